@@ -1,149 +1,188 @@
-"""How long a new visitor waits for a file that runs: from the address of a fresh server, for each demo.
+"""How long a new visitor of a fresh server waits for a file, and what the page says of it, for each demo.
 
-    python -m benchmarks.answer [ROUNDS] [FOLDER]
+    python -m benchmarks.answer [ROUNDS] [FOLDER] [--load BUSY_PROCESSES] [--demos digits,photographs,detector]
 
-Each round is a new home, a server that was just started, and a browser of its own: the page opens, the demo's button is
-pressed as soon as it can be, or by somebody who has read the page for ten seconds, by which time the server has loaded
-torch; and nothing else is touched or scrolled. A picture of each moment is written to FOLDER. Browser and server share
-this machine; what other processes did meanwhile is said by its load, and by the processor's seconds that the server and
-its job processes took themselves.
+Each round is a new home, a server that was just started, and a browser of its own: the page opens, somebody reads it
+for ten seconds, and presses the demo's button; nothing else is touched or scrolled. Noted are the promise before Run
+(without one, the first time left), the first chart, the first file, the end of the bar with the
+file, and how long the bar stood still at most. A picture of each moment is written to FOLDER. Browser and server share
+this machine, with ``--load`` also with so many processes that compute.
 """
 
 from __future__ import annotations
 
-import os
+import argparse
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil
+from typing import Any
 
 from benchmarks.chromium import SIZE, Tab, browser
 from benchmarks.pages import BARS
 from benchmarks.results import machine, write_section
 from tests.soak.served import served
 
-TITLE = "The answer: each demo from the address to a file that runs"
-PATIENCE_SECONDS = 600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Visitor:
-    """What somebody does.
-
-    Attributes:
-        title: name in the table.
-        button: text of the button that is pressed.
-        wanted: what is wanted of each moment, for the table.
-        reading_seconds: how long the page is read before.
-    """
-
-    title: str
-    button: str
-    wanted: Mapping[str, str]
-    reading_seconds: float = 0.0
-
-
-_DIGITS = {"Run is pressed": "", "first chart": "3 after Run", "file that runs": "30 in all, 20 after Run"}
-_PHOTOGRAPHS = {"Run is pressed": "", "first chart": "10 after Run", "file that runs": "90 in all"}
-VISITORS = (
-    Visitor(title="digits, pressed at once", button="Run", wanted=_DIGITS),
-    Visitor(title="digits, after ten seconds of reading", button="Run", wanted=_DIGITS, reading_seconds=10),
-    Visitor(title="photographs, pressed at once", button="Run on photographs", wanted=_PHOTOGRAPHS),
-)
-
-_FILE = f"""(() => {{
-    const one = [...document.querySelectorAll('button')].find(one => one.innerText.includes('Get the '));
-    const box = one?.getBoundingClientRect();
-    return box && box.top >= 0 && box.bottom <= {SIZE["height"]} && one.innerText;
+TITLE = "The answer: each demo from Run to its files, {load}"
+PATIENCE_SECONDS = 1800.0
+READING_SECONDS = 10.0
+_LOOK_SECONDS = 0.25
+_BUTTONS = {"digits": "analyze-run", "photographs": "analyze-photographs", "detector": "analyze-detector"}
+_LOOK = f"""(() => {{
+    const bar = document.querySelector('[data-testid=stProgress]');
+    const text = document.querySelector('[data-testid=stMain]')?.innerText || '';
+    const file = [...document.querySelectorAll('button')].find(one => one.innerText.includes('Get the '));
+    const box = file?.getBoundingClientRect();
+    return {{
+        bar: bar && (bar.innerText.match(/[\\d.]+(?= %)/) || [''])[0],
+        left: (text.match(/(?:about )?([^·\\n]*?) left/) || ['', ''])[1],
+        chart: !!document.querySelector('{BARS}'),
+        file: !!box && box.top >= 0 && box.bottom <= {SIZE["height"]},
+        note: document.querySelector('[data-testid=stMain] [data-testid=stAlert]')?.innerText || '',
+    }};
 }})()"""
+_PROMISES = {
+    "digits": "(document.body.innerText.match(/: (?:about )?([^:]*?) until the file/) || ['', ''])[1]",
+    **{
+        demo: f"document.querySelector('.st-key-{_BUTTONS[demo]} ~ * [data-testid=stCaptionContainer]')?.innerText"
+        for demo in ("photographs", "detector")
+    },
+}
 _PLAIN = "performance.setResourceTimingBufferSize(1000)"  # a visitor's pages run no script of ours
 
 
-def visit(tab: Tab, url: str, note: Note, visitor: Visitor) -> None:
-    """Open the app, press the demo's button after a while, and note each moment."""
-    words = "one.innerText.trim().split(/\\s+/)"  # the first is the name of the button's icon
-    button = f"[...document.querySelectorAll('button')].find(one => {words}.slice(1).join(' ') === '{visitor.button}')"
+def seconds_in(text: str) -> float | None:
+    """Return the seconds that words say: ``2 min 10 s``, ``a few seconds``; None for none."""
+    if "few seconds" in text:
+        return 3.0
+    units = {"h": 3600, "min": 60, "s": 1}
+    found = re.findall(r"([\d.]+) (h|min|s)\b", text)
+    return sum(float(number) * units[unit] for number, unit in found) if found else None
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """What one visitor saw: moments in seconds since Run, the promise, and the longest stand-still of the bar."""
+
+    promise: float | None = None
+    stood: float = 0.0
+    stood_at: str = ""
+    moments: dict[str, float] = field(default_factory=dict)
+
+
+def visit(tab: Tab, url: str, demo: str, pictures: Path) -> Seen:
+    """Open the app, press the demo's button after reading, and look until the bar is gone and the file is there."""
+    button = f"document.querySelector('.st-key-{_BUTTONS[demo]} button')"
     tab.open(url)
     tab.wait_for(f"(() => {{ const one = {button}; return one && !one.disabled }})()", PATIENCE_SECONDS)
     tab.wait_for("[...document.images].every(one => one.complete)", PATIENCE_SECONDS)  # they move what is below them
-    time.sleep(visitor.reading_seconds)
-    note("Run is pressed")
+    time.sleep(READING_SECONDS)
+    seen = Seen(promise=seconds_in(tab.value(_PROMISES[demo]) or ""))
     tab.click(button)
-    tab.wait_for(f"!!document.querySelector('{BARS}')", PATIENCE_SECONDS)
-    note("first chart")
-    print(tab.wait_for(_FILE, PATIENCE_SECONDS).split("\n")[-1])
-    note("file that runs")
+    started = changed = time.monotonic()
+    shown, had_bar = "", False
+
+    def note(moment: str) -> None:
+        if moment not in seen.moments:
+            seen.moments[moment] = time.monotonic() - started
+            tab.screenshot(pictures / f"{demo}-{moment.replace(' ', '-')}.png")
+            print(f"{demo}: {moment} {seen.moments[moment]:.1f} s", flush=True)
+
+    while time.monotonic() < started + PATIENCE_SECONDS:
+        look: dict[str, Any] = tab.value(_LOOK)
+        now = time.monotonic()
+        if look["bar"] is not None or not had_bar:
+            had_bar |= look["bar"] is not None
+            if now - changed > seen.stood:
+                seen.stood, seen.stood_at = now - changed, f"{shown or 0} %"
+            if look["bar"] is not None and look["bar"] != shown:
+                shown, changed = look["bar"], now
+        if seen.promise is None and look["left"]:
+            seen.promise = seconds_in(look["left"])
+        if look["chart"]:
+            note("first chart")
+        if look["file"]:
+            note("first file")
+        if had_bar and look["bar"] is None and (look["file"] or look["note"]):
+            note("all files")
+            return seen
+        time.sleep(_LOOK_SECONDS)
+    raise TimeoutError(f"{demo}: not finished in {PATIENCE_SECONDS:g} s")
 
 
-class Note:
-    """Notes seconds since it was made, processor seconds of ``server`` and what it started, and a picture."""
-
-    def __init__(self, tab: Tab, server: psutil.Process, pictures: Path) -> None:
-        self._tab, self._server, self._pictures = tab, server, pictures
-        self._start = time.monotonic()
-        self.seconds: dict[str, float] = {}
-        self.processor: dict[str, float] = {}
-
-    def __call__(self, moment: str) -> None:
-        self.seconds[moment] = time.monotonic() - self._start
-        times = [one.cpu_times() for one in (self._server, *self._server.children(recursive=True))]
-        self.processor[moment] = sum(one.user + one.system for one in times)
-        self._tab.screenshot(self._pictures / f"{moment.lower().replace(' ', '-')}.png")
-        print(f"{moment}: {self.seconds[moment]:.1f} s, {self.processor[moment]:.1f} s of the processor", flush=True)
+@contextmanager
+def load(processes: int) -> Iterator[None]:
+    """Keep so many processes computing inside the block."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
 
 
-def one_round(folder: Path, pictures: Path, who: Visitor) -> Note:
-    """Return what one new visitor saw."""
-    with served(folder / "home") as server, browser(folder / "profile") as visitor, visitor.tab(_PLAIN) as tab:
-        note = Note(tab, server.process, pictures)
-        visit(tab, server.url, note, who)
-        return note
-
-
-def table(found: Mapping[str, Sequence[Note]], loads: Sequence[float]) -> list[str]:
-    """Return the moments of each kind of visitor as lines of Markdown."""
-    rounds = len(next(iter(found.values())))
+def table(found: Mapping[str, Sequence[Seen]], rounds: int) -> list[str]:
+    """Return what was seen of each demo as lines of Markdown."""
     lines = [
         machine(),
         "",
-        f"Seconds, medians of {rounds} rounds, in Chromium, which shares the cores with the server and with what made "
-        f"a load of {statistics.median(loads):.1f} before (0 is an idle machine).",
+        f"Seconds since Run, medians of {rounds} rounds, in Chromium, which shares the cores with the server.",
         "",
-        "| Run | moment | wanted | since the address | since Run | of the processor, so far |",
-        "|---|---|---|---|---|---|",
+        "| demo | first chart | first file | promise | all files | promises within 30 % | longest stand-still |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for visitor in VISITORS:
-        notes = found[visitor.title]
-        for moment, wanted in visitor.wanted.items():
-            since, after = (
-                statistics.median(note.seconds[moment] - start for note, start in zip(notes, starts, strict=True))
-                for starts in ([0.0] * len(notes), [note.seconds["Run is pressed"] for note in notes])
-            )
-            processor = statistics.median(note.processor[moment] for note in notes)
-            lines.append(f"| {visitor.title} | {moment} | {wanted} | {since:.1f} | {after:.1f} | {processor:.1f} |")
+
+    def median(values: Iterator[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{statistics.median(known):.1f}" if known else "none"
+
+    for demo, seen in found.items():
+        kept = sum(
+            each.promise is not None and abs(each.promise / each.moments["all files"] - 1) <= 0.3 for each in seen
+        )
+        moments = [median(each.moments.get(name) for each in seen) for name in ("first chart", "first file")]
+        worst = max(seen, key=lambda each: each.stood)
+        lines.append(
+            f"| {demo} | {moments[0]} | {moments[1]} | {median(each.promise for each in seen)} "
+            f"| {median(each.moments.get('all files') for each in seen)} | {kept} of {len(seen)} "
+            f"| {worst.stood:.1f}, at {worst.stood_at} |"
+        )
     return lines
 
 
 def main() -> None:
     """Print the table, and write it."""
-    rounds = int(sys.argv[1]) if sys.argv[1:] else 3
-    found: dict[str, list[Note]] = {visitor.title: [] for visitor in VISITORS}
-    loads = []
-    with tempfile.TemporaryDirectory() as name:
-        pictures = Path(sys.argv[2] if sys.argv[2:] else name)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=3)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--load", type=int, default=0)
+    parser.add_argument("--demos", default="digits,photographs,detector")
+    asked = parser.parse_args()
+    found: dict[str, list[Seen]] = {demo: [] for demo in asked.demos.split(",")}
+    with tempfile.TemporaryDirectory() as name, load(asked.load):
+        pictures = asked.folder or Path(name)
         pictures.mkdir(parents=True, exist_ok=True)
-        for index in range(rounds):
-            for visitor in VISITORS:
-                loads.append(os.getloadavg()[0])
-                found[visitor.title].append(one_round(Path(name) / f"{visitor.title} {index}", pictures, visitor))
-    lines = table(found, loads)
+        for index in range(asked.rounds):
+            for demo, seen in found.items():
+                folder = Path(name) / f"{demo} {index}"
+                with (
+                    served(folder / "home") as server,
+                    browser(folder / "profile") as visitor,
+                    visitor.tab(_PLAIN) as tab,
+                ):
+                    seen.append(visit(tab, server.url, demo, pictures))
+    lines = table(found, asked.rounds)
     print("\n".join(lines))
-    write_section(TITLE, lines)
+    write_section(
+        TITLE.format(load=f"beside {asked.load} busy processes" if asked.load else "on a quiet machine"), lines
+    )
 
 
 if __name__ == "__main__":

@@ -1,18 +1,9 @@
-"""Analyze: choose a model, images and a compression, and run."""
-
-from dataclasses import replace
+"""Analyze: say what is needed, choose a model and images, and run."""
 
 import streamlit as st
 
 from senseapp.app.analyze.blocks import Block, compression_line, follow_address, images_line, keep_address, model_line
-from senseapp.app.analyze.compression import (
-    UNSURE,
-    choose_goal,
-    choose_sensitivity,
-    offer_int8_prediction,
-    say_what_pays,
-    which_pays,
-)
+from senseapp.app.analyze.compression import choose_goal, choose_sensitivity, offer_int8_prediction, say_what_pays
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
 from senseapp.app.analyze.onnx_file import TASK_KEY
@@ -20,6 +11,7 @@ from senseapp.app.analyze.start import offer_demos, start_bar, start_run
 from senseapp.app.analyze.understood import UNDERSTOOD, understand
 from senseapp.app.common.backend import service
 from senseapp.app.common.state import session
+from senseapp.records.goal_settings import with_goal
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 
@@ -27,17 +19,13 @@ follow_address()
 draft = session().draft
 
 with st.container(horizontal_alignment="center"), st.container(width=960):
-    st.title("Which layers can be made smaller?", anchor=False)
-    st.markdown(
-        "senseapp compresses one layer of a vision model at a time, measures what that costs, and turns the answer "
-        "into a schedule: one amount for each layer. A demo that reads handwritten digits is filled in: press Run."
-    )
+    st.title("What do you need?", anchor=False)
+    goal = choose_goal(draft.goal)
     demo = offer_demos()
-    with st.container(gap="xsmall"):  # so that the goal is in sight below
-        blocks = {title: Block(title) for title in ("Model", "Images", UNDERSTOOD, "Compression")}
+    with st.container(gap="xsmall"):
+        names = {"Model": "", "Images": "", UNDERSTOOD: "reading", "Compression": ""}
+        blocks = {title: Block(title, name) for title, name in names.items()}
     aim = st.container(gap="small")
-    with aim:
-        goal = choose_goal(draft.goal)
     with blocks["Model"].fields:
         model = choose_model(draft.model)
         card = st.container()  # filled below: the images may choose the architecture and the size of its input
@@ -46,28 +34,25 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     with blocks[UNDERSTOOD].fields:
         seen = understand(model, chosen_images, task_key=TASK_KEY)
         model, images = seen.model, seen.images
+    available = service().inputs.most_images(images) if images else None
     with card:
         profile = model_card(model) if model else None
     with blocks["Compression"].fields:
-        compressed = choose_sensitivity(
-            draft.sensitivity,
-            profile,
-            task_named((model or draft.model).task),
-            available=service().inputs.most_images(images) if images else None,
-        )
-        if compressed == UNSURE:
-            which_pays(model, images, profile, goal)
-    sensitivity = None if compressed == UNSURE else compressed
+        task = task_named((model or draft.model).task)
+        sensitivity = choose_sensitivity(draft.sensitivity, profile, task, available=available)
     if sensitivity:
         with aim:
             say_what_pays(sensitivity.compression.description, goal)
-            offer_int8_prediction(model, profile, sensitivity.compression.description)
+            if goal == "faster":
+                offer_int8_prediction(model, profile, sensitivity.compression.description)
     blocks["Model"].summarise(model_line(model, profile))
-    blocks["Images"].summarise(images_line(chosen_images, sensitivity.num_samples if sensitivity else None))
+    blocks["Images"].summarise(images_line(chosen_images, sensitivity.num_samples if sensitivity else None, available))
     blocks[UNDERSTOOD].summarise(seen.line)
     blocks["Compression"].summarise(compression_line(sensitivity))
+    session().shown = None
     if model and (shown := images or chosen_images) and sensitivity:
-        keep_address(RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal))
+        session().shown = RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal)
+        keep_address(session().shown)
     if demo:
-        start_run(replace(demo, goal=goal))
-    start_bar(model, images, sensitivity, profile, goal, seen.question)
+        start_run(with_goal(demo, goal))
+    start_bar(model, images, sensitivity, profile, goal, seen)

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from senseapp.metrics import MetricChange, change_of
 from senseapp.metrics.mean_iou import GROUPS
+from senseapp.prove.decision import decision
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import MeasuredSchedule, Promised
 from senseapp.prove.recommend import as_likely_as_not, likely_to_pass
-from senseapp.records.candidate import Candidate, own_bounds, recommended
+from senseapp.records.candidate import Candidate, own_bounds
 from senseapp.records.deployment import Median, RuntimeFigures
 from senseapp.records.promise import Promise, kept, sequence_after
 
@@ -256,8 +257,8 @@ def count(tally: Tally, losses: Floats, made: Sequence[Candidate], promise: Prom
     """Add one deployment to ``tally``."""
     goal = promise.most
     places = {each.file: int(each.file[9:25], 16) for each in made}
-    best = recommended(made, goal="smaller", allowed_drop=goal, promise=promise)
-    naive = recommended(made, goal="smaller", allowed_drop=goal)
+    best = decision(made, "smaller", goal, promise).choice
+    naive = decision(made, "smaller", goal).choice
     good = [place for place, loss in enumerate(losses) if loss <= goal]
     tally.deployments += 1
     tally.possible += bool(good)

@@ -43,7 +43,7 @@ ENTRIES = (
         "right of the zero line is a loss; a bar to the left is a small gain, nearly always by chance; tables use the "
         "same sign. The thin line through the bar is the 95 % interval: where the true loss lies, had you measured on "
         "all images like yours. A ring at zero marks a layer whose interval holds zero. Blue is a loss of at most one "
-        "point (0.02 nats of KL) at the far end of its interval; yellow, orange and red are more, in steps that the "
+        "point (harm 0.02) at the far end of its interval; yellow, orange and red are more, in steps that the "
         "legend names and that are the same in every view. Grey: your images cannot tell whether it is tolerable.",
         picture="results",
         caption="The results page: one bar per layer with its interval, and the most fragile layers beside it.",
@@ -68,10 +68,10 @@ ENTRIES = (
     ),
     GuideEntry(
         question="Which metric?",
-        answer="Top-1 accuracy is the easiest to explain, but it moves in steps of one image, so that it ranks layers "
-        "only from 381 labelled images on. KL divergence compares "
-        "the whole output with the original model's, needs no labels and sees the smallest changes: it is the better "
-        "guide for schedules. Loss lies between the two.",
+        answer="The share of right answers is the easiest to explain, but it moves in steps of one image, so that it "
+        "ranks layers only from 381 labelled images on. Harm compares the output with that of the original, needs "
+        "no labels and sees the smallest changes: it is the better guide for schedules. With Expert on, there are more "
+        "metrics, by their names in the field: harm is the KL divergence, for example.",
         picture="curves",
         caption="Curves: how the loss of each layer grows with compression.",
     ),
@@ -79,7 +79,7 @@ ENTRIES = (
         question="How many images are enough?",
         answer="Look at the headline: it says how small a loss your images can show. 20 images cannot show drops in "
         "accuracy under 16 points, 100 under 4, 400 under 1; what they cannot show is painted grey, and not taken for "
-        "no loss. A few hundred images usually settle KL divergence; accuracy needs about four times as many for "
+        "no loss. A few hundred images usually settle harm; accuracy needs about four times as many for "
         "intervals half as long.",
         picture="compare",
         caption="Compare: two runs beside each other, their bars in pairs and their ranks.",
@@ -125,8 +125,7 @@ GLOSSARY = {
     "Layer": md("A convolution or linear layer of the network, known by its dotted name, such as `layer1.0.conv1`."),
     "Level": "How strongly a layer is compressed: percent of zeros or channels, or bits.",
     "Metric drop": "How much worse the metric gets. Above zero is worse, for every metric, in every chart and table.",
-    "MACs": "Multiply-accumulates: the additions and multiplications that a layer, or the whole network, does for one "
-    "image.",
+    "Multiplications": "Those that a layer, or the whole network, does for one image, each with an addition (MACs).",
     "Group": "Layers whose channels depend on each other, so that they are pruned together.",
     "95 % interval": "A range that holds the true value in 95 of 100 such measurements.",
 }

@@ -41,7 +41,10 @@ With SENSEAPP_RAY_ADDRESS set (auto, or host:port) a Ray cluster measures; docs/
 --data torchvision/NAME downloads a published set once. NAME is one of
   cifar10 cifar100 mnist fashion_mnist kmnist svhn imagenette eurosat flowers102 oxford_pets
 
+--goal chooses compression, levels and metric; each can be given as well, and then stays as it is given.
+
 examples:
+  python -m senseapp analyze --model demo --data demo --goal faster --out runs/faster
   python -m senseapp analyze --model demo --data demo --compression sparsity --levels 25,50,75 --out runs/demo
   python -m senseapp analyze --model demo/efficientnet_lite0 --data photographs --samples 48 \\
                              --compression sparsity --levels 25,50,75 --out runs/photographs

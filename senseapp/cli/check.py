@@ -15,10 +15,10 @@ from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import data_from, loss_from, model_from, read_as_given, run_folder
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
+from senseapp.prove.decision import usual_decision
 from senseapp.records.check import FILES_ARE_OPEN, CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.check_jobs import CheckFolder, CheckObserver, CheckTask
-from senseapp.server.leaderboard import best_file
 from senseapp.server.process.processes import JobProcess, carry_out_in
 from senseapp.server.settings import whole_number
 from senseapp.server.tasks import TaskContext
@@ -197,7 +197,7 @@ def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:
     folder = RunFolder(path)
     spec = folder.load_result().spec
     here = [each for each in folder.candidates() if (path / each.file).is_file() and each.form != "small"]
-    best = best_file(here)
+    best = usual_decision(here, spec.goal).choice
     if best is None:
         raise InvalidSpec(f"{path} holds no file that is worth taking. Name the file to check.")
     file = str(path / best.file)

@@ -26,6 +26,8 @@ from senseapp.cli.run_arguments import (
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.metrics import METRICS
+from senseapp.prove.decision import Decision, decision, pays
 from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
@@ -127,7 +129,9 @@ def run(arguments: argparse.Namespace) -> None:
         further = _further(arguments, evaluator)
     candidate, deployment = _file_of(task, delivery, folder)
     files, notes = _written(arguments, candidate, deployment, folder, uploaded=evaluator.onnx is not None)
-    report = _report(candidate, deployment, files) | further | predicted
+    allowed = METRICS[candidate.metric].tolerable if task.allowed_drop is None else task.allowed_drop
+    answer = decision(folder.candidates(), folder.load_result().spec.goal, allowed, task.promise)
+    report = _report(candidate, answer, deployment, files) | further | predicted
     report |= promise_json(task.promise, folder.candidates())
     report["notes"].extend(notes)
     print(json.dumps(report, allow_nan=False))
@@ -237,12 +241,14 @@ def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[s
     return {"predicted": {"time_ratio": {"value": found.ratio, "low": found.low, "high": found.high}}}
 
 
-def _report(candidate: Candidate, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
+def _report(candidate: Candidate, answer: Decision, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
     return {
         "headline": candidate.headline,
         "form": candidate.form,
         "reconstruction": candidate.reconstruction,
-        "pays": candidate.pays,
+        "pays": pays(candidate),
+        "standing": answer.standings[candidate.file],
+        "reason": answer.reason,
         "upper_bound": number(candidate.bound),
         "bound": candidate.bound_text,
         **{name: figures_json(figures) for name, figures in deployed.figures.items()},

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Self, TextIO, cast
 from tqdm import tqdm
 
 from senseapp.metrics import MetricChange
+from senseapp.prove.decision import pays
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import RuntimeFigures
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
@@ -77,7 +78,7 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "metric": candidate.metric,
         "held_out": candidate.held_out,
         "images": candidate.images,
-        "pays": candidate.pays,
+        "pays": pays(candidate),
         "upper_bound": number(candidate.bound),
         "bound": candidate.bound_text,
         **figures_json(candidate.figures),

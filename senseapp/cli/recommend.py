@@ -10,10 +10,11 @@ from typing import Any, get_args
 from senseapp.cli.output import ProgressObserver, candidate_json, phases, promise_json
 from senseapp.cli.run_arguments import add_promise, loss_from, promise_from, run_folder
 from senseapp.core.files import replace_file, storage_errors
-from senseapp.records.candidate import Candidate, offered, recommended
+from senseapp.prove.decision import Decision, decision
+from senseapp.records.file_names import file_name
+from senseapp.records.goal import Goal
 from senseapp.records.promise import kept
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.spec import Goal
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.outputs import write_target_file
 from senseapp.server.tasks import TaskContext, open_evaluator
@@ -24,8 +25,8 @@ SUMMARY = "Find the smallest good model: prove what loses no more than is tolera
 EPILOG = """\
 Whole schedules are measured over the range of the run, and the strongest whose loss is tolerable is proven. CHECKPOINT
 is as apply writes it; FILE receives the schedule as JSON; where nothing can be saved for the loss that is allowed,
-neither is written. One JSON line has in "headline" and "recommended" the file that is recommended for the goal, which
-may be another one than CHECKPOINT, in "proven" and "evidence" the schedule, and all files in "candidates". With
+neither is written. One JSON line has in "headline", "reason" and "recommended" the file that is recommended for the
+goal, which may be another one than CHECKPOINT, in "proven" and "evidence" the schedule, in "candidates" all files. With
 --promise the upper bound of the loss on held-out images decides, with all that was tried on them accounted for; where
 no file keeps it, "missing" says how many images that takes and what can be promised with those there are. The
 recommendation stays in the run's folder, so that reports show it.
@@ -51,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
     parser.add_argument("--goal", choices=get_args(Goal), help="what the file that --best writes is chosen for")
     parser.add_argument(
-        "--best", type=Path, metavar="STEM", help="write the recommended file, whose suffix its form gives, as well"
+        "--best",
+        type=Path,
+        metavar="STEM",
+        help="write the recommended file as well: STEM with the suffix of its form, or, in the folder STEM, by a name "
+        "that says what it holds",
     )
 
 
@@ -85,26 +90,28 @@ def run(arguments: argparse.Namespace) -> None:
             write_target_file(record.validation.schedule, result, format_name="json", path=arguments.schedule)
     written = arguments.schedule if files else None
     candidates, goal = folder.candidates(), arguments.goal or result.spec.goal
-    best = recommended(candidates, goal=goal, allowed_drop=record.allowed_drop, promise=promise)
+    answer = decision(candidates, goal, record.allowed_drop, promise)
+    best = answer.choice
     if best is not None and arguments.best is not None:
         with storage_errors(f"the folder of {arguments.best.name}"):
-            arguments.best.parent.mkdir(parents=True, exist_ok=True)
             target = arguments.best.with_name(arguments.best.name + best.suffix)
+            if arguments.best.is_dir():
+                target = arguments.best / file_name(result.spec.model, best)
+            target.parent.mkdir(parents=True, exist_ok=True)
             replace_file(target, folder.candidate_file(best).read_bytes())
         files = (*files, target)
-    offers = [candidate_json(each) for each in offered(candidates if promise is None else kept(candidates, promise))]
-    report = _report(record, best, files, written)
+    offers = [candidate_json(each) for each in candidates if answer.offers(each)]
+    report = _report(record, answer, files, written)
     report |= {"recommended": candidate_json(best) if best is not None else None, "candidates": offers}
     report |= promise_json(promise, candidates)
     print(json.dumps(report, allow_nan=False))
 
 
-def _report(
-    record: Recommendation, best: Candidate | None, files: tuple[Path, ...], schedule: Path | None
-) -> dict[str, Any]:
+def _report(record: Recommendation, answer: Decision, files: tuple[Path, ...], schedule: Path | None) -> dict[str, Any]:
     loss, uniform, validation = record.loss, record.uniform_loss, record.validation
     return {
-        "headline": record.headline if best is None else best.headline,
+        "headline": answer.headline,
+        "reason": answer.reason,
         "proven": record.headline,
         "evidence": record.evidence,
         "budget": record.kind,

@@ -37,6 +37,8 @@ from senseapp.descriptions import (
 )
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.metrics import metric_named
+from senseapp.records.goal import GOALS
+from senseapp.records.goal_settings import settings_for
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, check_promisable
 from senseapp.records.schedule import Schedule
@@ -52,7 +54,7 @@ from senseapp.records.spec import (
 from senseapp.server.model_cards import require_same_model
 from senseapp.server.process.requester import reading_limits
 from senseapp.store.run_folder import RunFolder
-from senseapp.tasks import CLASSIFICATION
+from senseapp.tasks import CLASSIFICATION, task_named
 from senseapp.tasks.reading import Reading
 
 _TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
@@ -76,13 +78,21 @@ class _Flag(NamedTuple):
 
 
 def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add ``--compression``, ``--levels`` and a flag for each option; one of the same name serves several."""
+    """Add ``--goal``, ``--compression``, ``--levels`` and a flag for each option; one of a name serves several."""
     units: dict[str, list[str]] = {}
     for each in all_descriptions():
         units.setdefault(each.scale.unit, []).append(each.name)
     levels = ", or ".join(f"{unit} ({', '.join(kinds)})" for unit, kinds in units.items())
-    group.add_argument("--compression", required=True, choices=names())
-    group.add_argument("--levels", required=True, metavar="L,..", help=levels)
+    group.add_argument(
+        "--goal",
+        default=RunSpec().goal,
+        choices=list(GOALS),
+        help="what the run is for, which chooses compression, levels and metric where none is given: "
+        + "; ".join(f"{goal}, {words.lower()}" for goal, words in GOALS.items())
+        + f" (default: {RunSpec().goal})",
+    )
+    group.add_argument("--compression", choices=names(), help="default: by the goal")
+    group.add_argument("--levels", metavar="L,..", help=f"{levels} (default: by the goal)")
     flags: dict[tuple[bool, str], list[str]] = {}
     for description in all_descriptions():
         for flag in _flags_of(description):
@@ -93,13 +103,13 @@ def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
         group.add_argument(text, help="; ".join(meanings), **kind)
 
 
-def config_from(arguments: argparse.Namespace) -> CompressionConfig:
-    """Return the settings of the compression that the arguments name.
+def config_from(arguments: argparse.Namespace, usual: CompressionConfig) -> CompressionConfig:
+    """Return the settings of the compression that the arguments name; without a name those of ``usual``.
 
     Raises:
         InvalidSpec: an option is out of range, contradicts another, or means nothing for this compression.
     """
-    description = get(arguments.compression)
+    description = get(arguments.compression or usual.kind)
     own = _flags_of(description)
     for flag in (flag for each in all_descriptions() for flag in _flags_of(each)):
         if flag.given(arguments) and flag.text not in {known.text for known in own}:  # else something else is measured
@@ -114,7 +124,7 @@ def config_from(arguments: argparse.Namespace) -> CompressionConfig:
         if known != value:
             usual = _value_flag(flag.setting, options[flag.setting])
             raise InvalidSpec(f"{flag.text} contradicts {usual} {known}. Give one of them.")
-    config = description.config(**asked)
+    config = description.config(**asked) if arguments.compression else replace(usual, **asked)
     values = {name: getattr(config, name) for name in options}
     for setting in asked:
         if not options[setting].when(values):
@@ -146,7 +156,9 @@ def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         InvalidInput: an argument is out of range, contradicts another, or names what does not exist.
     """
-    spec = RunSpec(model=model_from(arguments), data=data_from(arguments), sensitivity=_sensitivity(arguments))
+    model = model_from(arguments)
+    sensitivity = _sensitivity(arguments, settings_for(arguments.goal, task_named(model.task)))
+    spec = RunSpec(model=model, data=data_from(arguments), sensitivity=sensitivity, goal=arguments.goal)
     return read_as_given(spec, arguments)
 
 
@@ -258,12 +270,13 @@ def _existing(text: str, *, error: type[InvalidCheckpoint] | type[InvalidDataset
     return path.resolve()
 
 
-def _sensitivity(arguments: argparse.Namespace) -> SensitivitySpec:
-    compression = config_from(arguments)
+def _sensitivity(arguments: argparse.Namespace, usual: SensitivitySpec) -> SensitivitySpec:
+    compression = config_from(arguments, usual.compression)
+    levels = usual.levels if compression == usual.compression else compression.scale.default
     return SensitivitySpec(
         compression=compression,
-        levels=compression.scale.parse(arguments.levels, what="--levels"),
-        metric=arguments.metric,
+        levels=compression.scale.parse(arguments.levels, what="--levels") if arguments.levels else levels,
+        metric=arguments.metric or usual.metric,
         num_samples=arguments.samples,
         batch_size=arguments.batch_size,
         layers=patterns_in(arguments.layers),
@@ -307,7 +320,11 @@ def loss_from(number: float, metric: str, *, flag: str) -> float:
     """
     view = metric_named(metric)
     if not (0 <= number <= 100 if view.is_share else 0 <= number < math.inf):
-        unit = "points, from 0 to 100" if view.is_share else view.change_unit or "the unit of the metric, 0 or more"
+        unit = (
+            "points, from 0 to 100"
+            if view.is_share
+            else view.in_terms.change_unit or "the unit of the metric, 0 or more"
+        )
         raise InvalidSpec(f"{flag} is in {unit}; got {number:g}.")
     if view.is_share and 0 < number < _SMALL_POINTS:
         print(

@@ -6,7 +6,7 @@
     ├── InvalidInput            exit code 2
     │   └── InvalidSpec, UnknownModel, InvalidCheckpoint, InvalidDataset, NoLayersSelected, UnsupportedModel,
     │       InvalidSchedule, InfeasibleBudget, InvalidFile, RunMismatch, ReadingOpen
-    │       └── SeveralLabelsError (an InvalidDataset)
+    │       └── SeveralLabelsError, NoPictures (each an InvalidDataset)
     │   └── ReadingStopped
     │       └── Abandoned
     ├── OutOfMemory, ProcessLost, ClusterFailed, MeasurementFailed, NotFound, QueueFull, QuotaExceeded, RateLimited
@@ -60,6 +60,10 @@ class InvalidDataset(InvalidInput):
 
 class SeveralLabelsError(InvalidDataset):
     """Images have several labels each, and the model is read as single-label."""
+
+
+class NoPictures(InvalidDataset):
+    """Tables or annotations without the pictures that they are about."""
 
 
 class NoLayersSelected(InvalidInput):

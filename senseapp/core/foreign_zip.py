@@ -8,11 +8,15 @@ limited before Python creates an object for each entry.
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MOST_UNPACKED = 4  # times an archive of weights: trained ones hardly get smaller
 _CHUNK_BYTES = 1 << 20  # held in memory while a member is unpacked
@@ -20,6 +24,7 @@ _ENTRY_SIGNATURE = b"PK\x01\x02"
 _LEAST_ENTRY_BYTES, _USUAL_ENTRY_BYTES = 46, 512  # without and with a long name
 _LEAST_DIRECTORY_BYTES = 1 << 20  # a directory of this size is read whatever the limit of members
 _ENCRYPTED = 0x1  # bit 0 of the flags: APPNOTE.TXT, 4.4.4
+_LOCAL_HEADER_BYTES = 30  # before the name: APPNOTE.TXT, 4.3.7
 _METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "Deflate"}
 _UNREAD_METHODS = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz", 98: "PPMd", 99: "AES"}
 
@@ -57,7 +62,7 @@ class ForeignZip:
         own = file.open("rb") if isinstance(file, Path) else None
         stream = own or file
         assert not isinstance(stream, Path)
-        self._own = own
+        self._own, self._stream = own, stream
         reader = _DirectoryReader(stream, most_members)
         try:
             self._zip = zipfile.ZipFile(reader)
@@ -88,6 +93,19 @@ class ForeignZip:
             raise ZipRefused(f"compressed by {known}, where only {' and '.join(_METHODS.values())} are read")
         return self._zip.open(member)
 
+    def window(self, member: zipfile.ZipInfo) -> IO[bytes] | None:
+        """Return a stored member as a seekable stream, while the archive is open; None for a compressed one."""
+        stream = self._stream
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
+            return None
+        stream.seek(member.header_offset)
+        header = stream.read(_LOCAL_HEADER_BYTES)
+        if len(header) < _LOCAL_HEADER_BYTES:
+            raise ZipRefused("cut short")
+        name_bytes, extra_bytes = struct.unpack("<HH", header[-4:])
+        start = member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
+        return cast(IO[bytes], io.BufferedReader(_Window(stream, start, member.file_size)))
+
     def chunks(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
         """Yield the declared number of bytes of a member, in chunks of at most a megabyte.
 
@@ -115,6 +133,38 @@ class ForeignZip:
             self._zip.close()
         if self._own is not None:
             self._own.close()
+
+
+class _Window(io.RawIOBase):
+    """Bytes ``start`` to ``start + size`` of a stream that others read from as well."""
+
+    def __init__(self, stream: IO[bytes], start: int, size: int) -> None:
+        super().__init__()
+        self._stream, self._start, self._size, self._place = stream, start, size, 0
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer)
+        self._stream.seek(self._start + self._place)
+        content = self._stream.read(max(0, min(len(view), self._size - self._place)))
+        view[: len(content)] = content
+        self._place += len(content)
+        return len(content)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError("a place before the start")
+        self._place = base + offset
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
 
 
 class _DirectoryReader(io.RawIOBase):

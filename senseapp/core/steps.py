@@ -1,7 +1,13 @@
-"""Progress of long work by steps; an optional step that fails is left out, with a note."""
+"""Progress of long work by steps; an optional step that fails is left out, with a note.
+
+A report of progress is one sentence, ``Step · detail · 3 of 40 layers``: the step in everyday words (one of
+:class:`StepTitle` where the work is planned), then what exactly is done, then how many of its parts are done. A count
+right after the step is of the whole step.
+"""
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 import time
@@ -18,34 +24,60 @@ LEFT_OUT = "Left out, since it failed:"
 _log = logging.getLogger(__name__)
 
 
+SEPARATOR = " · "
+"""Between the parts of a report of progress."""
+
+
+class StepTitle(enum.StrEnum):
+    """The steps from a run's settings to its files, as people read them."""
+
+    READ = "Reading the model and the images"
+    ESTIMATE = "Estimating all layers at once"
+    INT8 = "Preparing the 8-bit file"
+    WEIGHTS = "Making the 8-bit file"
+    OWN = "Trying other ways to make it"
+    PARTS = "Looking for parts to keep precise"
+    TEST = "Testing and timing the files"
+    LAYERS = "Measuring each layer"
+    SCHEDULES = "Trying all layers together"
+    PROOF = "Checking the best on new images"
+
+
 def ignore_progress(_sentence: str) -> None:
     """Do nothing."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Reports each step, and how many of its images are done; ``report`` may stop the work by raising.
+    """Reports each detail of a step, and how many of its images are done; ``report`` may stop the work by raising.
 
     Attributes:
+        title: step of the plan that goes on; empty where none is planned.
         stopped: the exception from ``report``.
     """
 
     report: Callable[[str], None] = ignore_progress
     step: str = ""
+    title: str = ""
     stopped: Exception | None = None
 
+    def begin(self, title: str) -> None:
+        """Begin a step of the plan."""
+        self.title, self.step = title, ""
+        self._tell("")
+
     def __call__(self, step: str) -> None:
-        """Begin a step."""
+        """Report what begins inside the step."""
         self.step = step
         self._tell(step)
 
     def images(self, done: int, total: int) -> None:
-        """Report how many of the images of this step are done."""
-        self._tell(f"{self.step or 'Measuring'} · {done} of {total} images")
+        """Report how many of the images of this detail are done."""
+        self._tell(f"{self.step or 'Measuring'}{SEPARATOR}{done} of {total} images")
 
-    def _tell(self, sentence: str) -> None:
+    def _tell(self, detail: str) -> None:
         try:
-            self.report(sentence)
+            self.report(SEPARATOR.join(part for part in (self.title, detail) if part))
         except Exception as error:
             self.stopped = error
             raise

@@ -9,9 +9,11 @@ import gzip
 import io
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import IO, cast
 from zipfile import ZipInfo
@@ -20,7 +22,8 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import MB
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers, ZipRefused
 from senseapp.core.texts import printable
-from senseapp.data.contents import Contents, Entry, Unreadable, safe_member_name
+from senseapp.data.contents import PICTURE_SUFFIXES, Contents, Entry, Unreadable, safe_member_name
+from senseapp.tasks.annotations import LABEL_FOLDERS
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _GZIP = b"\x1f\x8b"
@@ -31,6 +34,9 @@ _OTHERS = {
     b"Rar!": "RAR",
     b"\x28\xb5\x2f\xfd": "Zstandard",
 }
+_DEEPEST, _MOST_INNER = 8, 100  # zips in zips, one in the other and beside each other
+_PNG_COLOURS = 25  # byte of the header that says which: PNG specification, 11.2.1
+_MASKS = (b"\0", b"\3")  # grey, and palette
 _LONGEST_HEADER = 1 << 20  # paths have up to 4,096 bytes; POSIX headers may add attributes
 _DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
 
@@ -124,6 +130,9 @@ def _is_old_tar(start: bytes) -> bool:
 class ZipSource:
     """A zip archive whose names and sizes were found harmless.
 
+    Zips stored in it count as unpacked beside its files; pages pack several uploaded files this way. What is inside
+    ``masks.zip`` lies in a folder of that name, as masks beside the pictures of their name do.
+
     Raises:
         InvalidDataset: protected by a password, too large, or with names that lead outside.
         BadZipFile, OSError, ValueError, …: damaged.
@@ -131,29 +140,35 @@ class ZipSource:
 
     foreign = True
 
-    def __init__(self, path: Path, limits: ArchiveLimits) -> None:
-        self.title = printable(path.name)
+    def __init__(
+        self, file: Path | IO[bytes], limits: ArchiveLimits, *, title: str = "", file_bytes: int = 0, depth: int = 0
+    ) -> None:
+        self.title = title or printable(cast(Path, file).name)
         self.contents = Contents()
         self._limits = limits
+        self._depth = depth
+        self._inner: list[tuple[str, ZipSource]] = []
+        self._places: list[tuple[ZipSource, Entry]] = []  # of files of the inner ones
         with ExitStack() as until_listed:
-            self._zip = self._opened(path)
+            self._zip = self._opened(file)
             until_listed.callback(self._zip.close)
-            self._check_sizes(path)
+            self._check_sizes(file_bytes or cast(Path, file).stat().st_size)
             for position, member in enumerate(self._zip.members):
                 self._list(position, member)
+            self._include_inner(file_bytes or cast(Path, file).stat().st_size)
             until_listed.pop_all()  # it stays open for reading; `close` closes it
 
-    def _opened(self, path: Path) -> ForeignZip:
+    def _opened(self, file: Path | IO[bytes]) -> ForeignZip:
         try:
-            return ForeignZip(path, most_members=self._limits.members)
+            return ForeignZip(file, most_members=self._limits.members)
         except TooManyMembers:
             self._limits.check_members(self._limits.members + 1, self.title)
             raise
 
-    def _check_sizes(self, path: Path) -> None:
+    def _check_sizes(self, packed_bytes: int) -> None:
         if self._zip.encrypted:
             raise InvalidDataset(f"{self.title} is protected by a password. Pack the images again without one.")
-        self._limits.check_total(self._zip.total_bytes, path.stat().st_size, self.title)
+        self._limits.check_total(self._zip.total_bytes, packed_bytes, self.title)
 
     def _list(self, position: int, member: ZipInfo) -> None:
         name = safe_member_name(member.filename, self.title)
@@ -163,8 +178,67 @@ class ZipSource:
                 self.contents.add_folder(name)
         elif kind not in (0, stat.S_IFREG):
             self.contents.links += 1
+        elif name and (inner := self._opened_inside(name, member)) is not None:
+            self._inner.append((name, inner))
         elif name:
             self.contents.add_file(name, position)
+
+    def _opened_inside(self, name: str, member: ZipInfo) -> ZipSource | None:
+        """Return a zip that is stored in this one; None for other files, and for one that cannot be read."""
+        is_zip = name.lower().endswith(".zip") and self._depth < _DEEPEST and len(self._inner) < _MOST_INNER
+        try:
+            stream = self._zip.window(member) if is_zip and "/" not in name else None
+            if stream is None:
+                return None
+            return ZipSource(
+                stream, self._limits, title=printable(name), file_bytes=member.file_size, depth=self._depth + 1
+            )
+        except _DAMAGE:
+            return None
+
+    @property
+    def _unpacked(self) -> tuple[int, int]:
+        """Number of files, and their bytes, with those of inner archives."""
+        inner = [source._unpacked for _, source in self._inner]
+        own = len(self._zip.members), self._zip.total_bytes
+        return own[0] + sum(files for files, _ in inner), own[1] + sum(size for _, size in inner)
+
+    def _include_inner(self, packed_bytes: int) -> None:
+        """Add the files of inner archives to the listing, and part masks from the pictures of the same name."""
+        num_files, num_bytes = self._unpacked
+        self._limits.check_members(num_files, self.title)
+        self._limits.check_total(num_bytes, packed_bytes, self.title)
+        files = [(entry.name, entry.position) for entry in self.contents.entries]
+        listings = [self.contents]
+        for name, source in self._inner:
+            stem = name[: -len(".zip")]
+            folder = f"{stem}/" if stem.casefold() in LABEL_FOLDERS else ""
+            for entry in source.contents.entries:
+                files.append((folder + entry.name, len(self._zip.members) + len(self._places)))
+                self._places.append((source, entry))
+            listings.append(source.contents)
+        masks = self._masks_among(files)
+        if self._inner or masks:
+            self.contents = Contents.of(_named_apart(files, masks), listings)
+
+    def _masks_among(self, files: Iterable[tuple[str, int]]) -> set[int]:
+        """Return the positions of grey and palette PNG files beside a picture of another kind with the same name."""
+        same: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        for name, position in files:
+            stem, _, suffix = name.rpartition(".")
+            if f".{suffix.lower()}" in PICTURE_SUFFIXES:
+                same[stem].append((name, position))
+        found: set[int] = set()
+        for group in (group for group in same.values() if len(group) > 1):
+            masks = {position for name, position in group if self._is_mask(Entry(name, position))}
+            found |= masks if len(masks) < len(group) else set()
+        return found
+
+    def _is_mask(self, entry: Entry) -> bool:
+        try:
+            return entry.name.lower().endswith(".png") and self.read(entry)[_PNG_COLOURS : _PNG_COLOURS + 1] in _MASKS
+        except Unreadable:
+            return False
 
     def read(self, entry: Entry) -> bytes:
         """Return the bytes of one member, at most the limit of one file.
@@ -173,6 +247,9 @@ class ZipSource:
             Unreadable: it is too large, damaged, of another size than it declares, or packed by a method that is not
                 read here.
         """
+        if entry.position >= len(self._zip.members):
+            source, own = self._places[entry.position - len(self._zip.members)]
+            return source.read(own)
         member = self._zip.members[entry.position]
         self._limits.check_file(member.file_size)
         try:
@@ -185,6 +262,21 @@ class ZipSource:
     def close(self) -> None:
         """Close the archive."""
         self._zip.close()
+
+
+def _named_apart(files: Iterable[tuple[str, int]], masks: Collection[int]) -> dict[str, int]:
+    """Return the position of each file under a name of its own: masks in a folder, and a number for repeated names.
+
+    >>> _named_apart([("a.png", 0), ("a.png", 1), ("a.png", 2)], masks={1})
+    {'a.png': 0, 'masks/a.png': 1, 'a-2.png': 2}
+    """
+    named: dict[str, int] = {}
+    for name, position in files:
+        wanted = f"{LABEL_FOLDERS[0]}/{name}" if position in masks else name
+        stem, dot, suffix = wanted.rpartition(".")
+        free = (f"{stem}-{number}{dot}{suffix}" for number in count(2))
+        named[wanted if wanted not in named else next(each for each in free if each not in named)] = position
+    return named
 
 
 class TarSource:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from senseapp.core.errors import InvalidDataset
@@ -12,8 +12,8 @@ from senseapp.data.contents import Contents, Entry, PictureSource
 from senseapp.data.label_columns import single_labels
 from senseapp.data.label_sets import says_several, several_labels
 from senseapp.data.label_tables import read_label_table
-from senseapp.tasks import AnnotationReader, LabelTruth, Layout
-from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS
+from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS, AnnotationReader
+from senseapp.tasks.labels import LabelTruth, Layout
 
 _TABLE_NAMES = ("labels.csv", "labels.tsv")  # the first found is taken; labels.txt often lists the classes
 _UNREAD_NAMES = ("labels.json", "labels.jsonl", "metadata.json", "metadata.jsonl")  # of labels, in other libraries
@@ -82,8 +82,7 @@ def arrange(
     split, notes = _choose_split(contents.pictures, prefix)
     notes = (*masks, *notes)
     found = _by_folder(contents, _common_prefix(contents.pictures, split), notes, beside_masks=bool(masks))
-    unread = _on_unread_tables(contents) if found.layout == "unlabelled" else ()
-    return replace(found, notes=(*found.notes, *unread))
+    return _by_only_table(source, found, several=several) if found.layout == "unlabelled" else found
 
 
 def arrange_annotated(
@@ -150,13 +149,35 @@ def _tops(contents: Contents) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("", _common_prefix(contents.pictures, ""))))
 
 
-def _on_unread_tables(contents: Contents) -> Iterator[str]:
+def _by_only_table(source: PictureSource, unlabelled: Arrangement, *, several: bool) -> Arrangement:
+    """Return the labels of the one table beside unlabelled pictures, if it names them; else sentences on such files."""
+    contents = source.contents
+    tables = _beside_pictures(contents, (".csv", ".tsv"))
+    if len(tables) == 1:
+        try:
+            found = _by_table(source, tables[0], several=several)
+            return replace(found, notes=(*unlabelled.notes, *found.notes))
+        except InvalidDataset:  # of something else
+            pass
+    return replace(unlabelled, notes=(*unlabelled.notes, *_on_unread_tables(contents, tables)))
+
+
+def _beside_pictures(contents: Contents, endings: tuple[str, ...]) -> list[str]:
+    files = (*contents.tables, *contents.others)
+    return sorted(
+        name for name in files if name[: name.rfind("/") + 1] in _tops(contents) and name.lower().endswith(endings)
+    )
+
+
+def _on_unread_tables(contents: Contents, tables: Sequence[str]) -> Iterator[str]:
     """Yield sentences on files beside unlabelled pictures that may hold their labels."""
-    here = [name for name in (*contents.tables, *contents.others) if name[: name.rfind("/") + 1] in _tops(contents)]
-    tables = sorted(name for name in here if name.lower().endswith((".csv", ".tsv")))
     if tables:
         yield (f"Labels may be in {listed(tables)}: choose it as their table, with --labels or on the Analyze page.")
-    unread = sorted(name for name in here if name.rpartition("/")[2].casefold() in _UNREAD_NAMES)
+    unread = [
+        name
+        for name in _beside_pictures(contents, (".json", ".jsonl"))
+        if name.rpartition("/")[2].casefold() in _UNREAD_NAMES
+    ]
     if unread:
         yield f"Labels are not read from {listed(unread)}: write them as lines file,label in {_TABLE_NAMES[0]}."
 

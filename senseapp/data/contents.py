@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from senseapp.core.errors import InvalidDataset
-from senseapp.core.texts import listed, plural, printable
+from senseapp.core.errors import InvalidDataset, NoPictures
+from senseapp.core.texts import first_names, listed, plural, printable
 
 PICTURE_SUFFIXES = frozenset(
     (
@@ -19,6 +19,7 @@ PICTURE_SUFFIXES = frozenset(
 )
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".txt"))
+_ANNOTATIONS = (".csv", ".tsv", ".json", ".jsonl", ".xml")
 _MOST_TEXTS = 20  # more text files are annotations, one for each picture, and no tables to choose from
 _DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
@@ -129,10 +130,35 @@ class Contents:
         else:
             self.others[name] = Entry(name, position)
 
+    @classmethod
+    def of(cls, files: Mapping[str, int], listings: Iterable[Contents]) -> Contents:
+        """Return the listing of ``files``, by name with their positions, which were those of the ``listings``."""
+        found = cls()
+        for name, position in files.items():
+            found.add_file(name, position)
+        for each in listings:
+            for folder in each.folders:
+                found.add_folder(folder)
+            found.links += each.links
+            found._archives += each._archives
+            found._repeated += each._repeated
+        return found
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All files but archives."""
+        return (*self.pictures.values(), *self.tables.values(), *self.others.values())
+
     def require_pictures(self, title: str) -> None:
         """Raise InvalidDataset if there is not one picture."""
         if self.pictures:
             return
+        about = [name for name in (*self.tables, *self.others) if name.lower().endswith(_ANNOTATIONS)]
+        if about:
+            raise NoPictures(
+                f"{first_names(sorted(about))} came without pictures. Add the pictures, loose or as a zip: JPEG, PNG, "
+                "WebP, TIFF, BMP, GIF or PPM."
+            )
         reason = "; ".join(note.rstrip(".") for note in self.notes()) or "it is empty"
         advice = " Unpack the archives inside it first." if self._archives else ""
         raise InvalidDataset(

@@ -18,7 +18,8 @@ from senseapp.data.geometry import EvalTransform
 from senseapp.data.per_image import chosen_of, leave_on_disk
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
-from senseapp.tasks import LabelMapProposal, PerImage
+from senseapp.tasks.annotations import PerImage
+from senseapp.tasks.labels import LabelMapProposal
 
 
 @runtime_checkable
@@ -83,28 +84,16 @@ class TensorImages:
 
 
 def draw(images: ImageSet, num_samples: int | None, seed: int) -> ImageSet:
-    """Return ``num_samples`` of the images, drawn by ``seed`` and in their old order; None keeps all.
-
-    Raises:
-        InvalidSpec: there are fewer.
-    """
-    if num_samples is None or num_samples == len(images):
+    """Return ``num_samples`` of the images, drawn by ``seed`` and in their old order; all for None or if fewer."""
+    if num_samples is None or num_samples >= len(images):
         return images
     return images.subset(sorted(draw_order(len(images), num_samples, seed)[:num_samples]))
 
 
 def draw_order(count: int, num_samples: int | None, seed: int) -> list[int]:
-    """Return the order in which ``count`` images are drawn; without ``num_samples``, the order they are in.
-
-    Raises:
-        InvalidSpec: more are wanted than there are.
-    """
+    """Return the order in which ``count`` images are drawn; without ``num_samples``, the order they are in."""
     if num_samples is None:
         return list(range(count))
-    if num_samples > count:
-        raise InvalidSpec(
-            f"There are {count} images, fewer than the {num_samples} asked for. Choose at most {count}, or bring more."
-        )
     order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
     return order
 

@@ -116,8 +116,8 @@ def load_images(
         preprocessing: the model's own.
         num_classes: outputs of the model, which labels may name.
         task: what labels mean to the model.
-        num_samples: how many to draw (of the photographs and shapes, how many from the first on); None takes all (for
-            random inputs, a fixed small number).
+        num_samples: how many to draw (of the photographs and shapes, how many from the first on), at most as many as
+            there are; None takes all (for random inputs, a fixed small number).
         seed: of the draw.
         data_roots: folders that may be read; empty means any.
         class_names: of the model, by index, to recognise folders by; empty where unknown.
@@ -127,7 +127,7 @@ def load_images(
 
     Raises:
         InvalidDataset: they cannot be read, trusted or matched to the classes.
-        InvalidSpec: more images are wanted than there are.
+        InvalidSpec: more random inputs are wanted than are drawn.
     """
     request = ImageRequest(
         spec=spec if with_labels else replace(spec, labels=WITHOUT_LABELS, class_map=()),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import SITE
 from senseapp.data.images import PreparedImages, channel_mode, pixels_of, transform_of
 from senseapp.networks.loaded import Preprocessing
@@ -70,12 +70,9 @@ def load_photographs(preprocessing: Preprocessing, num_samples: int | None) -> P
     """Return the first ``num_samples`` crops, or all, prepared as the model wants them; without labels.
 
     Raises:
-        InvalidSpec: there are fewer.
         InvalidDataset: the model takes no pictures.
     """
-    count = NUM_PHOTOGRAPHS if num_samples is None else num_samples
-    if count > NUM_PHOTOGRAPHS:
-        raise InvalidSpec(f"There are {NUM_PHOTOGRAPHS} photographs, fewer than the {count} asked for.")
+    count = min(num_samples or NUM_PHOTOGRAPHS, NUM_PHOTOGRAPHS)
     mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
     if mode == "bands":
         raise InvalidDataset(

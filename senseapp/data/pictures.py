@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from senseapp.core.errors import InvalidDataset, InvalidSpec, SeveralLabelsError
+from senseapp.core.errors import InvalidDataset, SeveralLabelsError
 from senseapp.core.texts import plural, printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
@@ -28,8 +28,9 @@ from senseapp.data.reading import read_drawn, require_readable
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import MULTILABEL, FittedAnnotations, Targets, Task, WrittenLabels
+from senseapp.tasks import MULTILABEL, Task
 from senseapp.tasks.class_numbers import Background, ModelClasses
+from senseapp.tasks.labels import FittedAnnotations, Targets, WrittenLabels
 
 _LEAST_SIDE, _MOST_SIDE = 96, 160
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
@@ -101,7 +102,7 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
             raise
         order = draw_order(len(entries), request.num_samples, request.seed)
-        wanted = len(order) if request.num_samples is None else request.num_samples
+        wanted = len(order) if request.num_samples is None else min(request.num_samples, len(order))
         drawn = read_drawn(
             source,
             entries,
@@ -112,10 +113,8 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             annotations=arrangement.annotations,
         )
     if request.num_samples is not None and len(drawn.rows) < request.num_samples:
-        raise InvalidSpec(
-            f"{len(drawn.rows)} of {len(order)} pictures can be used, fewer than the {wanted} asked for "
-            f"({' '.join(drawn.notes())}) Choose at most {len(drawn.rows)}, or bring more."
-        )
+        note = f"All {plural(len(drawn.rows), 'picture')} are measured; {request.num_samples:,} were asked for."
+        targets = replace(targets, notes=(*targets.notes, note))
     if (read := arrangement.annotations) is not None and (marked := drawn.num_marked):
         place = f"{plural(marked, 'picture')} with a rotation mark: {read.reader.words[1]} are read as drawn on the "
         targets = replace(targets, notes=(*targets.notes, f"{place}picture as it is stored, before it is turned."))

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.core.errors import InvalidDataset
 from senseapp.data.images import PreparedImages, channel_mode, pixels_of, transform_of
 from senseapp.data.photographs import photograph_crop
 from senseapp.networks.loaded import Preprocessing
@@ -62,12 +62,9 @@ def load_shapes(preprocessing: Preprocessing, num_samples: int | None, *, with_b
     ``with_boxes`` adds the boxes, in pixels of the network's input, and the names of the classes.
 
     Raises:
-        InvalidSpec: there are fewer.
         InvalidDataset: the model takes no pictures.
     """
-    count = NUM_SHAPES if num_samples is None else num_samples
-    if count > NUM_SHAPES:
-        raise InvalidSpec(f"There are {NUM_SHAPES} pictures of shapes, fewer than the {count} asked for.")
+    count = min(num_samples or NUM_SHAPES, NUM_SHAPES)
     mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
     if mode == "bands":
         raise InvalidDataset(

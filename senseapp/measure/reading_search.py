@@ -214,7 +214,7 @@ class _ReadingSearch:
         order = best.candidate.order
         if order is None or images.read_as is None:
             return
-        width = (one.reader.num_outputs if one.reader else 0) or self.model.num_classes
+        width = (one.reader.num_classes if one.reader else 0) or self.model.num_classes
         matched = order_as_found(self.task, order, outputs[:half], labels_as(images, order)[:half], width)
         if matched is not order:
             other = replace(one, order=matched, departures=one.departures + len(orders))
@@ -282,9 +282,9 @@ class _ReadingSearch:
         """Return what the pixels and the labels of images depend on: the crop, and outputs with their background."""
         wanted = effective_preprocessing(data, self.model.preprocessing)
         crop = replace(wanted, mean=(), std=(), channel_order="rgb")
-        if reader is None or not reader.num_outputs:
+        if reader is None or not reader.num_classes:
             return crop, self.model.num_classes, self.model.background
-        return crop, reader.num_outputs, reader.background
+        return crop, reader.num_classes, reader.background
 
     # ---- the choice
 

@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from senseapp.core.codec import encode
 from senseapp.data.images import ImageSet
 from senseapp.data.per_image import bytes_of
@@ -20,7 +22,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.spec import RunSpec
-from senseapp.tasks import PerImage
+from senseapp.tasks.annotations import PerImage
 
 _BATCH = 8  # images that are hashed at once, as float32
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")
@@ -36,15 +38,25 @@ def content_key(spec: RunSpec, model: LoadedModel, images: ImageSet, versions: M
     """
     digest = hashlib.sha256(json.dumps([_settings(spec), sorted(versions.items()), engine_digest()]).encode())
     digest.update(f"{model.title} {model.preprocessing!r} {model.module!r}".encode())
-    for name, tensor in sorted(model.module.state_dict().items()):
+    add_weights(digest, model.module)
+    add_images(digest, images)
+    return digest.hexdigest()
+
+
+def add_weights(digest: Any, module: nn.Module) -> None:
+    """Add the weights of ``module`` to a hash."""
+    for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         _add(digest, tensor)
+
+
+def add_images(digest: Any, images: ImageSet) -> None:
+    """Add ``images`` and their labels to a hash."""
     digest.update(f"{len(images)} images {images.indicative}".encode())
     for start in range(0, len(images), _BATCH):
         _add(digest, images.batch(start, min(start + _BATCH, len(images))))
     if images.labels is not None:
         _add(digest, images.labels)
-    return digest.hexdigest()
 
 
 def _add(digest: Any, value: PerImage) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
@@ -32,6 +32,17 @@ SIGNIFICANCE = 0.05
 
 _DECIMALS = ((10.0, 3), (99.95, 1))
 """Most decimals of numbers below an end; larger ones are whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDrop:
+    """What one class loses: its ``index``, the images it occurs in, the drop as a share, and its interval."""
+
+    index: int
+    num_images: int = 0
+    drop: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +81,7 @@ class Metric(ABC):
 
     Attributes:
         name: in settings, files and on the command line.
-        label: the name people see.
+        label: the name people see, in everyday words.
         change_title: what ``delta`` is called; above zero is worse, for every metric.
         help: one plain sentence.
         value_unit: of ``baseline`` and ``value``; ``%`` means that they are fractions, shown as percent.
@@ -94,6 +105,9 @@ class Metric(ABC):
         finding: what is said of a layer behind its name, with ``{}`` for a drop as text.
         kept: what can be done beside a saving, with ``{}`` for the metric as text; empty for label and value.
         resampled: whether its interval and its bound resample the images, and so take up to a minute.
+        term: its name among experts, where that is another one; see :attr:`in_terms`.
+        term_change: what experts call ``delta``; empty for ``term``.
+        term_unit: of ``delta`` and ``value``, where everyday words have none.
     """
 
     name: str
@@ -118,6 +132,9 @@ class Metric(ABC):
     finding: str = " loses {}"
     kept: str = ""
     resampled: bool = False
+    term: str = ""
+    term_change: str = ""
+    term_unit: str = ""
 
     @property
     def tolerable(self) -> float:
@@ -246,6 +263,21 @@ class Metric(ABC):
         return math.inf
 
     # ---- words
+
+    @property
+    def in_terms(self) -> Metric:
+        """The same metric with the terms of the field in place of everyday words."""
+        if not self.term:
+            return self
+        change = self.term_change or self.term
+        words = {"label": self.term, "change_title": change, "axis_title": "", "value_title": "", "term": ""}
+        units = {"value_unit": self.term_unit, "change_unit": self.term_unit} if self.term_unit else {}
+        return replace(self, **words, **units)
+
+    @property
+    def is_everyday(self) -> bool:
+        """Whether it is offered without the switch *Expert*: what people judge by, and the harm that ranks layers."""
+        return self.primary or self.divergence
 
     @property
     def is_share(self) -> bool:

@@ -224,22 +224,24 @@ class PixelAccuracy(SegmentationMetric):
 
 DIVERGENCE = PixelDivergence(
     name="pixel_kl",
-    label="KL divergence per pixel",
-    change_title="KL divergence per pixel",
+    label="Harm",
+    change_title="Harm",
+    term="KL divergence per pixel",
+    term_unit="nats",
     help="How far the class probabilities of pixels move from the original model's, on average. Needs no masks and "
     "sees the smallest changes.",
-    value_unit="nats",
-    change_unit="nats",
     notable=0.005,
     higher_is_better=False,
     divergence=True,
-    axis_title="KL divergence per pixel from the original output",
-    finding=", {} of KL divergence per pixel",
+    axis_title="Harm to the classes of pixels",
+    finding=", harm {}",
 )
 ACCURACY = PixelAccuracy(
     name="pixel_accuracy",
-    label="Pixel accuracy",
-    change_title="Drop in pixel accuracy",
+    label="Right pixels",
+    change_title="Loss of right pixels",
+    term="Pixel accuracy",
+    term_change="Drop in pixel accuracy",
     help="Share of pixels that get the class of the mask, over all images. Needs masks; void pixels (255) count "
     "nowhere.",
     value_unit="%",
@@ -252,17 +254,17 @@ ACCURACY = PixelAccuracy(
 )
 AGREEMENT = PixelAgreement(
     name="pixel_agreement",
-    label="Pixel agreement",
-    change_title="Drop in pixel agreement",
+    label="Pixels that stay",
+    change_title="Share of changed pixels",
+    term="Pixel agreement",
+    term_change="Drop in pixel agreement",
     help="Share of pixels that keep the class that the original model gives them. Needs no masks.",
     value_unit="%",
-    change_unit="points",
+    change_unit="%",
     notable=0.01,
     primary=True,
     counted="pixels",
     unchanged="keep their class",
-    axis_title="Drop in pixels that agree with the original",
-    value_title="Pixels that agree with the original",
-    finding=" loses {} of pixel agreement",
+    finding=" changes {} of the pixels",
     kept="keep {} of the pixels",
 )

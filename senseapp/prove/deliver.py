@@ -10,8 +10,10 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
+from senseapp.prove.decision import dominates
 from senseapp.prove.deploy import Deployed, Source, deployments
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.probe import is_busy
 from senseapp.prove.prove import Promised, Proof
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, judged_by, own_bounds
@@ -42,6 +44,7 @@ def weights_candidates(
         seconds=Median.of(before),
         time_ratio=Median(value=1.0, low=1.0, high=1.0),
         file_bytes=int(validation.sizes["file_bytes"][0]),
+        busy=is_busy(),
     )
     figures = replace(original, changes=changes, seconds=Median.of(after), time_ratio=ratio(after, before))
     return tuple(
@@ -145,7 +148,7 @@ def runtime_candidates(
         files += [
             (candidate, one)
             for candidate, one in found
-            if not one.variant or not (_is_slower(candidate) or any(map(candidate.is_beaten_by, known)))
+            if not one.variant or not (_is_slower(candidate) or any(dominates(each, candidate) for each in known))
         ]
     return RuntimeFiles(files=tuple(files), notes=tuple(notes))
 

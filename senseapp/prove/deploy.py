@@ -14,7 +14,7 @@ from torch import nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import storage_errors
-from senseapp.core.steps import LEFT_OUT, OptionalSteps
+from senseapp.core.steps import LEFT_OUT, OptionalSteps, StepTitle
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions import Effect, get
 from senseapp.metrics import MetricChange
@@ -24,6 +24,7 @@ from senseapp.prove.file_times import call_of, times_anew, times_elsewhere
 from senseapp.prove.findings import advice, findings, preparation, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
+from senseapp.prove.probe import is_busy
 from senseapp.prove.prove import Proof
 from senseapp.prove.score_thresholds import keeps_nothing, score_thresholds
 from senseapp.prove.search_images import with_held_out
@@ -261,7 +262,8 @@ class _Deploying:
     def _measure(self) -> None:
         """Judge and time all files."""
         evaluator, runtime, settings = self._evaluator, self._runtime, self._settings
-        evaluator.progress(f"Measuring the file in {runtime.description.label}")
+        evaluator.progress.begin(StepTitle.TEST)
+        evaluator.progress(f"Running the files in {runtime.description.label}")
         self._judged = _judged(evaluator, runtime, self._files, self._thresholds)
         figures, self._zeros = _figures(evaluator, runtime, self._files, self._judged, settings)
         self._figures = {
@@ -368,13 +370,14 @@ def _figures(
     zeros = None if settings.kind == "float" else runtime.half_zero(files["original"])
     timed = dict(files) if zeros is None else {**files, _HALF_ZERO: zeros}
     openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in timed.items()}
-    seconds = times_anew(openers, runtime, call_of(evaluator, settings))
+    seconds, busy = times_anew(openers, runtime, call_of(evaluator, settings)), is_busy()
     figures = {
         name: RuntimeFigures(
             changes=judged[name].changes,
             seconds=Median.of(seconds[name]),
             time_ratio=ratio(seconds[name], seconds["original"]),
             file_bytes=runtime.size(files[name]),
+            busy=busy,
         )
         for name in files
     }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from senseapp import __version__
 from senseapp.core.errors import InvalidSchedule
 from senseapp.core.steps import Progress, ignore_progress
 from senseapp.data.images import ImageSet
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.plan import Layout, settle_kernels
+from senseapp.measure.reuse import add_images, add_weights
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.sources.load import load_model
@@ -98,7 +101,7 @@ class ScheduleEvaluator:
             configs=configs_for(spec.compression, *((other,) if other else ())),
             class_names=tuple(loaded.class_names or parts.curves.class_names),
             onnx=loaded.onnx,
-            progress=Progress(progress),
+            progress=progress if isinstance(progress, Progress) else Progress(progress),
         )
 
     @property
@@ -138,6 +141,15 @@ class ScheduleEvaluator:
         if name not in self._exporters:
             self._exporters[name] = runtime.exporter(self.dense.model, self.dense.batches(0, 1)[0].cpu())
         return self._exporters[name]
+
+    def original_key(self, runtime: Runtime) -> str:
+        """Return one hash over what decides a file of the uncompressed network: weights, images, runtime, machine."""
+        task = self.result.spec.model.task
+        digest = hashlib.sha256(f"{__version__} {runtime.description.name} {runtime.machine()} {task}".encode())
+        add_weights(digest, self.dense.model)
+        for images in (self.images.curves, self.images.proof):
+            add_images(digest, images)
+        return digest.hexdigest()
 
     def original_file(self, runtime: Runtime) -> bytes:
         """Return the uncompressed network as a float file of ``runtime``; it is written once."""

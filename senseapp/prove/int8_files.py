@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from senseapp.compressions.quantization.integers import IntegerWeight
-from senseapp.core.steps import OptionalSteps
+from senseapp.core.steps import OptionalSteps, StepTitle
 from senseapp.descriptions import DENSE_BITS
 from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
@@ -144,14 +144,16 @@ class Int8Search:
             integers={node: self._integers[layer] for node, layer in layers.items() if layer in self._integers},
             steps=steps,
         )
+        steps.progress.begin(StepTitle.INT8)
         with runtime.fitted_quantizer(network, fitting) as quantizer:
             all_int8 = quantizer.finished(quantizer.write())
             found = Mixed(content=quantizer.finished(quantizer.write(but=kept)), gain={})
             own: OwnInt8 | None = None
+            steps.progress.begin(StepTitle.OWN)
             with steps.trying(runtime.description.own_quantizer):
                 own = runtime.own_int8(network, fitting)
+            steps.progress.begin(StepTitle.PARTS)
             if settings.kind != "int8":
-                steps.progress(f"Looking for parts that int8 harms, for at most {_SECONDS / 60:.0f} minutes")
                 with steps.trying("the search for parts that int8 harms"):
                     found = self._mixed(files["original"], quantizer, kept)
             others = tuple[Variant, ...]()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import ImageSet
 from senseapp.data.load import images_for
 from senseapp.measure.plan import split
@@ -69,10 +68,7 @@ def _more(result: RunResult, model: LoadedModel, data_roots: tuple[Path, ...], d
     """Return the ``drawn`` images and more: a longer draw with one seed begins with the shorter one."""
     if result.spec.data.kind == "random":
         return _load(result, model, data_roots, max(drawn, LEAST_HELD_OUT), seed=1)
-    try:
-        return _load(result, model, data_roots, drawn + MOST_HELD_OUT)
-    except InvalidSpec:  # there are fewer than that
-        return _load(result, model, data_roots, None)
+    return _load(result, model, data_roots, drawn + MOST_HELD_OUT)
 
 
 def _others(images: ImageSet, curves: ImageSet) -> ImageSet:

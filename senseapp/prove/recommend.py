@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
+from senseapp.core.steps import StepTitle
 from senseapp.descriptions import BudgetKind
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.metrics.bounds import most_changed_within, upper_bound_of_share
@@ -78,7 +79,9 @@ def recommend(
         missing = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=(), missing=str(error))
         return Recommended(record=missing, proven=None)
     search = _ScheduleSearch(evaluator, kind, metric, allowed, promised)
+    evaluator.progress.begin(StepTitle.SCHEDULES)
     search.measure_range()
+    evaluator.progress.begin(StepTitle.PROOF)
     proven, refused = search.prove_strongest()
     record = Recommendation(
         kind=kind,
@@ -248,7 +251,7 @@ class _ScheduleSearch:
     def _try(self, target: float, trials: Trials) -> bool:
         """Measure a schedule, where there is one; return whether it loses no more than is allowed."""
         done = len(self.ours.tried) + len(self.uniform.tried)
-        self._evaluator.progress(f"Looking for a recommendation: schedule {done + 1} of about {MOST_MEASURED}")
+        self._evaluator.progress(f"{done} of about {MOST_MEASURED}")
         try:
             drop = trials.measure(self._make(target, "optimal" if trials is self.ours else "uniform"))
         except (InfeasibleBudget, InvalidSpec):

@@ -112,7 +112,7 @@ class CalibrationCheck:
         metric, first, last = METRICS[self.metric], self.rungs[0], self.rungs[-1]
         final = metric.value_text(sum(last.values) / len(last.values))
         measured = f"(measured on {plural(self.images, 'image')})"
-        start = f"With {plural(first.images, 'calibration image')} {metric.label} is"
+        start = f"{metric.label} with {plural(first.images, 'calibration image')}:"
         if len(self.rungs) == 1:
             return f"{start} {final} {measured}: too few images to draw some of them."
         spread = self.spread_text(first, unit=True)

@@ -1,8 +1,7 @@
 """Candidates: files that can be delivered, each with the figures measured of that very file.
 
 A candidate is one compressed network in one form. Pages, reports and the command line show figures of candidates only;
-anything else is marked as predicted. :func:`offered` leaves out what another candidate beats, :func:`recommended`
-chooses by goal and tolerance.
+anything else is marked as predicted. :mod:`senseapp.prove.decision` chooses among them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from senseapp.core.codec import register
@@ -20,9 +19,8 @@ from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, us
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
 from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, Deployment, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
-from senseapp.records.promise import CONFIDENCE, Promise, bound_text, kept
+from senseapp.records.promise import CONFIDENCE, bound_text
 from senseapp.records.schedule import Delivered, Schedule
-from senseapp.records.spec import Goal
 
 Form = Literal["weights", "small", "onnx", "int8", "mixed"]
 """PyTorch weights as float32, the same with zeros or integers packed; a runtime's file in float, int8, or in both."""
@@ -31,7 +29,7 @@ _WIDEST = 1 - CONFIDENCE
 """Error of the first of :attr:`Candidate.bounds`."""
 MOST_BOUNDS = 12  # each with half the error of the one before: enough for 2,048 alternatives (Bonferroni)
 _MOST_TRIED = 14  # schedules of a recommendation, with and without repair: what earlier versions compared at the most
-_SAME_TIME = 0.03
+SAME_TIME = 0.03
 """Relative difference of median times that repeated measurements on one machine do not tell apart."""
 
 
@@ -146,19 +144,9 @@ class Candidate:
         return self.form in RUNNING
 
     @property
-    def is_smaller(self) -> bool:
-        """Whether the file has fewer bytes than the original's."""
-        return self.figures.file_bytes < self.original.file_bytes
-
-    @property
     def is_faster(self) -> bool:
         """Whether a call takes less time than the original's, beyond what chance and another opening explain."""
         return is_clearly_less(self.figures.time_ratio)
-
-    @property
-    def pays(self) -> bool:
-        """Whether it is smaller or faster than the original."""
-        return self.is_smaller or self.is_faster
 
     def change(self, metric: str) -> MetricChange | None:
         """Return its change in ``metric``; None if that was not measured."""
@@ -193,22 +181,9 @@ class Candidate:
         """Whether it was measured to lose at most ``allowed_drop``, in the unit of :attr:`metric`."""
         return self.loss.delta <= allowed_drop
 
-    def is_beaten_by(self, other: Candidate) -> bool:
-        """Whether ``other`` serves the same use and is no worse in size, time and loss, and better in one of them."""
-        same_use = (self.runs and other.runs) or self.form == other.form
-        if other is self or not same_use:
-            return False
-        mine, theirs = self._axes(), other._axes()
-        no_slower = theirs[1] <= mine[1] * (1 + _SAME_TIME)
-        no_worse = no_slower and theirs[0] <= mine[0] and theirs[2] <= mine[2]
-        return no_worse and (theirs[0] < mine[0] or theirs[2] < mine[2] or mine[1] > theirs[1] * (1 + _SAME_TIME))
-
-    def _axes(self) -> tuple[float, float, float]:
-        return self.figures.file_bytes, self.figures.time_ratio.value, self.loss.delta
-
     @property
     def headline(self) -> str:
-        """Size, time and answers in one line: ``18.8 MB → 4.7 MB · 0.55 × the time · 96 of 100 answers stay (…)``."""
+        """Size, time and answers in one line: ``18.8 MB → 4.7 MB · 0.55 × the time (…) · 96 of 100 answers …``."""
         return f"{self.size_text} · {self.time_text} · {self.answers_text} ({self.evidence})"
 
     @property
@@ -219,11 +194,9 @@ class Candidate:
 
     @property
     def time_text(self) -> str:
-        """``0.55 × the time``, or that no difference can be told."""
-        ratio = self.figures.time_ratio
-        if ratio.low <= 1 <= ratio.high:
-            return "the same time"
-        return f"{ratio.value:.2f} × the time"
+        """``0.55 × the time (0.53 to 0.57)``, and that the machine was busy."""
+        busy = ", measured on a busy machine" if self.figures.busy else ""
+        return f"{self.figures.time_ratio.times_text}{busy}"
 
     @property
     def answers_text(self) -> str:
@@ -274,7 +247,7 @@ def is_clearly_less(time: Median) -> bool:
     Within one opening of both files, the interval tells a difference from chance; from one opening to the next, the
     times of the same two files differ by some percent.
     """
-    return time.high < 1 and time.value <= 1 - _SAME_TIME
+    return time.high < 1 and time.value <= 1 - SAME_TIME
 
 
 def judged_by(changes: Iterable[MetricChange]) -> str:
@@ -289,14 +262,17 @@ def _of_hundred(share: float) -> str:
     return text.removesuffix(".0")
 
 
-def offered(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Return the candidates worth taking: smaller or faster than the original, and beaten by no other; smallest first.
-
-    Of files of one schedule in PyTorch weights and packed weights, both stay: they serve different programs.
-    """
+def with_one_original(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Return the candidates of one run with one size of the original: that of the file that a runtime runs, if any."""
     known = tuple(candidates)
-    kept = [one for one in known if one.pays and not any(one.is_beaten_by(other) for other in known)]
-    return tuple(sorted(kept, key=lambda one: (one.figures.file_bytes, one.loss.delta)))
+    first = next((one for one in known if one.runs), None)
+    if first is None:
+        return known
+    size = first.original.file_bytes
+    return tuple(
+        one if one.original.file_bytes == size else replace(one, original=replace(one.original, file_bytes=size))
+        for one in known
+    )
 
 
 def own_bounds(changes: Sequence[MetricChange]) -> tuple[float, ...]:
@@ -308,51 +284,18 @@ def own_bounds(changes: Sequence[MetricChange]) -> tuple[float, ...]:
     return tuple(METRICS[metric].upper_bound(change.moments, 1 - _WIDEST / 2**place) for place in range(MOST_BOUNDS))
 
 
-def recommended(
-    candidates: Sequence[Candidate], *, goal: Goal, allowed_drop: float, promise: Promise | None = None
-) -> Candidate | None:
-    """Return the file for ``goal`` among those that lose at most ``allowed_drop``; None for the original.
-
-    With a ``promise``, those that keep it are meant instead, of all ``candidates`` of a run in the order in which they
-    were made. Files that a runtime runs come before PyTorch weights. For ``targets`` it is the strongest proven
-    schedule.
-    """
-    known = candidates if promise is None else kept(candidates, promise)
-
-    def is_good(one: Candidate) -> bool:
-        return promise is not None or one.within(allowed_drop)
-
-    tolerable = [one for one in offered(known) if is_good(one)]
-    if goal == "targets":
-        scheduled = [one for one in known if one.schedule is not None and is_good(one)]
-        return max(scheduled, key=_strength, default=None)
-    if goal == "faster":
-        return min(
-            (one for one in tolerable if one.is_faster), key=lambda one: one.figures.time_ratio.value, default=None
-        )
-    running = [one for one in tolerable if one.runs and one.is_smaller]
-    return min(running or [one for one in tolerable if one.is_smaller], key=_size, default=None)
-
-
-def _size(candidate: Candidate) -> tuple[int, float]:
-    return candidate.figures.file_bytes, candidate.loss.delta
-
-
-def _strength(candidate: Candidate) -> tuple[float, bool]:
-    assert candidate.schedule is not None
-    return candidate.schedule.achieved.get("bytes", 0.0), candidate.form == "weights"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """The candidates that one piece of work made; a run's candidates are those of all its deliveries.
 
     Attributes:
         notes: sentences on files that could not be made.
+        content_key: hash over the weights and images that files of the original weights were made from; else empty.
     """
 
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...] = ()
+    content_key: str = ""
 
 
 register(Candidate)

@@ -215,6 +215,15 @@ class Median:
         outside = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
         return cls(value=statistics.median(ordered), low=ordered[outside], high=ordered[-1 - outside])
 
+    @property
+    def times_text(self) -> str:
+        """A ratio of times as text.
+
+        >>> Median(value=0.36, low=0.24, high=0.6).times_text
+        '0.36 × the time (0.24 to 0.60)'
+        """
+        return f"{self.value:.2f} × the time ({self.low:.2f} to {self.high:.2f})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFigures:
@@ -227,6 +236,7 @@ class RuntimeFigures:
         file_bytes: of the file.
         score_threshold: from which answers count, chosen for this file; None for tasks without, and in records of
             earlier versions.
+        busy: whether more programs wanted to run than the machine has processors for, when its calls were timed.
     """
 
     changes: tuple[MetricChange, ...]
@@ -234,6 +244,7 @@ class RuntimeFigures:
     time_ratio: Median
     file_bytes: int
     score_threshold: float | None = None
+    busy: bool = False
 
 
 def thresholds_text(figures: Mapping[str, RuntimeFigures]) -> str:

@@ -30,7 +30,9 @@ class JobSnapshot:
     """One moment of a job.
 
     Attributes:
-        phase: one short sentence (``Loading the model``, ``Measuring layer2.0.conv1``).
+        phase: what happens now, in everyday words (``Measuring each layer: 5 of 18``).
+        detail: what exactly happens now (``layer2.0.conv1``).
+        share: of the bar over all steps; None where only the number of measurements is known.
         done, total: measurements finished and planned; total 0 means not yet known.
         elapsed_seconds: since it started running.
         remaining_seconds: None while unknown.
@@ -43,6 +45,8 @@ class JobSnapshot:
     run_id: str
     state: RunState
     phase: str = ""
+    detail: str = ""
+    share: float | None = None
     done: int = 0
     total: int = 0
     elapsed_seconds: float = 0.0
@@ -54,9 +58,11 @@ class JobSnapshot:
 
     @property
     def fraction(self) -> float:
-        """Share done, from 0 to 1."""
+        """Share done, from 0 to 1; it is 1 only once all is done."""
         if self.state is RunState.DONE:
             return 1.0
+        if self.share is not None:
+            return self.share
         return min(1.0, self.done / self.total) if self.total else 0.0
 
 

@@ -191,7 +191,7 @@ def standardised_note(profile: ModelProfile) -> str:
     whose = "The weight of 1 layer is" if len(names) == 1 else f"The weights of {len(names)} layers are"
     return (
         f"{whose} standardised at each call ({first_names(names)}), so zeros do not stay zeros: they save parameters "
-        "of the file but no MACs, unless whole filters are zero."
+        "of the file but no multiplications, unless whole filters are zero."
     )
 
 

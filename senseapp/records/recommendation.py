@@ -12,7 +12,11 @@ from senseapp.records.measurement import change_in
 from senseapp.records.promise import CONFIDENCE, Promise, bound_text
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 
-_SAVED = {"params": "remove {} of the weights", "bytes": "save {} of the bytes", "macs": "save {} of the MACs"}
+_SAVED = {
+    "params": "remove {} of the weights",
+    "bytes": "save {} of the bytes",
+    "macs": "save {} of the multiplications",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ def visible_words(metric: str, loss: float) -> str:
     """Return a :func:`smallest_visible_loss` no more exactly than it is known: ``16 points``, ``0.6 points``."""
     shown = METRICS[metric]
     scaled = shown.factor * loss
-    return f"{scaled:.0f} {shown.change_unit}" if scaled >= _WHOLE_FROM else shown.change_text(loss)
+    return f"{scaled:.0f} {shown.change_unit}".strip() if scaled >= _WHOLE_FROM else shown.change_text(loss)
 
 
 def cannot_tell(

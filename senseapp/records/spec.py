@@ -14,11 +14,10 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.metrics import metric_named
+from senseapp.records.goal import Goal, check_goal
 from senseapp.tasks import CLASSIFICATION, TASKS, task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
 
-Goal = Literal["smaller", "faster", "targets"]
-"""What a run is for: fewer bytes, less time on this kind of machine, or a schedule for a training tool."""
 Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 Preparation = Literal["given", "auto"]
@@ -263,7 +262,7 @@ class RunSpec:
     """One run: the model, the images and the measurement decide its numbers.
 
     Attributes:
-        goal: decides only which of the measured files is recommended.
+        goal: decides which files are made and which of them is recommended; older run files have none.
     """
 
     model: ModelSpec = field(default_factory=ModelSpec)
@@ -272,8 +271,7 @@ class RunSpec:
     goal: Goal = "smaller"
 
     def __post_init__(self) -> None:
-        if self.goal not in get_args(Goal):
-            raise InvalidSpec(f"The goal must be one of {', '.join(get_args(Goal))}, got {self.goal!r}.")
+        check_goal(self.goal)
 
     def without_folders(self) -> RunSpec:
         """Return the settings with only the names of their files, for people who may not know where they lie."""

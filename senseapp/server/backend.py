@@ -6,30 +6,34 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from senseapp.core.errors import NotFound, QueueFull, QuotaExceeded, StorageFailed
+from senseapp.core.errors import NotFound, QueueFull, SenseError, StorageFailed
 from senseapp.core.files import lock_home, remove_temporaries
+from senseapp.core.steps import StepTitle
 from senseapp.metrics import METRICS
+from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.check_jobs import CheckJobs, CheckObserver, PendingCheck
-from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
+from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.file_requests import DescribeModel
-from senseapp.server.job_progress import JobControl
-from senseapp.server.leaderboard import Leaderboard, headline
+from senseapp.server.job_progress import JobCancelled, JobControl, Step, Unfinished
+from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
 from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, remove_untouched, sweep_uploads
+from senseapp.server.run_plan import SEARCHES_PER_FILE, UNKNOWN_STEPS, RunPlanner, kind_of, num_images
 from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
 from senseapp.server.settings import (
     RateLimiter,
@@ -39,13 +43,7 @@ from senseapp.server.settings import (
     uploads_folder,
 )
 from senseapp.server.tasks import FinishedRunTask, RunTask, TaskContext
-from senseapp.server.time_estimate import (
-    MachineSpeed,
-    RuntimePredictor,
-    recommendation_work,
-    time_convolutions,
-    work_of,
-)
+from senseapp.server.time_estimate import MACHINE_LOAD, MachineSpeed, RuntimePredictor, time_convolutions
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
@@ -53,13 +51,12 @@ from senseapp.store.run_store import RunStore
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
 _IDLE_LOOK_SECONDS = 2.0  # between looks whether runs have ended, before this process loads the engine
+_MOST_ALIKE = 5  # other runs in which a file of the same weights is looked for
 UNDO_SECONDS = 60.0
 """Time in which a deleted run can be restored."""
 _LATER_SECONDS = 5.0  # delay after that before its files are removed
 _SHORT_SECONDS = 60.0
 """Largest predicted time of a run or a recommendation in the lane of short jobs."""
-_SEARCHES_PER_FILE = 10
-"""A file follows a run by itself up to this multiple of the limit for recommendations."""
 _SHORT_JOB_BYTES = 1_000_000_000
 """Free memory required to start a short job beside another: a process takes 600 MB, a small network the rest."""
 AnswerT = TypeVar("AnswerT")
@@ -96,9 +93,9 @@ class Backend:
         self.store.recover()
         self.cards = ModelCards(self._describe)
         self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate or self._time_machine)
+        self.planner = RunPlanner(self.speeds, 0 if open_session is not None else settings.recommend_seconds)
         self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
-        self.leaderboard = Leaderboard(self.store)
         self._local: set[str] = set()  # runs that do not use the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
@@ -193,9 +190,7 @@ class Backend:
 
     def recommendation_seconds(self, result: RunResult) -> float:
         """Return the predicted seconds of the recommendation for a finished run."""
-        adapted = result.spec.sensitivity.adapted
-        work = recommendation_work(result.profile, num_images=result.num_samples, adapted=adapted)
-        return self.speeds.predict(work, kind=kind_of(result.spec))
+        return self.planner.seconds(result.spec, self.planner.works_of_task(result, with_schedule=True))
 
     def stop_all(self, run_id: str) -> None:
         """Cancel a run and all work on it."""
@@ -238,6 +233,7 @@ class Backend:
         self.store.close()
 
     def _warm_up(self, also: Callable[[], None]) -> None:
+        MACHINE_LOAD.own_threads = 1
         try:
             if self.processes:
                 self.processes.warm_up()  # an early run waits for that process, not for this one
@@ -248,6 +244,8 @@ class Backend:
             also()
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
+        finally:
+            MACHINE_LOAD.own_threads = 0
 
     def _work(self, job_id: str, control: JobControl) -> None:
         if (check := self.checks.pending(job_id)) is not None:
@@ -260,13 +258,20 @@ class Backend:
         task = known or self._measurement(record)
         folders = self.readable_folders(record.owner)
         check_paths(record.spec, folders)  # an imported run may name any path
-        local = record.run_id in self._local
-        live = LiveRun(control, on_plan=partial(self._keep_plan, record.run_id))
+        local, load, planned = record.run_id in self._local, MACHINE_LOAD.slowdown(), list[Step]()
+
+        def plan(head: RunResult, seconds_of_layers: float) -> Sequence[Step]:
+            planned[:] = self.planner.steps(record.spec, head.profile, head.num_samples, load=load)
+            is_timed = {StepTitle.LAYERS} if seconds_of_layers else set()
+            return [replace(each, seconds=seconds_of_layers) if each.title in is_timed else each for each in planned]
+
+        live = LiveRun(control, on_measurements=partial(self._keep_plan, record.run_id), plan=plan)
         context = TaskContext(
             folder=self.store.folder(record.run_id),
             observer=live,
             data_roots=folders,
             earlier_runs=StoredRuns(self.store, record.run_id),
+            alike=self._alike(record),
             open_session=open_local_session if local else self._open_session or open_local_session,
         )
         self._live[job_id] = live
@@ -274,16 +279,58 @@ class Backend:
             with during_run(record.run_id):
                 word = "Run" if isinstance(task, Measurement) else type(task).__name__
                 _log.info("%s of %s begins", word, record.spec.model.title)
+                control.plan(self._first_plan(record.spec, task, context.folder, load))
                 self._carry_out(task, context, record.spec, local=local)
-            if isinstance(task, Measurement):
-                result = context.folder.load_result()
-                self._conclude(record, result)
-                self._recommend(record, result)
+                if isinstance(task, Measurement):
+                    result = context.folder.load_result()
+                    self._conclude(record, result)
+                    self._follow(record, result, context, local=local)
+                    if not result.passes.workers:  # else it is not representative of this machine
+                        self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))
         finally:
             del self._live[job_id]
             remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed
             with suppress(StorageFailed):  # less important than the error that ended the job
                 self.store.update_size(record.run_id)
+
+    def _alike(self, record: RunRecord) -> tuple[Path, ...]:
+        """Return folders of the newest other runs of the same owner, model and images, whose files may be reused."""
+        others = (each for each in self.store.list(record.owner) if each.run_id != record.run_id)
+        same = [each for each in others if (each.spec.model, each.spec.data) == (record.spec.model, record.spec.data)]
+        return tuple(self.store.folder(each.run_id).path for each in same[:_MOST_ALIKE])
+
+    def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[Step]:
+        """Return the steps of a job before its model is loaded; none for work that is not planned."""
+        if isinstance(task, RecommendationTask | DeliverTask):
+            result, schedule = folder.load_result(), isinstance(task, RecommendationTask)
+            works = self.planner.works_of_task(result, with_schedule=schedule)
+            return self.speeds.steps(works, kind=kind_of(result.spec), load=load)
+        if not isinstance(task, Measurement):
+            return ()
+        count = num_images(spec, self.image_counts)
+        if count is None or not self.speeds.known or not self.cards.knows(spec.model):
+            return UNKNOWN_STEPS
+        return self.planner.steps(spec, self.cards.card(spec.model), count, load=load)
+
+    def _follow(self, record: RunRecord, result: RunResult, context: TaskContext, *, local: bool) -> None:
+        """Make what follows a run, as a part of it; a run without it is complete.
+
+        Raises:
+            Unfinished: it could not be made.
+        """
+        follows = self.planner.follows(record.spec, result.profile, result.num_samples)
+        if follows == "nothing":
+            return
+        task: RunTask = RecommendationTask(run_id=record.run_id)
+        if follows == "file":
+            task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable)
+        try:
+            check_run_room(disk_use(self.store, record.owner, self.settings))
+            self._carry_out(task, context, record.spec, local=local)
+        except (JobCancelled, StorageFailed):
+            raise
+        except SenseError as error:
+            raise Unfinished(f"All layers are measured. The files could not be made: {error}") from error
 
     def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, local: bool) -> None:
         """Carry out the task on the cluster, in a worker process, or in this process with limited memory."""
@@ -302,36 +349,13 @@ class Backend:
         spec = record.spec
         self.store.update(record.run_id, headline=headline(result))
         self.cards.keep(spec.model, result.profile)
-        if result.passes.workers:
-            return  # not representative of this machine
-        members = {member for item in result.shown for member in item.members or (item.layer,)}
-        work = work_of(result.profile, spec.sensitivity, num_images=result.num_samples, selected=members)
-        self.speeds.learn(work, kind=kind_of(spec), seconds=result.seconds)
 
     def _measurement(self, record: RunRecord) -> Measurement:
         """Return the task of a run; a file that would follow it by itself comes before its layers."""
-        spec, seconds = record.spec, self.settings.recommend_seconds * _SEARCHES_PER_FILE
+        spec, seconds = record.spec, self.settings.recommend_seconds * SEARCHES_PER_FILE
         follows = self._open_session is None and spec.sensitivity.mode != "quick" and not cluster_for(spec)
-        wants_file = follows and spec.goal != "targets"
+        wants_file = follows and makes_files(spec.goal)
         return Measurement(run_id=record.run_id, spec=spec, first_file_seconds=seconds if wants_file else 0.0)
-
-    def _recommend(self, record: RunRecord, result: RunResult) -> None:
-        """Queue the recommendation if it is fast and there is room; else only the original's file in int8.
-
-        The page offers the recommendation if it is not queued.
-        """
-        longest = self.settings.recommend_seconds
-        if not longest or result.spec.sensitivity.mode == "quick" or self._open_session is not None:
-            return
-        seconds = self.recommendation_seconds(result)
-        task: FinishedRunTask[Any] = RecommendationTask(run_id=record.run_id)
-        if seconds > longest:
-            task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable)
-        if seconds > longest * _SEARCHES_PER_FILE:
-            return
-        with suppress(QueueFull, QuotaExceeded):
-            check_run_room(disk_use(self.store, record.owner, self.settings))
-            self._submit(task, ANYBODY.turn_of(record.owner))
 
     def _keep_plan(self, run_id: str, done: int, total: int) -> None:
         self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
@@ -345,12 +369,6 @@ class Backend:
         elif snapshot.state.finished and snapshot.state is not RunState.INTERRUPTED:
             with suppress(NotFound):  # the run was deleted; the outcome of a task is a file and changes no run's state
                 self.store.folder(task.run_id).end(task.key)
-
-
-def kind_of(spec: RunSpec) -> str:
-    """Return the properties that runs of similar speed share: model, compression, mode and precision."""
-    settings = spec.sensitivity
-    return "|".join((spec.model.title, settings.compression.kind, settings.mode, settings.precision, settings.device))
 
 
 _shared: dict[Path, Backend] = {}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.codec import encode
+from senseapp.core.errors import SenseError
 from senseapp.core.files import replace_file
 from senseapp.descriptions import CompressionConfig
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeploySettings
+from senseapp.records.goal import makes_files
 from senseapp.records.promise import Promise, kept, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Schedule
@@ -26,6 +29,7 @@ from senseapp.server.tasks import (
     key_of,
     open_evaluator,
 )
+from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from senseapp.prove.deploy import Source
@@ -128,8 +132,11 @@ class DeliverTask(FinishedRunTask[Delivery]):
         from senseapp.prove.recommend import check_promise, likely_to_pass
 
         runtime, candidates = evaluator.runtime(self.settings.runtime), tuple[Candidate, ...]()
+        content_key = evaluator.original_key(runtime) if self.schedule is None else ""
         if self.promise is not None:
             check_promise(evaluator, self.promise)
+        elif content_key and (known := self._made_before(context, content_key)):
+            return known
         if self.schedule is None:
             source = original_source(evaluator, runtime)
         else:
@@ -147,7 +154,22 @@ class DeliverTask(FinishedRunTask[Delivery]):
             replace_file(context.folder.path / candidate.file, deployed.content)
             if deployed.answers is not None:
                 context.folder.save_answers(candidate.file, deployed.answers)
-        return Delivery(candidates=(*candidates, *(each for each, _ in found.files)), notes=found.notes)
+        candidates = (*candidates, *(each for each, _ in found.files))
+        return Delivery(candidates=candidates, notes=found.notes, content_key=content_key)
+
+    def _made_before(self, context: TaskContext, content_key: str) -> Delivery | None:
+        """Return the same files of another run, copied into this one; None where there are none."""
+        for folder in map(RunFolder, context.alike):
+            with suppress(SenseError, OSError):  # deleted or damaged meanwhile
+                known = self.outcome(folder)
+                if known is None or known.content_key != content_key:
+                    continue
+                for candidate in known.candidates:
+                    replace_file(context.folder.path / candidate.file, folder.candidate_file(candidate).read_bytes())
+                    if (answers := folder.answers(candidate)) is not None:
+                        context.folder.save_answers(candidate.file, answers)
+                return known
+        return None
 
     def _promised(self, candidates: Sequence[Candidate]) -> Promised | None:
         """Return the promise with the tests that ``candidates`` were; None without one."""
@@ -225,7 +247,8 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         """Do the same with an open evaluator; return the finished record, and what was found with its model."""
         from senseapp.prove.recommend import recommend
 
-        self.keep_original(evaluator, context)
+        if makes_files(evaluator.result.spec.goal):
+            self.keep_original(evaluator, context)
         tests = None if self.promise is None else promised_after(context.folder.candidates(), self.promise)
         found = recommend(evaluator, allowed_drop=self.allowed_drop, promised=tests)
         return self.keep_scheduled(found, evaluator, context), found
@@ -242,8 +265,8 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
     def keep_scheduled(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
         """Keep the proof of the found schedule, and its files; return the finished record.
 
-        A pruned schedule also gets a file in int8. On top of zeros or rounded weights, int8 would lose more than on the
-        original weights and be no smaller or faster, so it is made only on request.
+        A pruned schedule also gets a file in int8, where the goal is a file. On top of zeros or rounded weights, int8
+        would lose more than on the original weights and be no smaller or faster, so it is made only on request.
         """
         record, proof = found.record, self.proof(found.record)
         if proof is None or found.proven is None:
@@ -252,12 +275,13 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         proof.keep(context.folder, validation)
         record, schedule = replace(record, validation=validation), proof.schedule
         settings = _quickest(record.allowed_drop)
+        in_int8 = schedule.removes_channels and makes_files(evaluator.result.spec.goal)
         task = DeliverTask(
             run_id=self.run_id,
             schedule=schedule,
             adapting=validation.adapting,
             promise=self.promise,
-            settings=settings if schedule.removes_channels else replace(settings, kind="float"),
+            settings=settings if in_int8 else replace(settings, kind="float"),
         )
         task.keep(context.folder, task.make(evaluator, context))
         return record

@@ -13,25 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from senseapp.core.errors import NotFound, StorageFailed
-from senseapp.core.steps import Progress
+from senseapp.core.steps import Progress, StepTitle
 from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.job_progress import JobControl
+from senseapp.server.job_progress import JobControl, Step
 from senseapp.server.leaderboard import headline
 from senseapp.server.process.requester import model_bytes, num_bytes
 from senseapp.server.session import OpenSession
 from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunObserver, TaskContext, evaluator_of
-from senseapp.server.time_estimate import recommendation_work, time_convolutions
+from senseapp.server.time_estimate import file_works, time_convolutions
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
 
 if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
-_ESTIMATING, _FIRST_FILE = "Estimating all layers at once", "Making a first file"
 _TINY_BYTES = 1 << 16  # of a file: networks that are measured have more weights
 _log = logging.getLogger(__name__)
 BeforeLayers = Callable[[RunResult], None]
@@ -43,8 +42,8 @@ class Measurement:
     """A run's own task: the measurement of its settings.
 
     Attributes:
-        first_file_seconds: longest predicted time of a recommendation on this machine with which the file of the
-            original weights in int8 is made after the first estimates; 0: it is not made here.
+        first_file_seconds: longest predicted time of the file of the original weights in int8 on this machine, with
+            which it is made after the estimates and before the layers; 0: it is not made here.
     """
 
     run_id: str
@@ -80,11 +79,10 @@ class Measurement:
 
         It needs the images, and no layer's figures. One that fails is made again after the run, which says why.
         """
-        work = recommendation_work(so_far.profile, num_images=so_far.num_samples, adapted=self.spec.sensitivity.adapted)
-        if work.seconds(time_convolutions()) > self.first_file_seconds:
+        works = file_works(so_far.profile, num_images=so_far.num_samples, task=self.spec.model.task).values()
+        if sum(work.seconds(time_convolutions()) for work in works) > self.first_file_seconds:
             return
-        tell = context.observer.phase
-        progress = Progress(lambda step: tell(step and f"{_FIRST_FILE} · {step}"))
+        progress = Progress(context.observer.phase, title=StepTitle.INT8)
         try:
             evaluator = evaluator_of(so_far, context, progress=progress)
             RecommendationTask(run_id=self.run_id).keep_original(evaluator, context)
@@ -112,7 +110,7 @@ def execute(
     """Measure what ``folder`` does not hold yet, store each measurement as it comes, and store the result.
 
     If the folder holds the finished run, its result is returned without loading the model. ``before_layers`` is called
-    once there are estimates, in a run that holds no measurement and no file yet; its time does not count.
+    once all estimates are there, in a run that holds no measurement and no file yet; its time does not count.
 
     Raises:
         RunMismatch: the folder holds a run with other settings, or another process is measuring into it.
@@ -123,7 +121,7 @@ def execute(
         if folder.finished:
             return folder.load_result()
         started = time.monotonic()
-        observer.phase("Loading the model and the images")
+        observer.phase(StepTitle.READ)
         known = earlier_runs or NoEarlierRuns()
         opened = open_session(
             spec, data_roots=data_roots, progress=observer.phase, earlier=folder.so_far(), find_alike=known.find
@@ -158,32 +156,22 @@ def _measure(
     head = _with_notes(session.result(earlier, folder.load_estimates() or ()), notes)
     folder.save_head(head)
 
-    def opened(result: RunResult, predicted_seconds: float) -> None:
-        observer.opened(
-            result,
-            done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
-            total=session.targets,
-            predicted_seconds=predicted_seconds,
-        )
-
-    def work_first(estimates: Sequence[LayerMeasurement]) -> None:
-        nonlocal started, before_layers
-        if before_layers is None or earlier or folder.candidates():
-            return
-        work, before_layers = before_layers, None
-        began, so_far = time.monotonic(), replace(head, estimates=tuple(estimates))
-        opened(so_far, 0.0)  # the time that is left is not known while this lasts
-        work(so_far)
+    observer.opened(
+        head,
+        done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
+        total=session.targets,
+        predicted_seconds=session.predicted_seconds(),
+    )
+    estimates = _estimate(folder, observer, session)
+    if before_layers is not None and not earlier and not folder.candidates():
+        began = time.monotonic()
+        before_layers(replace(head, estimates=estimates))
         started += time.monotonic() - began
-        opened(so_far, session.predicted_seconds())  # and is counted from here
-
-    opened(head, session.predicted_seconds())
-    estimates = _estimate(folder, observer, session, work_first)
-    work_first(estimates)
     # A run that stops once settled must repeat its decisions from the measurements that it had at each part.
     done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
     new = _measure_missing(folder, observer, session, done)
-    seconds = sum(item.seconds for item in earlier) + time.monotonic() - started
+    resumed = 0.0 if reused is not None else sum(item.seconds for item in earlier)  # another run's time is not ours
+    seconds = resumed + time.monotonic() - started
     return _with_notes(session.result(latest((*earlier, *new)), estimates, seconds=seconds), notes)
 
 
@@ -191,13 +179,8 @@ def _with_notes(result: RunResult, notes: tuple[str, ...]) -> RunResult:
     return replace(result, notes=(*notes, *result.notes))
 
 
-def _estimate(
-    folder: RunFolder,
-    observer: RunObserver,
-    session: Session,
-    after_first: Callable[[Sequence[LayerMeasurement]], None],
-) -> tuple[LayerMeasurement, ...]:
-    """Return the estimates; estimates of the first images are shown and passed to ``after_first``."""
+def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tuple[LayerMeasurement, ...]:
+    """Return the estimates; those of the first images are shown too."""
     known = folder.load_estimates()
     if known is not None:
         return known
@@ -205,10 +188,8 @@ def _estimate(
     def preview(estimates: Sequence[LayerMeasurement]) -> None:
         for each in estimates:
             observer.estimated(each)
-        after_first(estimates)
-        observer.phase(_ESTIMATING)
 
-    observer.phase(_ESTIMATING)
+    observer.phase(StepTitle.ESTIMATE)
     found = []
     for estimate in session.estimates(preview=preview):
         found.append(estimate)
@@ -231,12 +212,23 @@ def _measure_missing(
 class LiveRun:
     """Collects a job's measurements for readers in other threads, and reports its progress.
 
-    ``on_plan`` receives the steps done by an earlier attempt and those planned, once they are known.
+    Args:
+        control: of the job.
+        on_measurements: receives the measurements done by an earlier attempt and those planned, once they are known.
+        plan: returns the steps of the job from what is known of the run once its model is loaded, and from the
+            predicted seconds of the measurements.
     """
 
-    def __init__(self, control: JobControl, *, on_plan: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        control: JobControl,
+        *,
+        on_measurements: Callable[[int, int], None],
+        plan: Callable[[RunResult, float], Sequence[Step]],
+    ) -> None:
         self._control = control
-        self._on_plan = on_plan
+        self._on_measurements = on_measurements
+        self._plan = plan
         self._lock = threading.Lock()
         self._head: RunResult | None = None
         self._estimates: list[LayerMeasurement] = []
@@ -261,8 +253,9 @@ class LiveRun:
             self._head = head
             self._estimates = list(head.estimates)
             self._measurements = list(head.measurements)
-        self._on_plan(done, total)
-        self._control.plan(total=total, done=done, predicted_seconds=predicted_seconds or None)
+        self._on_measurements(done, total)
+        self._control.plan(self._plan(head, predicted_seconds))
+        self._control.measurements(total=total, done=done)
 
     def estimated(self, estimate: LayerMeasurement) -> None:
         """Report one estimate, or a better one; only measurements count as steps."""
@@ -277,7 +270,7 @@ class LiveRun:
         if measurement.status is Status.NOT_APPLICABLE:  # skipped, and not counted
             self._control.check()
         else:
-            self._control.step(f"Measured {measurement.layer}")
+            self._control.measured(measurement.layer)
 
 
 class StateKeeper:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -10,27 +10,25 @@ from typing import Literal, TypeAlias
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
 from senseapp.descriptions import SOURCES
-from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport, num_held_out
+from senseapp.records.goal import Goal, makes_files
+from senseapp.records.goal_settings import settings_for, with_goal
+from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.probe import Int8Prediction
-from senseapp.records.profile import ModelProfile, select_layers
+from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import (
     MOST_RANDOM_INPUTS,
-    NUM_DIGITS,
     NUM_MEASURED_PHOTOGRAPHS,
     NUM_MEASURED_SHAPES,
-    NUM_PHOTOGRAPHS,
-    NUM_SHAPES,
     DataSpec,
     ModelSpec,
     RunSpec,
     SensitivitySpec,
 )
-from senseapp.server.backend import Backend, kind_of
+from senseapp.server.backend import Backend
 from senseapp.server.file_requests import (
     CompareCheckpoint,
     ExamineOnnx,
@@ -43,9 +41,11 @@ from senseapp.server.file_requests import (
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.quotas import UploadLimits, discard_upload, extend_upload, reserve_upload
+from senseapp.server.run_plan import num_available, num_images
 from senseapp.server.run_requests import ReadSchedule, ReadTimes
 from senseapp.server.settings import check_paths, uploads_folder
-from senseapp.server.time_estimate import work_of
+from senseapp.server.time_estimate import MACHINE_LOAD
+from senseapp.tasks import task_named
 
 PHOTOGRAPHS_DEMO = RunSpec(
     model=ModelSpec(library="demo", name="efficientnet_lite0"),
@@ -62,12 +62,17 @@ DETECTION_DEMO = RunSpec(
 """The third demo: a small detector on coloured rectangles over photographs."""
 
 
+def usual_settings(model: ModelSpec, goal: Goal) -> SensitivitySpec:
+    """Return the settings that a page fills in for ``model`` and ``goal``."""
+    demo = next((each for each in (PHOTOGRAPHS_DEMO, DETECTION_DEMO) if each.model == model), None)
+    return settings_for(goal, task_named(model.task)) if demo is None else with_goal(demo, goal).sensitivity
+
+
 UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]
 """What uploads are kept for: those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says, images, and
 both sides of a check."""
 _KEPT_COUNTS = 512  # numbers of images of data that pages asked about; a small number each
 _LONGEST_NAME = 200  # characters of a folder and a file name, of which uploads keep 80
-_NOTHING_COUNTED: Mapping[DataSpec, int] = {}
 
 
 class Inputs:
@@ -170,18 +175,26 @@ class Inputs:
         return counted or survey.num_images
 
     def estimate_time(self, spec: RunSpec) -> float | None:
-        """Predict the seconds of a run here; None if images were not counted, or this machine is not timed yet.
+        """Predict the seconds until the files of a run here, under the present load of this machine.
 
-        Uses :meth:`model_card`.
+        None if images were not counted, or this machine is not timed yet. Uses :meth:`model_card`.
         """
         count = num_images(spec, self._backend.image_counts)
         if count is None or not self.machine_timed:
             return None
-        profile = self.model_card(spec.model)
-        settings = spec.sensitivity
-        selected = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
-        work = work_of(profile, settings, num_images=count, selected=selected)
-        return self._backend.speeds.predict(work, kind=kind_of(spec))
+        planner, load = self._backend.planner, MACHINE_LOAD.slowdown()
+        return sum(step.seconds for step in planner.steps(spec, self.model_card(spec.model), count, load=load))
+
+    def known_time(self, spec: RunSpec) -> float | None:
+        """Return :meth:`estimate_time` where it is known without loading the model, else None."""
+        return self.estimate_time(spec) if self._backend.cards.knows(spec.model) else None
+
+    def files_follow(self, spec: RunSpec) -> bool:
+        """Return whether files are made at the end of a run by themselves; False if images were not counted."""
+        count = num_images(spec, self._backend.image_counts)
+        if count is None or not makes_files(spec.goal):
+            return False
+        return self._backend.planner.follows(spec, self.model_card(spec.model), count) != "nothing"
 
     def num_available(self, data: DataSpec) -> int | None:
         """Return the number of images in ``data``; None if they were not counted, and for random inputs."""
@@ -250,26 +263,3 @@ def upload_of(spec: RunSpec, purpose: UploadPurpose) -> str:
     if purpose == "images":
         return spec.data.path if spec.data.kind == "archive" else ""
     return spec.model.checkpoint if SOURCES[spec.model.library].upload == purpose else ""
-
-
-def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
-    """Return how many images a run measures on; None if they must be counted first.
-
-    ``counted`` has the numbers of counted images, by their spec without a class map.
-    """
-    if spec.sensitivity.num_samples is not None:
-        return spec.sensitivity.num_samples
-    count = num_available(spec.data, counted)
-    return None if count is None else count - num_held_out(count)
-
-
-def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
-    """Return the number of images in ``data``; None if they must be counted first, and for random inputs."""
-    if data.kind == "demo":
-        return NUM_DIGITS
-    if data.kind == "photographs":
-        return NUM_PHOTOGRAPHS
-    if data.kind == "shapes":
-        return NUM_SHAPES
-    count = counted.get(replace(data, class_map=()))
-    return IMAGE_SETS[data.name].num_images if count is None and data.name else count

@@ -1,14 +1,139 @@
-"""Progress of a job: what the work reports, what is known of its time, and how it is stopped."""
+"""Progress of a job: one bar over all its steps, what happens now, the time that is left, and how it is stopped."""
 
 from __future__ import annotations
 
+import math
+import re
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from senseapp.core.steps import SEPARATOR, StepTitle
+
+_UNKNOWN_SECONDS = 20.0  # of work without a plan
+_PRIOR_SHARE = 0.05  # of the planned time: weight of the plan's own pace beside what was seen
+_OVERDUE = 0.5  # of the time spent on a step, that it still takes at least, as far as is known
+_EARLIER = 0.3  # weight of a finished step in the pace, beside the next one
+_TRUSTED = 0.1  # of a step: once so much is done, its own pace counts as much as that of the plan
+_COUNT = re.compile(r"(?:about )?(\d+) of (?:about |at most )?(\d+)\b.*")
 
 
 class JobCancelled(Exception):
     """Raised inside the work after a request to stop it."""
+
+
+class Unfinished(Exception):
+    """Raised at the end of work that is done, but for something that failed, which the sentence says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A planned step: how reports call it, and its predicted seconds."""
+
+    title: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar over the steps of a job, at one moment; times are of one monotonic clock.
+
+    At any time the bar moves at (1 - fraction) / (seconds left). A longer estimate of the time left slows it down; it
+    never moves back, never stands still, and is at 1 only at the end of the job. The seconds left follow from the plan
+    and from the pace of the steps so far, by which load and wrong predictions are corrected.
+
+    Attributes:
+        steps: the plan; empty for work whose steps are not known.
+        index: of the current step.
+        begun: when the current step began.
+        share, share_at: part of the current step that is done, and when this was reported.
+        finished: steps that ended, with the seconds that each took.
+        fraction: of the bar, at the time ``looked``.
+        doing: what happens now, in everyday words.
+        detail: what exactly happens now.
+    """
+
+    begun: float
+    looked: float
+    steps: tuple[Step, ...] = ()
+    index: int = 0
+    share: float = 0.0
+    share_at: float = 0.0
+    finished: tuple[tuple[Step, float], ...] = ()
+    fraction: float = 0.0
+    doing: str = "Starting"
+    detail: str = ""
+
+    @classmethod
+    def started(cls, now: float, steps: Sequence[Step] = ()) -> Bar:
+        """Return the bar of a job that starts ``now``."""
+        return cls(begun=now, looked=now, steps=tuple(steps))
+
+    @property
+    def step(self) -> Step:
+        """The current step."""
+        return self.steps[self.index] if self.steps else Step(title="", seconds=_UNKNOWN_SECONDS)
+
+    def advanced(self, now: float) -> Bar:
+        """Return the bar at a later time without news."""
+        left, passed = self.seconds_left(self.looked), max(0.0, now - self.looked)
+        moved = (1 - self.fraction) * -math.expm1(-passed / left)
+        return replace(self, fraction=min(self.fraction + moved, math.nextafter(1, 0)), looked=max(now, self.looked))
+
+    def told(self, sentence: str, now: float) -> Bar:
+        """Return the bar after a report of progress, see :mod:`senseapp.core.steps`; a planned step may begin."""
+        title, *rest = sentence.split(SEPARATOR)
+        bar = self._at(title, now)
+        if bar.steps and title != bar.step.title:  # a detail of the current step
+            title, rest = bar.step.title, [title, *rest]
+        if bar.steps and rest and (counted := _COUNT.fullmatch(rest[0])):
+            bar = bar.counted(int(counted[1]) / max(1, int(counted[2])), now)
+        places = [place for place in (0, len(rest) - 1) if rest and _COUNT.fullmatch(rest[place])]
+        count = rest.pop(places[0]) if places else ""  # that of the step, or else that of the detail
+        return replace(bar, doing=f"{title}: {count}" if count else title, detail=SEPARATOR.join(rest))
+
+    def counted(self, share: float, now: float) -> Bar:
+        """Return the bar with this ``share`` of the current step done."""
+        return replace(self.advanced(now), share=min(max(share, 0.0), 1.0), share_at=now)
+
+    def planned(self, steps: Sequence[Step], now: float) -> Bar:
+        """Return the bar with another plan, in which the current step has the same title, if it is in there."""
+        places = [place for place, each in enumerate(steps) if each.title == self.step.title]
+        nearest = min(places, key=lambda place: abs(place - self.index), default=0)
+        return replace(self.advanced(now), steps=tuple(steps), index=nearest)
+
+    def seconds_left(self, now: float) -> float:
+        """Return the seconds that the job still takes, as far as is known; above 0."""
+        pace, spent = self._pace(now), now - self.begun
+        expected = pace * self.step.seconds
+        if self.share:
+            seen = (self.share_at - self.begun) / self.share  # the whole step at the pace of its own parts
+            expected += self.share / (self.share + _TRUSTED) * (seen - expected)
+            expected = self.share_at - self.begun + (1 - self.share) * expected
+        current = max(expected - spent, _OVERDUE * (spent - (self.share_at - self.begun if self.share else 0)), 1e-3)
+        return current + pace * sum(each.seconds for each in self.steps[self.index + 1 :])
+
+    def _pace(self, now: float) -> float:
+        """Return the seconds that a planned second takes, by the steps that ended and by one that is overdue."""
+        planned = taken = 0.0
+        for step, seconds in self.finished:
+            planned, taken = _EARLIER * planned + step.seconds, _EARLIER * taken + seconds
+        prior = _PRIOR_SHARE * sum(each.seconds for each in self.steps) + 1e-3
+        planned, taken = planned + prior, taken + prior
+        spent, share = (self.share_at - self.begun, self.share) if self.share else (now - self.begun, 1.0)
+        if self.share or spent > self.step.seconds * taken / planned:
+            planned, taken = planned + share * self.step.seconds, taken + spent
+        return max(taken / planned, 1e-3)
+
+    def _at(self, title: str, now: float) -> Bar:
+        """Return the bar in the next step called ``title``, if that begins now."""
+        bar = self.advanced(now)
+        later = range(bar.index + 1, len(bar.steps))
+        place = next((place for place in later if bar.steps[place].title == title), None)
+        if title == bar.step.title or place is None:
+            return bar
+        ended = (bar.step, now - bar.begun)
+        return replace(bar, index=place, begun=now, share=0.0, share_at=now, finished=(*bar.finished, ended))
 
 
 class JobControl:
@@ -16,15 +141,33 @@ class JobControl:
 
     Args:
         stop: set when the work should end.
-        update: receives named changes of the job's :class:`JobProgress`.
+        update: replaces the job's :class:`JobProgress` by what a function returns for it.
         clock: monotonic seconds.
     """
 
-    def __init__(self, stop: threading.Event, update: Callable[..., None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        stop: threading.Event,
+        update: Callable[[Callable[[JobProgress], JobProgress]], None],
+        clock: Callable[[], float],
+    ) -> None:
         self._stop = stop
         self._update = update
         self._clock = clock
-        self._done = 0
+        self._done = self._total = self._resumed = 0
+
+    def seconds_of_steps(self) -> dict[str, float]:
+        """Return the seconds that each step of the plan took so far, by title."""
+        found, now = dict[str, float](), self._clock()
+
+        def look(progress: JobProgress) -> JobProgress:
+            bar = progress.bar
+            for step, seconds in (*bar.finished, (bar.step, now - bar.begun)):
+                found[step.title] = found.get(step.title, 0.0) + seconds
+            return progress
+
+        self._update(look)
+        return found
 
     def check(self) -> None:
         """Raise :class:`JobCancelled` if the work should end."""
@@ -33,24 +176,33 @@ class JobControl:
 
     def phase(self, sentence: str) -> None:
         """Report the current step; an empty sentence reports nothing new."""
-        if sentence:
-            self._update(phase=sentence)
+        now = self._clock()
+        self._move(lambda bar: bar.told(sentence, now) if sentence else bar.advanced(now))
+
+    def plan(self, steps: Sequence[Step]) -> None:
+        """Report the steps of the job with their predicted seconds, or better predictions of them."""
+        now = self._clock()
+        self._move(lambda bar: bar.planned(steps, now))
+
+    def measurements(self, *, total: int, done: int = 0) -> None:
+        """Report the number of measurements, and how many an earlier attempt finished."""
+        self._total, self._done, self._resumed = total, done, done
+        self._update(lambda progress: replace(progress, total=total, done=done))
         self.check()
 
-    def plan(self, *, total: int, done: int = 0, predicted_seconds: float | None = None) -> None:
-        """Report the number of steps, how many an earlier attempt finished, and the predicted seconds of all."""
-        self._done = done
-        now = self._clock()
+    def measured(self, detail: str) -> None:
+        """Count one more finished measurement."""
+        self._done += 1
+        done, total, resumed, now = self._done, self._total, self._resumed, self._clock()
+        sentence = SEPARATOR.join((StepTitle.LAYERS, detail, f"{done} of {total}"))
+        share = (done - resumed) / max(1, total - resumed)
         self._update(
-            total=total, done=done, resumed=done, planned=now, last_step=now, predicted_seconds=predicted_seconds
+            lambda progress: replace(progress, done=done, bar=progress.bar.told(sentence, now).counted(share, now))
         )
         self.check()
 
-    def step(self, sentence: str = "") -> None:
-        """Count one more finished step."""
-        self._done += 1
-        changes = {"phase": sentence} if sentence else {}
-        self._update(done=self._done, last_step=self._clock(), **changes)
+    def _move(self, move: Callable[[Bar], Bar]) -> None:
+        self._update(lambda progress: replace(progress, bar=move(progress.bar)))
         self.check()
 
 
@@ -59,24 +211,16 @@ class JobProgress:
     """Snapshot of a job's progress; times are of a monotonic clock.
 
     Attributes:
-        phase: one short sentence.
-        done, total: finished and planned steps; total 0 means not yet known.
-        resumed: steps that were done before this job started.
+        bar: of the whole job.
+        done, total: finished and planned measurements; total 0 means not yet known.
         started: None before it runs.
-        planned: when its total became known.
-        last_step: when a step was last finished.
-        predicted_seconds: of all steps, from a trial; None without a prediction.
         ended: None while it runs.
     """
 
-    phase: str = ""
+    bar: Bar
     done: int = 0
     total: int = 0
-    resumed: int = 0
     started: float | None = None
-    planned: float = 0.0
-    last_step: float = 0.0
-    predicted_seconds: float | None = None
     ended: float | None = None
 
     def elapsed(self, now: float) -> float:
@@ -86,18 +230,7 @@ class JobProgress:
         return max(0.0, (now if self.ended is None else self.ended) - self.started)
 
     def remaining(self, now: float) -> float | None:
-        """Return the remaining seconds; None while nothing is known.
-
-        A prediction from a trial counts like one finished step in ten of them, so the figure does not jump when the
-        first, often slowest, step is done.
-        """
+        """Return the remaining seconds; None before it runs and without a plan."""
         if self.ended is not None:
             return 0.0
-        measured = self.done - self.resumed
-        if not self.total or (not measured and self.predicted_seconds is None):
-            return None
-        trusted = 0.1 * self.total if self.predicted_seconds is not None else 0.0
-        predicted_step = (self.predicted_seconds or 0.0) / self.total
-        spent = max(0.0, self.last_step - self.planned)
-        step_seconds = (spent + trusted * predicted_step) / (measured + trusted)
-        return max(0.0, step_seconds * (self.total - self.done) - (now - self.last_step))
+        return self.bar.seconds_left(now) if self.started is not None and self.bar.steps else None

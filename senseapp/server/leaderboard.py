@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.texts import csv_text, plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.candidate import Candidate, recommended
-from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult, counted
 from senseapp.records.resolution import (
     baseline_warning,
@@ -19,7 +16,6 @@ from senseapp.records.resolution import (
     smallest_visible_loss,
     visible_words,
 )
-from senseapp.store.run_store import RunStore
 
 
 def headline_level(result: RunResult) -> float:
@@ -43,6 +39,15 @@ def shown_metric(result: RunResult) -> str:
     """Return the ranking metric, or KL for a run with only a quick scan, which cannot estimate every metric."""
     found = result.shown_metrics
     return result.metric if result.metric in found else divergence_among(found) or result.metric
+
+
+def charted_metric(result: RunResult) -> str:
+    """Return the metric of charts, the same while a run works and afterwards.
+
+    It is the one that a person chose, where it has values; else the divergence, which estimates have too.
+    """
+    found, chosen = result.shown_metrics, result.spec.sensitivity.metric
+    return chosen if chosen in found else divergence_among(found) or result.metric
 
 
 def headline(result: RunResult) -> str:
@@ -85,7 +90,7 @@ def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, 
     if visible <= METRICS[metric].notable:
         return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
     finer = divergence_among(result.shown_metrics)
-    instead = f", or use {METRICS[finer].label}" if finer and finer != metric else ""
+    instead = f", or look at {METRICS[finer].change_inside}" if finer and finer != metric else ""
     few = _too_few(result, metric, visible)
     return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
 
@@ -125,10 +130,9 @@ def _loses(change: MetricChange) -> str:
 ALLOWED_DROP = 0.01
 """One point of a hundred."""
 
-_log = logging.getLogger(__name__)
 _COLUMNS = (
     *("run", "model", "compression", "levels", "params", "images", "metric", "baseline"),
-    *("bytes_removable", "drop_metric", "source", "measured_saving", "measured_file", "headline"),
+    *("bytes_removable", "drop_metric", "source", "headline"),
 )
 
 
@@ -147,7 +151,6 @@ class LeaderboardRow:
         drop_metric: metric of that drop: top-1, or agreement with the uncompressed model.
         headline: the result in one sentence.
         unknown_because: why the share is unknown, if the images cannot show such a drop; else empty.
-        candidate: the recommended file among the measured ones; None while there is none.
     """
 
     run: str
@@ -162,13 +165,6 @@ class LeaderboardRow:
     drop_metric: str
     headline: str
     unknown_because: str = ""
-    candidate: Candidate | None = None
-
-    @property
-    def saved(self) -> float | None:
-        """Share of the original file's bytes that the measured candidate saves; None without one."""
-        found = self.candidate
-        return None if found is None else 1 - found.figures.file_bytes / found.original.file_bytes
 
 
 def leaderboard_row(result: RunResult, *, run: str) -> LeaderboardRow:
@@ -193,22 +189,9 @@ def leaderboard_row(result: RunResult, *, run: str) -> LeaderboardRow:
     )
 
 
-def best_file(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the smallest measured file with a tolerable loss in its metric; None if there is none."""
-    if not candidates:
-        return None
-    return recommended(candidates, goal="smaller", allowed_drop=METRICS[candidates[0].metric].tolerable)
-
-
 def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Return runs with a measured file first, by its saving, then predictions; the rest last, in their order."""
-
-    def place(row: LeaderboardRow) -> tuple[int, float]:
-        if row.saved is not None:
-            return 2, row.saved
-        return (0, 0.0) if row.bytes_removable is None else (1, row.bytes_removable)
-
-    return sorted(rows, key=place, reverse=True)
+    """Return the runs from which most can be removed first; unknown ones last, in their order."""
+    return sorted(rows, key=lambda row: -1.0 if row.bytes_removable is None else row.bytes_removable, reverse=True)
 
 
 def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
@@ -221,12 +204,7 @@ def _cells(row: LeaderboardRow) -> list[str | int | None]:
     return [
         *(row.run, row.model, row.compression, " ".join(f"{level:g}" for level in row.levels)),
         *(row.num_params, row.num_images, row.metric, "" if row.baseline is None else f"{row.baseline:.6g}"),
-        *(known, row.drop_metric, "predicted" if known else row.unknown_because),
-        *(
-            "" if row.saved is None else f"{row.saved:.4f}",
-            row.candidate.headline if row.candidate else "",
-            row.headline,
-        ),
+        *(known, row.drop_metric, "predicted" if known else row.unknown_because, row.headline),
     ]
 
 
@@ -246,29 +224,3 @@ def bytes_removable(result: RunResult, metric: str, *, allowed: float = ALLOWED_
     except (InvalidSchedule, InvalidSpec, InfeasibleBudget):  # no layer has a curve, or no budget is possible
         return None
     return max((point.figure for point in points if point.damage <= allowed), default=0.0)
-
-
-class Leaderboard:
-    """Rows of stored runs; each is computed once, in about half a second."""
-
-    def __init__(self, store: RunStore) -> None:
-        self._store = store
-        self._known: dict[tuple[str, float], LeaderboardRow | None] = {}
-
-    def rows(self, records: Sequence[RunRecord]) -> tuple[LeaderboardRow, ...]:
-        """Return a row for each finished run of ``records``, without those whose files are damaged."""
-        found = (self._row(record) for record in records if record.state is RunState.DONE)
-        return tuple(ranked([row for row in found if row is not None]))
-
-    def _row(self, record: RunRecord) -> LeaderboardRow | None:
-        key = record.run_id, record.updated_seconds
-        folder = self._store.folder(record.run_id)
-        try:
-            if key not in self._known:
-                self._known[key] = leaderboard_row(folder.load_result(), run=record.run_id)
-            known, best = self._known[key], best_file(folder.candidates())
-            return known if known is None or best is None else replace(known, candidate=best)
-        except Exception:  # figures of an imported run may be invalid; the other runs must be shown
-            _log.warning("run %s is left out of the leaderboard", record.run_id, exc_info=True)
-            self._known[key] = None
-            return None

@@ -24,7 +24,7 @@ from senseapp.server.checks import Checks
 from senseapp.server.file_requests import ReadTable, UnpackRunFile
 from senseapp.server.finished_runs import Scheduling, Work
 from senseapp.server.inputs import Inputs
-from senseapp.server.leaderboard import LeaderboardRow, headline
+from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
@@ -176,8 +176,7 @@ class Service:
 
     def _is_short(self, spec: RunSpec) -> bool:
         """Return whether a run goes to the lane of short jobs, which requires a known predicted time."""
-        known = self._backend.cards.knows(spec.model)
-        return self._backend.is_short_run(spec, self.inputs.estimate_time(spec) if known else None)
+        return self._backend.is_short_run(spec, self.inputs.known_time(spec))
 
     def import_csv(
         self, title: str, content: bytes, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None
@@ -255,10 +254,6 @@ class Service:
     def delete_preset(self, page: str, name: str) -> None:
         """Remove a preset of this user."""
         self._store.presets.delete(self.owner, page, name)
-
-    def leaderboard(self) -> tuple[LeaderboardRow, ...]:
-        """Return this user's finished runs, most compressible first; the first call takes half a second for each."""
-        return self._backend.leaderboard.rows(self.runs())
 
     def run_log(self, run_id: str) -> tuple[LogEntry, ...]:
         """Return the log of a run, oldest first; for its owner only, as it may name files."""

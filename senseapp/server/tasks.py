@@ -9,6 +9,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from senseapp.core.steps import StepTitle
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.server.session import OpenSession, load_engine, open_local_session
@@ -65,6 +66,7 @@ class TaskContext:
         folder: of the run; every outcome is a file in it.
         data_roots: folders that images may be read from; empty allows any.
         earlier_runs: runs to reuse at the start of a run.
+        alike: folders of the same person's other runs of this model and these images, whose files may be reused.
         open_session: loads the model and the images of a run.
     """
 
@@ -72,6 +74,7 @@ class TaskContext:
     observer: RunObserver
     data_roots: tuple[Path, ...] = ()
     earlier_runs: EarlierRuns = field(default_factory=NoEarlierRuns)
+    alike: tuple[Path, ...] = ()
     open_session: OpenSession = open_local_session
 
 
@@ -210,7 +213,7 @@ REPAIR = "matched"
 def open_evaluator(context: TaskContext, other: CompressionConfig | None = None) -> ScheduleEvaluator:
     """Load the model and the images of the run for schedules; ``other`` configures a second run's compression."""
     progress = context.observer.phase
-    progress("Loading the model and the images")
+    progress(StepTitle.READ)
     return evaluator_of(context.folder.load_result(), context, other=other, progress=progress)
 
 

@@ -1,30 +1,41 @@
-"""Prediction of run times, from the model's MACs and this machine's speed, corrected by finished runs."""
+"""Prediction of the time to a run's files, by step: from the model's MACs, this machine's speed and its load.
+
+Seconds are of a quiet machine until :func:`slowdown` is applied. Finished runs correct the steps of their kind.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from senseapp.core.codec import register
 from senseapp.core.errors import StorageFailed
 from senseapp.core.files import replace_file
+from senseapp.core.steps import StepTitle
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
+from senseapp.server.job_progress import Step
 
-_BACKWARD = 2.0  # a backward pass costs about two forward passes
+_SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
-# From the demo, ResNet-18 and MobileNetV3-Small; finished runs correct the rest.
-_REACHED_SPEED = 0.4  # of a large convolution's, over whole networks
-_WATCHED_CALL = 8.0  # cost of a replayed call, in plain calls
+# From the demo, ResNet-18, EfficientNet-Lite0 and MobileNetV3-Small; finished runs correct the rest.
+_REACHED_SPEED = 0.25  # of a large convolution's, over whole networks
+_WATCHED_CALL = 5.0  # cost of a replayed call, in plain calls
 _MEASUREMENT_SECONDS = 0.01  # statistics and storing
-_START_SECONDS = 0.5  # loading and tracing
 _USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it to a timed trial
+_CALLS_PER_SECOND = 35_000  # replayed ones, on the machine on which fixed seconds were measured
+
+Follows: TypeAlias = Literal["nothing", "file", "schedule"]
+"""What follows the measurement of a run by itself: the file of the original weights, or the recommendation too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,38 +48,34 @@ class MachineSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWork:
-    """The work of one run: multiply-accumulates, calls of modules, and measurements to store."""
+    """The work of one step: multiply-accumulates, calls of modules, and measurements to store."""
 
-    macs: float
-    calls: float
-    measurements: int
+    macs: float = 0.0
+    calls: float = 0.0
+    measurements: int = 0
 
     def seconds(self, speed: MachineSpeed) -> float:
         """Return the seconds of this work at ``speed``."""
         arithmetic = self.macs / (_REACHED_SPEED * speed.macs_per_second)
         overhead = _WATCHED_CALL * self.calls * speed.seconds_per_call
-        return arithmetic + overhead + _MEASUREMENT_SECONDS * self.measurements + _START_SECONDS
+        return arithmetic + overhead + _MEASUREMENT_SECONDS * self.measurements
 
 
-def work_of(
-    profile: ModelProfile,
-    settings: SensitivitySpec,
-    *,
-    num_images: int,
-    selected: Collection[str] | None = None,
-) -> RunWork:
-    """Count the work of a run on the layers named in ``selected`` (None: all).
+Works: TypeAlias = dict[StepTitle, RunWork]
+"""The work of each step of a job; a step that is done twice has the work of both."""
+
+
+def run_works(
+    profile: ModelProfile, settings: SensitivitySpec, *, num_images: int, selected: Collection[str] | None = None
+) -> Works:
+    """Count the work of a run on the layers named in ``selected`` (None: all), without what follows it.
 
     Measuring layer k replays the network from k on, once per level, so with layers in execution order
-    ``macs = images × levels × Σ_k Σ_{j≥k} macs_j``. The baseline adds one forward pass, and the quick scan a
-    forward pass, a backward pass and one more forward pass per level.
+    ``macs = images × levels × Σ_k Σ_{j≥k} macs_j``. The quick scan is some passes, and two more per level.
     """
     levels = len(settings.levels)
     layers = [layer for layer in profile.layers if layer.runs]
-    passes = 1 + (1 + _BACKWARD + levels)
-    macs = passes * profile.macs
-    calls = passes * len(layers)
-    measurements = 0
+    macs = calls = measurements = 0
     if settings.mode == "exact":
         suffix_macs = 0
         for suffix_layers, layer in enumerate(reversed(layers), start=1):
@@ -77,23 +84,64 @@ def work_of(
                 macs += levels * suffix_macs
                 calls += levels * suffix_layers
                 measurements += levels
-    batches = -(-num_images // (settings.batch_size or _USUAL_BATCH))
-    return RunWork(macs=macs * num_images, calls=_CALLS_PER_LAYER * calls * batches, measurements=measurements)
+    batches = _CALLS_PER_LAYER * -(-num_images // (settings.batch_size or _USUAL_BATCH))
+    scan = _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels
+    return {
+        StepTitle.READ: _work(_READ, profile, num_images),
+        StepTitle.ESTIMATE: RunWork(macs=scan * profile.macs * num_images, calls=scan * len(layers) * batches),
+        StepTitle.LAYERS: RunWork(macs=macs * num_images, calls=calls * batches, measurements=measurements),
+    }
+
+
+_READ, _INT8, _WEIGHTS = (0.8, 0.02, 2.4), (2.0, 0.1, 18.0), (0.5, 0.1, 18.0)
+_OWN, _PARTS = (0.6, 0.03, 15.0), (0.5, 0.02, 5.0)
+_TEST, _WRITE, _FLOAT_TEST = (0.8, 0.02, 15.0), (1.3, 0.05, 0.0), (0.3, 0.02, 9.0)
+"""Of a step: fixed seconds, seconds for each layer, passes over its images."""
+_FILE_IMAGES = 384  # that fit and judge a file, at most
+
+
+_ANSWER_SECONDS = {"detection": 0.004}
+"""Seconds for reading and comparing the answers to one image, for tasks in which that takes long."""
+
+
+def _work(step: tuple[float, float, float], profile: ModelProfile, images: int, task: str = "") -> RunWork:
+    fixed, of_layer, passes = step
+    layers = sum(layer.runs for layer in profile.layers)
+    seconds = fixed + of_layer * layers + passes * images * _ANSWER_SECONDS.get(task, 0.0)
+    return RunWork(macs=passes * images * profile.macs, calls=_CALLS_PER_SECOND * seconds)
+
+
+def file_works(profile: ModelProfile, *, num_images: int, task: str) -> Works:
+    """Count the work of making and measuring the file of the original weights in int8."""
+    images = min(num_images, _FILE_IMAGES)
+    made = {StepTitle.INT8: _INT8, StepTitle.WEIGHTS: _WEIGHTS, StepTitle.OWN: _OWN}
+    chosen = {StepTitle.PARTS: _PARTS, StepTitle.TEST: _TEST}
+    return {title: _work(step, profile, images, task) for title, step in (made | chosen).items()}
 
 
 _SCHEDULES = 15  # whole schedules that a recommendation measures before the proof
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
-_REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
+_REPAIR_PASSES = 10  # over the images for a repair's fit and evaluation
 _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
+_PROVING = 0.45  # share of the proof in the work of the search
 
 
-def recommendation_work(profile: ModelProfile, *, num_images: int, adapted: bool = False) -> RunWork:
-    """Count the work of recommending a schedule on ``num_images`` images, independent of the number of layers."""
+def schedule_works(profile: ModelProfile, settings: SensitivitySpec, *, num_images: int, task: str) -> Works:
+    """Count the work of recommending a schedule on ``num_images`` images, with its files."""
     layers = sum(layer.runs for layer in profile.layers)
-    passes = _ADAPTING_PASSES if adapted else _REPAIR_PASSES
+    passes = _ADAPTING_PASSES if settings.adapted else _REPAIR_PASSES
     images = (_SCHEDULES + 2) * num_images + _REPAIRED * passes * min(num_images, REPAIR_IMAGES)
-    calls = _CALLS_PER_LAYER * layers * images / _USUAL_BATCH
-    return RunWork(macs=profile.macs * images, calls=calls, measurements=_SCHEDULES)
+    calls = _CALLS_PER_LAYER / 2 * layers * images / _USUAL_BATCH  # nothing is watched
+    calls += _CALLS_PER_SECOND * images * _ANSWER_SECONDS.get(task, 0.0)
+    both = {StepTitle.SCHEDULES: 1 - _PROVING, StepTitle.PROOF: _PROVING}
+    written = {StepTitle.PROOF: _work(_WRITE, profile, 0).calls}
+    search = {
+        each: RunWork(macs=share * profile.macs * images, calls=share * calls + written.get(each, 0.0))
+        for each, share in both.items()
+    }
+    if settings.compression.description.removes_channels:
+        return search | file_works(profile, num_images=num_images, task=task)
+    return search | {StepTitle.TEST: _work(_FLOAT_TEST, profile, min(num_images, _FILE_IMAGES), task)}
 
 
 _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
@@ -126,22 +174,34 @@ class RuntimePredictor:
         with self._lock:
             self._measured_speed()
 
-    def predict(self, work: RunWork, *, kind: str) -> float:
-        """Return the predicted seconds of ``work``; ``kind`` names similar runs (model, compression)."""
-        with self._lock:
-            return work.seconds(self._measured_speed()) * self._corrections.get(kind, self._corrections.get("", 1.0))
+    def steps(self, works: Sequence[Works], *, kind: str, load: float = 1.0) -> tuple[Step, ...]:
+        """Return the steps of ``works`` in this order; ``kind`` names similar runs (model, compression).
 
-    def learn(self, work: RunWork, *, kind: str, seconds: float) -> None:
-        """Update predictions with the ``seconds`` of ``work``, for runs of its kind and for unknown kinds."""
+        ``load`` is the present :func:`slowdown` of this machine.
+        """
         with self._lock:
-            ratio = seconds / work.seconds(self._measured_speed())
-            if not ratio > 0:
-                return
-            ratio = min(max(ratio, _CORRECTION_RANGE[0]), _CORRECTION_RANGE[1])
-            for name in {kind, ""}:
-                known = self._corrections.get(name)
-                self._corrections[name] = ratio if known is None else _geometric_mean(known, ratio)
+            speed = self._measured_speed()
+            return tuple(
+                Step(title=title, seconds=load * work.seconds(speed) * self._correction(kind, title))
+                for each in works
+                for title, work in each.items()
+            )
+
+    def learn(self, planned: Sequence[Step], taken: Mapping[str, float], *, kind: str) -> None:
+        """Correct predictions by the seconds that steps took, for runs of this kind and for unknown kinds."""
+        with self._lock:
+            for title, seconds in taken.items():
+                ratio = seconds / (sum(each.seconds for each in planned if each.title == title) or math.inf)
+                if not ratio > 0:
+                    continue
+                newest = self._correction(kind, title) * min(max(ratio, _CORRECTION_RANGE[0]), _CORRECTION_RANGE[1])
+                for name in (f"{kind}|{title}", title):
+                    known = self._corrections.get(name, newest)
+                    self._corrections[name] = float(known ** (1 - _NEWEST_WEIGHT) * newest**_NEWEST_WEIGHT)
             self._write()
+
+    def _correction(self, kind: str, title: str) -> float:
+        return self._corrections.get(f"{kind}|{title}", self._corrections.get(title, 1.0))
 
     def _measured_speed(self) -> MachineSpeed:
         if self._speed is None:
@@ -168,38 +228,105 @@ class RuntimePredictor:
             return  # predictions work with a read-only home, until the next start
 
 
-_TIMED_SECONDS = 0.1  # of each convolution: the best of many calls
-
-
-def _geometric_mean(known: float, newest: float) -> float:
-    mean: float = known ** (1 - _NEWEST_WEIGHT) * newest**_NEWEST_WEIGHT
-    return mean
+_TIMED_SECONDS = 0.1  # of each convolution
+_THREADS_HELP = 0.7  # power of their number by which threads speed a convolution up
 
 
 @cache
 def time_convolutions() -> MachineSpeed:
-    """Time a large and a tiny convolution for about a quarter of a second, once in a process."""
+    """Time a large and a tiny convolution for about a quarter of a second, once in a process.
+
+    In one thread and in seconds of the processor, so that what else runs here does not count.
+    """
     import torch  # the app paints before torch is loaded
 
-    with torch.inference_mode():
-        channels, size = 64, 56
-        large = torch.nn.Conv2d(channels, channels, 3, padding=1)
-        image = torch.zeros(1, channels, size, size)
-        large_seconds = _best_seconds(lambda: large(image))
-        tiny = torch.nn.Conv2d(1, 1, 1)
-        pixel = torch.zeros(1, 1, 1, 1)
-        call_seconds = _best_seconds(lambda: tiny(pixel))
-    macs = channels * channels * 9 * size * size
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            channels, size = 64, 56
+            large = torch.nn.Conv2d(channels, channels, 3, padding=1)
+            image = torch.zeros(1, channels, size, size)
+            large_seconds = _processor_seconds(lambda: large(image))
+            tiny = torch.nn.Conv2d(1, 1, 1)
+            pixel = torch.zeros(1, 1, 1, 1)
+            call_seconds = _processor_seconds(lambda: tiny(pixel))
+    finally:
+        torch.set_num_threads(threads)
+    macs = threads**_THREADS_HELP * channels * channels * 9 * size * size
     return MachineSpeed(macs_per_second=macs / max(large_seconds - call_seconds, 1e-7), seconds_per_call=call_seconds)
 
 
-def _best_seconds(call: Callable[[], object]) -> float:
-    best, end = math.inf, time.perf_counter() + _TIMED_SECONDS
-    while time.perf_counter() < end:
-        start = time.perf_counter()
+def _processor_seconds(call: Callable[[], object]) -> float:
+    call()  # the first one sets up memory
+    calls, start, end = 0, time.thread_time(), time.perf_counter() + _TIMED_SECONDS
+    while time.perf_counter() < end or not calls:
         call()
-        best = min(best, time.perf_counter() - start)
-    return best
+        calls += 1
+    return max(time.thread_time() - start, 1e-7) / calls
 
 
+_LOOK_SECONDS = 0.12  # for which all processors are kept busy to see how much of them there is
+_LOAD_SECONDS = 10.0  # for which a look holds
+_KEPT_BUSY = 0.55  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
+
+
+def slowdown(own_threads: int = 0) -> float:
+    """Return how many times as long as on a quiet machine a run takes beside what else runs now, at least 1.
+
+    Keeps each processor busy for a moment, and sees what share of it it gets. ``own_threads`` are busy ones of this
+    program that soon end, and do not count.
+    """
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    got = [0.0] * processors
+    ends = time.perf_counter() + _LOOK_SECONDS
+
+    def compute(place: int) -> None:
+        start, block = time.thread_time(), bytes(1 << 18)
+        while time.perf_counter() < ends:
+            hashlib.sha256(block)  # without the interpreter's lock
+        got[place] = time.thread_time() - start
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=compute, args=(place,)) for place in range(processors)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    share = min(1.0, sum(got) / (processors * (time.perf_counter() - began)))
+    return slowdown_at(max(share, 1e-3), processors, own_threads)
+
+
+def slowdown_at(share: float, processors: int, own_threads: int = 0) -> float:
+    """Return the :func:`slowdown` where a thread on each of the processors got this ``share`` of them.
+
+    >>> [slowdown_at(share, 2) for share in (1.0, 0.75, 0.5, 0.25)], slowdown_at(0.25, 2, own_threads=6)
+    ([1.0, 1.0, 1.1, 2.2], 1.0)
+    """
+    beside = max(0.0, processors * (1 / share - 1) - own_threads)  # threads
+    return max(1.0, _KEPT_BUSY * (1 + beside / processors))
+
+
+class LoadWatch:
+    """The :func:`slowdown` of this machine, measured again after some seconds.
+
+    Attributes:
+        own_threads: busy ones of this program that soon end.
+    """
+
+    def __init__(self) -> None:
+        self.own_threads = 0
+        self._lock = threading.Lock()
+        self._found, self._looked = 1.0, -math.inf
+
+    def slowdown(self) -> float:
+        """Return how many times as long as on a quiet machine a run takes now."""
+        with self._lock:
+            if time.monotonic() - self._looked > _LOAD_SECONDS:
+                self._found, self._looked = slowdown(self.own_threads), time.monotonic()
+            return self._found
+
+
+MACHINE_LOAD = LoadWatch()
+"""Of this process's machine."""
 register(MachineSpeed)

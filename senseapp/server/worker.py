@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from senseapp.core.errors import QueueFull, SenseError
 from senseapp.records.jobs import JobSnapshot, RunState
-from senseapp.server.job_progress import JobCancelled, JobControl, JobProgress
+from senseapp.server.job_progress import Bar, JobCancelled, JobControl, JobProgress, Unfinished
 
 _log = logging.getLogger(__name__)
 _LANE_LOOK_SECONDS = 1.0  # between checks whether a short job may start
@@ -25,9 +25,9 @@ _REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store o
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
     run_id: str
+    progress: JobProgress
     state: RunState = RunState.QUEUED
     error: str = ""
-    progress: JobProgress = field(default_factory=JobProgress)
     short: bool = False
     person: str = ""  # whose it is; all are one person's where nobody logs in
     queued: float = 0.0
@@ -98,8 +98,9 @@ class JobRunner:
             known = self._jobs.get(run_id)
             if known is None or known.progress.ended is not None:  # its end may be in the process of being stored
                 self._refuse_if_full(person)
-                waits = JobProgress(phase="Waiting for its turn")
-                job = _Job(run_id=run_id, short=short, person=person, queued=self._clock(), progress=waits)
+                now = self._clock()
+                waits = JobProgress(bar=Bar(begun=now, looked=now, doing="Waiting for its turn"))
+                job = _Job(run_id=run_id, short=short, person=person, queued=now, progress=waits)
                 self._jobs[run_id] = job
                 self._jobs.move_to_end(run_id)
                 self._waiting.append(job)
@@ -260,13 +261,14 @@ class JobRunner:
         self._turns[job.person] = max(self._turns.values(), default=0) + 1
         self._changed.notify_all()  # another worker may have left the next job to the one that is busy now
         job.state = RunState.RUNNING
-        job.progress = JobProgress(phase="Starting", started=self._clock())
+        now = self._clock()
+        job.progress = JobProgress(bar=Bar.started(now), started=now)
         return job
 
     def _run(self, job: _Job) -> None:
-        def update(**changes: object) -> None:
+        def update(change: Callable[[JobProgress], JobProgress]) -> None:
             with self._changed:
-                job.progress = replace(job.progress, **changes)  # type: ignore[arg-type]
+                job.progress = change(job.progress)
 
         control = JobControl(job.stop, update, self._clock)
         try:
@@ -274,6 +276,9 @@ class JobRunner:
             self._work(job.run_id, control)
         except JobCancelled:
             self._finish(job, RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED)
+        except Unfinished as error:
+            _log.warning("run %s: %s", job.run_id, error, exc_info=True, extra=_about(job.run_id))
+            self._finish(job, RunState.DONE, str(error))
         except SenseError as error:
             _log.warning("run %s failed: %s", job.run_id, error, exc_info=True, extra=_about(job.run_id))
             self._finish(job, RunState.FAILED, str(error))
@@ -306,7 +311,9 @@ class JobRunner:
         return JobSnapshot(
             run_id=job.run_id,
             state=job.state,
-            phase=progress.phase,
+            phase=progress.bar.doing,
+            detail=progress.bar.detail,
+            share=progress.bar.advanced(now).fraction if progress.started is not None else 0.0,
             done=progress.done,
             total=progress.total,
             elapsed_seconds=progress.elapsed(now),

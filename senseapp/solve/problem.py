@@ -155,7 +155,7 @@ def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
     images = plural(curve_set.num_images, "image")
     return (
         f"The predicted {metric.change_text(damage)} cannot be relied on: {images} cannot show losses under about "
-        f"{visible_words(metric.name, visible)}. Measure on more images, or count damage in KL divergence.",
+        f"{visible_words(metric.name, visible)}. Measure on more images, or count harm to the answers.",
     )
 
 

@@ -231,7 +231,8 @@ _UNKNOWN_INTERVALS = (
     "unknown, and small differences may be chance."
 )
 _UNKNOWN_SIZES = (
-    "The file holds no layer sizes, so parameters and MACs are unknown and every layer counts alike in a schedule."
+    "The file holds no layer sizes, so parameters and multiplications are unknown, and every layer counts alike in a "
+    "schedule."
 )
 
 

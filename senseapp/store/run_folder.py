@@ -15,7 +15,7 @@ from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.calibration import CalibrationCheck
-from senseapp.records.candidate import Candidate, Delivery
+from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
@@ -234,7 +234,8 @@ class RunFolder:
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return every candidate of the run, the latest of each file, in the order in which they were made."""
-        return tuple({each.file: each for delivery in self.records(Delivery) for each in delivery.candidates}.values())
+        found = {each.file: each for delivery in self.records(Delivery) for each in delivery.candidates}
+        return with_one_original(found.values())
 
     def candidate_file(self, candidate: Candidate) -> Path:
         """Return where the file of a candidate lies.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import printable
-
-LayoutT = TypeVar("LayoutT")
 
 Fit = Literal["", "crop", "letterbox", "corner", "stretch"]
 ChannelOrder = Literal["", "rgb", "bgr"]
@@ -52,80 +51,72 @@ class UsualInput:
     fit: str = "letterbox"
 
 
-class OutputReader(Protocol):
-    """Makes of each raw output of a network what its task reads, by one layout; it can be pickled."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputReader(ABC):
+    """A layout of raw outputs, which makes of each of a network what its task reads; it can be pickled.
 
-    @property
-    def key(self) -> str:
-        """The layout as a setting; :meth:`Task.reader_of` makes the reader of it again."""
-        ...
+    Attributes:
+        name: of the layout; the key has all that differs from the defaults, texts, numbers and switches.
+        num_classes: a background included; 0 where the output itself tells.
+        background: the class that stands for no object.
+    """
 
-    @property
-    def num_outputs(self) -> int:
-        """Number of classes, a background included; 0 where the output itself tells."""
-        ...
-
-    @property
-    def background(self) -> Literal["first", "last", "none", "unknown"]:
-        """The class that stands for no object."""
-        ...
+    name: str
+    num_classes: int = 0
+    background: Literal["first", "last", "none", "unknown"] = "unknown"
 
     @property
     def usual_input(self) -> UsualInput | None:
         """How networks with such outputs take pictures; None where they differ in that."""
-        ...
+        return None
 
     @property
+    @abstractmethod
     def words(self) -> str:
         """The layout, as part of a sentence."""
-        ...
 
+    @abstractmethod
     def __call__(self, model_output: object) -> object:
         """Return what the task reads of a raw output."""
-        ...
 
+    @property
+    def key(self) -> str:
+        """The layout as a setting, in one line.
 
-def layout_key(layout: Any) -> str:
-    """Return a layout, a dataclass of texts, numbers and switches, as one line: only what differs from the defaults.
+        >>> from senseapp.tasks.detection.heads.layout import HeadLayout
+        >>> HeadLayout(name="grid", num_classes=4, strides=(8, 16), has_object=True).key
+        'name=grid;num_classes=4;has_object;strides=8,16'
+        """
+        parts = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is True:
+                parts.append(field.name)
+            elif value != field.default:
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                parts.append(f"{field.name}={text}")
+        return ";".join(parts)
 
-    >>> from senseapp.tasks.detection.heads.layout import HeadLayout
-    >>> layout_key(HeadLayout(name="grid", num_classes=4, strides=(8, 16), has_object=True))
-    'name=grid;num_classes=4;has_object;strides=8,16'
-    """
-    parts = []
-    for field in fields(layout):
-        value = getattr(layout, field.name)
-        if value is True:
-            parts.append(field.name)
-        elif field.default is MISSING or value != field.default:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            parts.append(f"{field.name}={text}")
-    return ";".join(parts)
-
-
-def layout_from(key: str, kind: type[LayoutT]) -> LayoutT:
-    """Return the layout of :func:`layout_key`.
-
-    Raises:
-        InvalidSpec: it is none of this kind.
-    """
-    known: dict[str, Any] = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    found: dict[str, Any] = {}
-    try:
-        if len(key) > _LONGEST_KEY:
-            raise ValueError("too long")
-        for part in key.split(";"):
-            name, has_value, text = part.partition("=")
-            declared = str(known[name].type)
-            found[name] = _value(text, declared) if has_value else True
-            if (declared == "bool") == bool(has_value):
-                raise ValueError(name)
-        return kind(**found)
-    except (KeyError, ValueError, TypeError):
-        raise InvalidSpec(
-            f"The layout {key[:80]!r} is none that outputs of this task can have. Take one that the reading of the "
-            "file lists, or leave it out."
-        ) from None
+    @classmethod
+    def from_key(cls, key: str) -> Self:
+        """Return the layout of a key; raises InvalidSpec where it is none of this task."""
+        known: dict[str, Any] = {field.name: field for field in fields(cls)}
+        found: dict[str, Any] = {}
+        try:
+            if len(key) > _LONGEST_KEY:
+                raise ValueError("too long")
+            for part in key.split(";"):
+                name, has_value, text = part.partition("=")
+                declared = str(known[name].type)
+                found[name] = _value(text, declared) if has_value else True
+                if (declared == "bool") == bool(has_value):
+                    raise ValueError(name)
+            return cls(**found)
+        except (KeyError, ValueError, TypeError):
+            raise InvalidSpec(
+                f"The layout {key[:80]!r} is none that outputs of this task can have. Take one that the reading of the "
+                "file lists, or leave it out."
+            ) from None
 
 
 def _value(text: str, declared: str) -> Any:
@@ -161,7 +152,7 @@ class Reading:
     Attributes:
         task: one of :data:`senseapp.tasks.TASKS`.
         outputs: of an ONNX file, the values that are read.
-        layout: of these, as :func:`layout_key` writes it; empty where the task reads them without one.
+        layout: of these, as :attr:`OutputReader.key` has it; empty where the task reads them without one.
         input_shape: of one image, (C, H, W).
         mean, std, crop_pct, fit, channel_order: as :class:`~senseapp.networks.loaded.Preprocessing`.
         class_map: (label as written, output), where labels were matched to outputs by measuring or by a person.

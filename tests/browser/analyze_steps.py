@@ -15,6 +15,8 @@ def open_block(page: Page, title: str) -> None:
 
 
 def open_options(page: Page) -> None:
-    """Unfold everything that can be set about the measurement."""
+    """Ask for targets, and unfold everything that can be set about the measurement."""
+    at_rest(page)
+    page.get_by_text("Targets for a training tool", exact=True).click()
     open_block(page, "Compression")
     page.get_by_text("More options").click()

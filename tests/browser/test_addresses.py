@@ -79,7 +79,7 @@ _IS_ON_TOP = """button => {
 @pytest.mark.parametrize("size", [(1280, 600), pytest.param((390, 720), marks=pytest.mark.wide)])
 def test_run_is_in_sight_and_so_is_the_second_demo(page: Page, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    for name in ("Run", "Run on photographs"):
+    for name in ("Run", "Photographs"):
         button = page.get_by_role("button", name=name, exact=True)
         expect(button).to_be_in_viewport(ratio=1)
         assert button.evaluate(_IS_ON_TOP), f"something covers {name}"

@@ -50,7 +50,7 @@ def test_a_broken_candidate_fails_with_its_cause(page: Page, files: tuple[Path, 
     expect(page.get_by_role("button", name="Check", exact=True)).to_be_enabled()
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page).to_have_url(re.compile(r"/check\?check=[0-9a-f]{32}"))
-    verdict = page.get_by_role("alert").filter(has_text="Fails: Drop in top-1 accuracy")
+    verdict = page.get_by_role("alert").filter(has_text="Fails: Loss of right answers")
     expect(verdict).to_be_visible(timeout=CHECK_MILLISECONDS)
     expect(page.get_by_text("Its classes probably come in another order")).to_have_count(2)
     with page.expect_download() as download:

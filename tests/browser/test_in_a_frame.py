@@ -60,7 +60,7 @@ def test_a_page_of_a_named_origin_shows_the_app(framed: Server, outer: str, visi
     page = visitor()
     page.goto(f"{outer}/?{framed.url}/")
     inside = page.frame_locator("iframe")
-    expect(inside.get_by_role("heading", name="Which layers can be made smaller?")).to_be_visible()
+    expect(inside.get_by_role("heading", name="What do you need?")).to_be_visible()
     expect(inside.get_by_text(f"{len(profile().layers)} layers").first).to_be_visible()
 
 

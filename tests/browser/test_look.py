@@ -99,7 +99,7 @@ def test_every_text_can_be_read_and_no_page_is_wider_than_its_window(
     for path, heading in (
         (f"results?run={scripted_run}", "What does each layer lose"),
         (f"schedule?run={scripted_run}", "How much is each layer compressed?"),
-        ("", "Which layers can be made smaller?"),
+        ("", "What do you need?"),
         ("runs", "Runs"),
     ):
         visit(page, f"{server.url}/{path}", heading)

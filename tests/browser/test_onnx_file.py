@@ -56,7 +56,7 @@ def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> 
     at_rest(page)
     assert "model.outputs=%5B%22half%22%5D" in page.url
     run_to_results(page)
-    expect(page.get_by_role("heading", name="colleague.onnx · sparsity")).to_be_visible()
+    expect(page.get_by_role("heading", name="colleague.onnx · quantization")).to_be_visible()
 
 
 @pytest.mark.wide
@@ -127,9 +127,10 @@ def test_a_detector_is_measured_without_labels(page: Page, tmp_path: Path) -> No
     pictures = page.locator(".st-key-block_what-we-understood_open").get_by_test_id("stImage").locator("img")
     expect(pictures.first).to_be_visible()
     run_to_results(page)
-    expect(page.get_by_role("heading", name="detector.onnx · sparsity")).to_be_visible()
+    expect(page.get_by_role("heading", name="detector.onnx · quantization")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_a_file_that_cannot_be_measured_gets_its_sentence(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     path.write_bytes(file_of([node("ConvInteger", "x w", "y", name="conv_quant")], {"w": weights(3, 3, 3, 3)}))

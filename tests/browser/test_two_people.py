@@ -89,6 +89,7 @@ def test_each_sees_their_own_runs_and_a_link_opens_one(visitor: Callable[[], Pag
     expect(guest.get_by_role("heading", name="Log in")).to_be_visible()
 
 
+@pytest.mark.wide
 def test_a_link_leads_to_its_page_after_the_login_and_who_logs_out_is_nobody(
     visitor: Callable[[], Page], server: Server
 ) -> None:

@@ -91,7 +91,7 @@ def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
     ).to_have_count(4)
     expect(page.get_by_text("1 file that cannot be used left out: 0/broken.png")).to_be_visible()
     run_to_results(page)
-    expect(page.get_by_role("heading", name="colleague.pth · sparsity")).to_be_visible()
+    expect(page.get_by_role("heading", name="colleague.pth · quantization")).to_be_visible()
     levels = {layer["layer"]: layer["level"] for layer in downloaded_schedule(page, tmp_path)["layers"]}
     assert {"conv1.0", "layer1.0.conv1", "fc"} <= set(levels)
 
@@ -117,6 +117,7 @@ def the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
         assert {name.split("/")[0] for name in sample.namelist()} == set("0123456789")
 
 
+@pytest.mark.wide
 def test_a_harmful_file_gets_its_sentence_and_is_gone_and_a_sample_shows_what_is_wanted(
     page: Page, server: Server, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_network_from_an_onnx_file_goes_to_the_nodes(joined: Offer) -> None:
     compare(list(shared.measure()), list(local.measure()))
 
 
+@pytest.mark.wide
 def test_half_of_a_run_here_and_half_on_the_cluster_make_one(joined: Offer) -> None:
     images = images_for(70)
     whole = list(opened(None, images, SETTINGS["sparsity"]).measure())

@@ -1,6 +1,7 @@
 """The Analyze page: filled in, forgiving, and quick to start."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from senseapp.app.analyze import library
 from senseapp.app.common.state import VisitorState
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import UnknownModel
+from senseapp.records.goal import Goal
+from senseapp.records.goal_settings import usual_run, with_goal
 from senseapp.records.jobs import RunState
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
@@ -37,9 +40,9 @@ def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Serv
     assert not app.button(key="analyze.run").disabled
     app.button(key="analyze.run").click().run()
     assert service.runs()[0].state is RunState.QUEUED  # the page came back, though nothing has been measured
-    assert started(service) == RunSpec()
+    assert started(service) == usual_run("smaller")
     assert app.query_params["run"] == service.runs()[0].run_id
-    assert app.title[0].value == "demo · sparsity"
+    assert app.title[0].value == "demo · quantization"
 
 
 def test_the_card_and_the_plan_appear_once_the_model_is_read(analyze: AppTest) -> None:
@@ -108,17 +111,18 @@ def test_a_bad_level_gets_one_sentence_and_nothing_is_lost(
 
 
 def test_other_levels_are_added_to_the_chosen_ones(analyze: AppTest, service: Service) -> None:
-    analyze.text_input(key="analyze.levels.other.sparsity").set_value("35, 85").run()
+    analyze.text_input(key="analyze.levels.other.quantization").set_value("6, 5").run()
     analyze.button(key="analyze.run").click().run()
-    assert started(service).sensitivity.levels == (0.25, 0.35, 0.5, 0.75, 0.85)
+    assert started(service).sensitivity.levels == (2, 4, 5, 6, 8)
 
 
 def test_no_level_at_all_is_said(analyze: AppTest) -> None:
-    analyze.button_group(key="analyze.levels.sparsity").set_value([]).run()
+    analyze.button_group(key="analyze.levels.quantization").set_value([]).run()
     assert [error.value for error in analyze.error] == ["Choose at least one level."]
 
 
 def test_two_of_four_says_which_level_it_has(analyze: AppTest, service: Service) -> None:
+    analyze.radio(key="analyze.goal").set_value("targets").run()
     analyze.selectbox(key="analyze.options.sparsity.granularity").set_value("2:4").run()
     assert "its only level is 50" in analyze.error[0].value
     analyze.button_group(key="analyze.levels.sparsity").set_value([0.5]).run()
@@ -137,18 +141,14 @@ def test_a_layer_pattern_that_matches_nothing_names_layers_that_exist(analyze: A
     assert started(service).sensitivity.layers == ("layer1.*", "fc")
 
 
-def test_more_images_than_there_are_are_refused_before_the_run(analyze: AppTest) -> None:
-    analyze.number_input(key="analyze.options.samples").set_value(897).run()
-    assert not analyze.error
+def test_more_images_than_there_are_are_all_taken_and_that_is_said(analyze: AppTest, service: Service) -> None:
     for wanted in (898, 99_999_999):
         analyze.number_input(key="analyze.options.samples").set_value(wanted).run()
-        assert f"There are 897 images, and {wanted:,} are asked for" in analyze.error[0].value
-        assert analyze.button(key="analyze.run").disabled
+        assert "There are 897 images: all are used." in texts(analyze)
+        assert not analyze.button(key="analyze.run").disabled
         assert analyze.number_input(key="analyze.options.samples").value == wanted  # nothing typed is lost
-    analyze.button_group(key="analyze.data.source").set_value("None").run()  # random inputs
-    assert "There are 10,000 images" in analyze.error[0].value
-    analyze.number_input(key="analyze.options.samples").set_value(10_000).run()
-    assert not analyze.error
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).sensitivity.num_samples is None
 
 
 def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: AppTest) -> None:
@@ -158,15 +158,46 @@ def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: 
         ("pruning", "smaller", False), ("quantization", "faster", False),
     ):  # fmt: skip
         analyze.radio(key="analyze.compression.kind").set_value(kind)
-        analyze.button_group(key="analyze.goal").set_value(goal).run()
+        analyze.radio(key="analyze.goal").set_value(goal).run()
         assert (said in texts(analyze)) is is_said, (kind, goal)
 
 
 def test_another_demo_keeps_what_the_run_is_for(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.goal").set_value("faster").run()
+    analyze.radio(key="analyze.goal").set_value("faster").run()
     analyze.button_group(key="analyze.model.demo").set_value("efficientnet_lite0").run()
     analyze.button(key="analyze.run").click().run()
-    assert (started(service).model, started(service).goal) == (PHOTOGRAPHS_DEMO.model, "faster")
+    assert started(service) == with_goal(PHOTOGRAPHS_DEMO, "faster")
+
+
+@pytest.mark.parametrize("goal", ["faster", "targets", "look"])
+def test_the_goal_chooses_what_is_measured(
+    analyze: AppTest, another_app: Callable[[], AppTest], service: Service, goal: Goal
+) -> None:
+    analyze.radio(key="analyze.goal").set_value(goal).run()
+    assert dict(analyze.query_params) == {"goal": goal}  # the rest follows from it
+    linked = another_app()
+    linked.query_params["goal"] = goal
+    wait_for_card(linked.run())
+    linked.button(key="analyze.run").click().run()
+    assert started(service) == usual_run(goal)
+    analyze.radio(key="analyze.goal").set_value("smaller").run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service) == usual_run("smaller")
+
+
+def test_what_a_person_changed_stays_when_the_goal_changes(analyze: AppTest, service: Service) -> None:
+    analyze.button_group(key="analyze.levels.quantization").set_value([8.0, 6.0]).run()
+    analyze.selectbox(key="analyze.metric").set_value("top1").run()
+    analyze.radio(key="analyze.goal").set_value("targets").run()
+    analyze.radio(key="analyze.goal").set_value("smaller").run()
+    analyze.button(key="analyze.run").click().run()
+    found = started(service).sensitivity
+    assert (found.compression, found.levels, found.metric) == (QuantizationConfig(), (6, 8), "top1")
+    analyze.switch_page("pages/analyze.py").run()
+    analyze.radio(key="analyze.compression.kind").set_value("pruning").run()
+    analyze.radio(key="analyze.goal").set_value("faster").run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service).sensitivity.compression == PruningConfig()
 
 
 def test_a_quick_estimate_is_asked_for_with_one_switch(analyze: AppTest, service: Service) -> None:
@@ -301,13 +332,14 @@ def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, servi
 def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest) -> None:
     assert {
         "**Model** · Demo: a small residual network, 6.50 k parameters, 6 layers",
-        "**Images** · Demo: handwritten digits",
-        "**Compression** · Sparsity 25, 50, 75 %",
+        "**Images** · Demo: handwritten digits, 897 images",
+        "**Compression** · Store weights with fewer bits: 8, 4, 2 bits",
     } <= {text.value for text in analyze.markdown}
     names = ("model", "images", "compression")
-    assert [analyze.button(key=f"block.{name}.open").label for name in names] == ["Change"] * 3
+    labels = [analyze.button(key=f"block.{name}.open").label for name in names]
+    assert labels == ["Change model", "Change images", "Change compression"]  # each by its own name
     analyze.button(key="block.images.open").click().run()
-    assert analyze.button(key="block.images.fold").label == "Done"
+    assert analyze.button(key="block.images.fold").label == "Fold images"
     analyze.button_group(key="analyze.model.source").set_value("Library").run()  # of which nothing is chosen yet
     assert not {"block.model.fold", "block.model.open"} & {button.key for button in analyze.button}  # it stays open
 
@@ -342,7 +374,7 @@ def test_a_full_queue_is_one_sentence_and_the_page_stays(
     monkeypatch.setattr(service._backend.runner, "_max_queue", 0)
     analyze.button(key="analyze.run").click().run()
     assert "At most 0 runs may wait" in analyze.error[0].value
-    assert analyze.title[0].value == "Which layers can be made smaller?"
+    assert analyze.title[0].value == "What do you need?"
 
 
 def test_what_was_chosen_is_still_there_after_a_look_at_another_page(analyze: AppTest) -> None:

@@ -116,6 +116,9 @@ def test_a_map_may_be_of_two_tasks_so_a_person_chooses(analyze: AppTest) -> None
     analyze.selectbox(key="analyze.model.task").set_value("values").run()
     wait_for_card(analyze)
     assert not analyze.warning
+    assert analyze.button(key="analyze.run").disabled  # which images, is asked
+    analyze.button(key="analyze.data.take").click().run()
+    wait_for_card(analyze)
     assert not analyze.button(key="analyze.run").disabled
 
 
@@ -196,7 +199,7 @@ class TestRunOfAFile:
         kind, target = ("bits", 6.0) if description.sets_bits else ("params", 0.2)
         schedule = make_schedule(result, budget=ResourceBudget(kind=kind, target=target))  # type: ignore[arg-type]
         assert validate(result, schedule, repair=True).result.changes
-        for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+        for page in ("results", "targets", "compare", "runs", "present"):
             open_page(app, f"pages/{page}.py", run=run_id)
             assert not app.exception, page
 

@@ -193,8 +193,9 @@ def test_folders_that_mean_nothing_can_be_measured_without_labels(analyze: AppTe
     assert started(service).data.labels == "none"
 
 
-def test_a_table_of_labels_can_be_chosen(analyze: AppTest, service: Service) -> None:
-    files = {"a.png": png(0), "b.png": png(1), "truth.csv": b"file,label\na.png,3\nb.png,5\n"}
+def test_a_table_of_labels_can_be_chosen_among_several(analyze: AppTest, service: Service) -> None:
+    table = b"file,label\na.png,3\nb.png,5\n"
+    files = {"a.png": png(0), "b.png": png(1), "truth.csv": table, "other.csv": table}
     upload_images(analyze, "digits.zip", archive(files))
     assert "There are no labels here" in texts(analyze)
     analyze.selectbox[0].set_value("truth.csv").run()
@@ -321,10 +322,9 @@ def test_loose_pictures_become_one_archive(
         assert len(set(opened.namelist())) == len(names)
 
 
-def test_several_archives_are_refused_until_one_comes(analyze: AppTest, tmp_path: Path) -> None:
-    one = archive(class_files())
-    send(analyze, {"a.zip": one, "b.zip": one})
-    assert "Several files at once must be pictures" in analyze.error[0].value
+def test_too_many_loose_files_are_refused_and_a_zip_advised(analyze: AppTest, tmp_path: Path) -> None:
+    send(analyze, {f"{place}.png": png(place) for place in range(301)})
+    assert "Send them as a zip" in analyze.error[0].value
     assert kept_files(tmp_path / "home") == []
     analyze.button_group(key="analyze.data.source").set_value("None").run()
     analyze.button_group(key="analyze.data.source").set_value("Upload images").run()

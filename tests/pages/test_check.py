@@ -72,7 +72,7 @@ def test_a_check_is_started_with_its_limits_watched_and_cancelled(
     in_url = page.query_params["check"]
     check_id = in_url if isinstance(in_url, str) else in_url[0]
     assert "int8.onnx against float.onnx" in texts(page)
-    assert "1st in the queue" in texts(page)
+    assert "1st in the queue" in page.get("progress")[0].proto.text
     (record,) = service.checks.recent()
     assert record.check_id == check_id
     page.button(key="check.cancel").click().run()
@@ -139,7 +139,7 @@ def finished(service: Service, backend: Backend, files: dict[str, bytes], reques
 def test_a_candidate_that_holds_is_said_to(app: AppTest, finished: str) -> None:
     open_page(app, PAGE, check=finished)
     assert not app.exception
-    assert app.success[0].value.startswith("**Holds: Drop in top-1 accuracy: 0 points on 160 images")
+    assert app.success[0].value.startswith("**Holds: Loss of right answers: 0 points on 160 images")
     assert "**Loss: holds.**" in texts(app)
     assert "No tensor of 23 differs" in texts(app)
     assert "0 of 160 answers change." in texts(app)
@@ -149,7 +149,7 @@ def test_a_candidate_that_holds_is_said_to(app: AppTest, finished: str) -> None:
 def test_one_that_fails_comes_with_cause_classes_and_files(app: AppTest, finished: str) -> None:
     open_page(app, PAGE, check=finished)
     assert not app.exception
-    assert app.error[0].value.startswith("**Fails: Drop in top-1 accuracy:")
+    assert app.error[0].value.startswith("**Fails: Loss of right answers:")
     assert ":material/lightbulb: Its classes probably come in another order" in texts(app)
     assert "They part at tensor “scores” (Gemm “/fc/Gemm”)" in texts(app)
     assert [each.label for each in app.get("download_button")] == [

@@ -84,7 +84,7 @@ def test_a_detector_is_measured_scheduled_proven_and_shown(
     assert changed.sentence.startswith("Of ")
     assert changed.pictures[0].drawn
     assert {title for title, _ in changed.pictures[0].drawn} == {"original", "compressed", "label"}
-    for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+    for page in ("results", "targets", "compare", "runs", "present"):
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page
 

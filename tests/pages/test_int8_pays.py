@@ -50,8 +50,9 @@ def test_the_analyze_page_predicts_on_request(app: AppTest, monkeypatch: pytest.
 
     monkeypatch.setattr(Inputs, "predict_int8", predict)
     open_page(app, "pages/analyze.py")
+    app.radio(key="analyze.goal").set_value("targets").run()
     assert not [button for button in app.button if button.key == "analyze.int8"]  # of sparsity
-    app.radio(key="analyze.compression.kind").set_value("quantization").run()
+    app.radio(key="analyze.goal").set_value("faster").run()
     app.button(key="analyze.int8").click().run()
     assert not app.exception
     assert "It cannot be probed." in " ".join(error.value for error in app.error)

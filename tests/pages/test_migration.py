@@ -30,8 +30,7 @@ EXPECTED = json.loads((SAVED / "expected.json").read_text())
 LINKS = EXPECTED["links"]
 FINISHED = [title for title in EXPECTED if "headline" in EXPECTED[title]]
 SHOWN_METRIC_OF_ESTIMATES = "kl"
-PAGES = {"results": "results", "run": "results", "schedule": "targets", "compare": "compare", "runs": "runs",
-         "leaderboard": "leaderboard"}  # fmt: skip
+PAGES = {"results": "results", "run": "results", "schedule": "targets", "compare": "compare", "runs": "runs"}
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_the_command_line_offers_it() -> None:
     analyze.add_arguments(parser)
     chosen = ["--compression", "rounding", "--levels", "8,2", "--compression-mode", "down"]
     arguments = parser.parse_args(["--model", "demo", "--data", "demo", "--out", "out", *chosen])
-    assert config_from(arguments) == RoundingConfig(mode="down")
+    assert config_from(arguments, RoundingConfig()) == RoundingConfig(mode="down")
 
 
 def test_the_analyze_page_offers_it(app: AppTest) -> None:

@@ -72,7 +72,7 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
     results.button_group(key=f"results.level.{finished_run}").set_value(0.5).run()
     assert "What does each layer lose at 50 %?" in texts(results)
     results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
-    assert "KL divergence" in json.dumps(charts(results)[0])
+    assert "Harm to the answers" in json.dumps(charts(results)[0])
     results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
     assert charts(results)[0]["layer"][0]["encoding"]["y"]["scale"]["domain"][0] == FRAGILE
 
@@ -87,7 +87,7 @@ def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
 ) -> None:
     run = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(mode="quick")))
     open_page(app, PAGE, run=run)
-    assert "Most fragile by estimate: layer2.0.conv1, 0.080 nats of KL divergence at 50 %" in texts(app)
+    assert "Most fragile by estimate: layer2.0.conv1, harm 0.080 at 50 %" in texts(app)
     assert app.selectbox(key=f"results.metric.{run}").value == "kl"
 
 
@@ -120,7 +120,7 @@ def test_a_pick_of_a_layer_that_this_run_lacks_is_ignored(results: AppTest, fini
     [
         ("Curves", "How fast does the loss grow with compression?"),
         ("Heat map", "Where in the network, and from which level on, does compression hurt?"),
-        ("Table", "All measurements of Top-1 accuracy"),
+        ("Table", "All measurements of Harm"),
     ],
 )
 def test_every_view_opens_with_its_question(results: AppTest, finished_run: str, label: str, question: str) -> None:

@@ -42,7 +42,7 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
     open_page(app, PAGE)
     assert "There are no results to show" in texts(app)
     app.button[0].click().run()
-    assert app.title[0].value == "Which layers can be made smaller?"
+    assert app.title[0].value == "What do you need?"
 
 
 @pytest.mark.parametrize("hostile", ["no-such-run", "../../etc/passwd", "x' OR '1'='1", "0" * 32])
@@ -69,9 +69,9 @@ def test_a_running_run_shows_progress_and_the_bars_so_far(
     wait_until(lambda: service.snapshot(run_id).done == 5)
     open_page(app, PAGE, run=run_id)
     percent, text = progress(app)
-    assert percent == 27  # 5 of 18
-    assert "layer1.0.conv1" in text
-    assert "5 of 18 done" in texts(app)
+    assert 0 < percent < 100
+    assert "Measuring each layer: 5 of 18" in text
+    assert "layer1.0.conv1" not in texts(app)  # a detail, for experts
     assert "left" in texts(app)
     assert "**Measured** 5 of 18, the rest estimated" in texts(app)
     assert app.selectbox(key=f"run.metric.{run_id}").value == "kl"  # the metric that estimates have
@@ -82,7 +82,8 @@ def test_a_running_run_shows_progress_and_the_bars_so_far(
     gate.release(3)
     wait_until(lambda: service.snapshot(run_id).done == 8)
     app.run()
-    assert progress(app)[0] == 44
+    assert progress(app)[0] >= percent
+    assert "Measuring each layer: 8 of 18" in progress(app)[1]
 
 
 @slow
@@ -117,7 +118,7 @@ def test_the_chart_keeps_its_metric_and_level_when_the_run_ends(
     again = open_page(another_app(), PAGE, **app.query_params)
     assert again.selectbox(key=f"results.metric.{run_id}").value == shown[0]
     fresh = open_page(another_app(), PAGE, run=run_id)
-    assert fresh.selectbox(key=f"results.metric.{run_id}").value == "top1"
+    assert fresh.selectbox(key=f"results.metric.{run_id}").value == shown[0]
 
 
 @slow
@@ -142,12 +143,12 @@ def test_cancel_keeps_what_was_measured_and_resume_goes_on(
 
 
 def test_a_link_opens_the_tab_the_level_and_the_layer_that_it_names(app: AppTest, finished_run: str) -> None:
-    open_page(app, PAGE, run=finished_run, tab="heat-map", level="0.5", layer="layer1.0.conv1", metric="kl")
+    open_page(app, PAGE, run=finished_run, tab="heat-map", level="0.5", layer="layer1.0.conv1", metric="top1")
     assert app.session_state[f"results.tab.{finished_run}"] == "Heat map"
     assert app.button_group(key=f"results.level.{finished_run}").value == 0.5
-    assert app.selectbox(key=f"results.metric.{finished_run}").value == "kl"
+    assert app.selectbox(key=f"results.metric.{finished_run}").value == "top1"
     assert app.selectbox(key=f"results.layer.{finished_run}").value == "layer1.0.conv1"
-    kept = {"tab": "heat-map", "level": "0.5", "layer": "layer1.0.conv1", "metric": "kl"}
+    kept = {"tab": "heat-map", "level": "0.5", "layer": "layer1.0.conv1", "metric": "top1"}
     assert app.session_state["senseapp.session"].addressed[finished_run] == kept  # links in the sidebar have it
 
 
@@ -210,7 +211,7 @@ def test_a_running_run_offers_its_first_file(
     (folder.path / file.file).write_bytes(bytes(1200))
     app.run()
     assert file.headline in texts(app)
-    assert "The layers are measured next" in texts(app)
+    assert "The run goes on" in texts(app)
     (button,) = app.get("download_button")
     assert button.proto.label.startswith("Get the file that runs")
     assert app.button(key="run.cancel")  # the run goes on
@@ -226,4 +227,4 @@ def test_a_first_file_that_loses_too_much_is_not_offered(
     backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
     open_page(app, PAGE, run=run_id)
     assert not app.get("download_button")
-    assert f"A first file is not recommended: {file.headline}" in texts(app)
+    assert "No file to take yet: No file that is clearly smaller or faster loses at most" in texts(app)

@@ -13,12 +13,14 @@ from senseapp.app.common import backend as ui_backend
 from senseapp.app.guide import ENTRIES, GLOSSARY, PICTURES
 from senseapp.app.runs.list import _packer, disk_line
 from senseapp.compressions import PruningConfig
+from senseapp.records.candidate import Delivery
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.views.frames.comparison import small_bars
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import compression_text
+from tests.deployments import a_candidate, some_figures
 from tests.pages.conftest import APP, finish, open_page, tick
 
 PAGE = "pages/runs.py"
@@ -259,3 +261,19 @@ def test_every_entry_of_the_guide_has_a_picture_of_its_own_that_loads_quickly(ap
     for picture in pictures:
         assert picture.stat().st_size < 400_000
     assert all(len(entry.caption) > 20 for entry in ENTRIES)
+
+
+def test_runs_are_sorted_by_their_smallest_file(app: AppTest, service: Service, backend: Backend) -> None:
+    original = some_figures(0.0, 1.0, 4000)
+    for size in (3000, 1000, 0):
+        run_id = finish(service, backend, RunSpec())
+        service.rename(run_id, f"file of {size}")
+        if size:
+            file = a_candidate("int8", size=size, share=0.5, lost=0.0, metric="top1", original=original)
+            backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
+    open_page(app, PAGE)
+    assert list(app.dataframe[0].value["title"]) == ["file of 0", "file of 1000", "file of 3000"]  # the newest first
+    app.button_group(key="runs.order").set_value("Smallest file first").run()
+    table = app.dataframe[0].value
+    assert list(table["title"]) == ["file of 1000", "file of 3000", "file of 0"]
+    assert list(table["saved"])[:2] == [75.0, 25.0]

@@ -72,7 +72,7 @@ def test_a_run_is_measured_proven_and_read_in_pixels(
     assert proof.changed is not None
     assert proof.changed.sentence.startswith("Of 100 pixels, ")
     assert [title for title, _ in proof.changed.pictures[0].drawn] == ["original", "compressed", "label"]
-    for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+    for page in ("results", "targets", "compare", "runs", "present"):
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page
 

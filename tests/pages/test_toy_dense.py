@@ -83,7 +83,7 @@ def test_it_is_measured_estimated_scheduled_proven_and_shown(
     proven = {change.metric: change for change in proof.changes}
     assert proven[share].num_samples == NUM_PICTURES - NUM_MEASURED
     assert proven[share].ci_low <= proven[share].delta <= proven[share].ci_high
-    for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+    for page in ("results", "targets", "compare", "runs", "present"):
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page
 

@@ -113,7 +113,7 @@ def test_a_file_is_written_searched_measured_and_shown(
     found = picture_answers(service.run(run_id).spec, picture, [(candidate.file, path, TOY.name)])
     assert found.of(candidate.file) is not None
 
-    for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+    for page in ("results", "targets", "compare", "runs", "present"):
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page
     open_page(app, "pages/results.py", run=run_id)

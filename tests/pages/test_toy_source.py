@@ -62,7 +62,7 @@ def test_it_is_measured_scheduled_proven_and_shown(app: AppTest, service: Servic
     assert result.measurements
     schedule = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
     assert validate(result, schedule, repair=True).result.changes
-    for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+    for page in ("results", "targets", "compare", "runs", "present"):
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page
 

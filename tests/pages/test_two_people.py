@@ -116,6 +116,16 @@ def test_runs_belong_to_the_subject_of_the_login_not_to_the_mail_address(
         assert claims["name"] in app.sidebar.caption[0].value
 
 
+def test_the_system_page_is_for_operators(
+    visited: Callable[[dict[str, Any]], AppTest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(visited(BOB), "pages/system.py")
+    assert "Only the operators" in app.error[0].value
+    assert not app.dataframe
+    monkeypatch.setenv("SENSEAPP_OPERATORS", f"{ISSUER}|6 {ISSUER}|7")
+    assert app.run().dataframe
+
+
 @pytest.mark.parametrize("claim", ["iss", "sub"])
 def test_a_login_that_does_not_say_who_it_is_lets_nobody_in(
     visited: Callable[[dict[str, Any]], AppTest], claim: str

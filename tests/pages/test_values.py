@@ -55,6 +55,6 @@ def test_boxes_and_prototypes_are_measured_scheduled_proven_and_shown(
     assert set(proven) == {"fidelity", "squared_error", "cosine_distance"}
     assert proven["fidelity"].num_samples == NUM_PICTURES - NUM_MEASURED
     assert proven["fidelity"].ci_low <= proven["fidelity"].delta <= proven["fidelity"].ci_high
-    for page in ("results", "targets", "compare", "runs", "leaderboard", "present"):
+    for page in ("results", "targets", "compare", "runs", "present"):
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page

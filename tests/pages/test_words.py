@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import pytest
 from streamlit.testing.v1 import AppTest
-from streamlit.testing.v1.element_tree import Block, Element, Node
+from streamlit.testing.v1.element_tree import Block, Element, Node, Selectbox
 
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
@@ -19,6 +20,10 @@ TERMS = (
     *("precision fp32", "seed", "gamma", "target file", "timm", "torchvision", "epoch", "interval", "Bonferroni"),
 )
 """Terms of art of the field, whether or not a page uses them."""
+EXPERT = re.compile(
+    r"\b(nats?|KL|MACs|Bonferroni|Spearman|SQNR|mAP|IoU|QDQ|BatchNorms?|logits|divergence|quantize_static)\b|equalis"
+)
+"""Words that are nowhere on the way to the file, not even folded away, unless *Expert* is on."""
 ALLOWED = {"sparsity", "top-1", "interval"}
 """Those that may be met without opening anything: what was done, what was counted, and how sure it is."""
 
@@ -33,7 +38,8 @@ def seen(node: Node, *, until: str = "") -> Iterator[str]:
             yield from seen(child)
     elif isinstance(node, Element):
         hidden = getattr(getattr(node.proto, "label_visibility", None), "value", 0) != 0
-        texts = ("" if hidden else getattr(node, "label", ""), getattr(node, "value", ""))
+        chosen = node.options[node.index or 0] if isinstance(node, Selectbox) else getattr(node, "value", "")
+        texts = ("" if hidden else getattr(node, "label", ""), chosen)
         yield from (text for text in texts if isinstance(text, str) and text)
 
 
@@ -57,6 +63,16 @@ def test_few_words_have_to_be_looked_up_between_analyze_and_the_file(app: AppTes
     assert len(ALLOWED) <= 3
 
 
+@pytest.mark.parametrize("page", ["pages/analyze.py", RESULTS, "pages/targets.py"])
+def test_words_of_experts_are_behind_their_switch(app: AppTest, finished_run: str, backend: Backend, page: str) -> None:
+    recommend(backend, finished_run)
+    wait_for_card(open_page(app, page, run=finished_run))
+    assert not app.exception
+    shown = " ".join(str(getattr(node, "proto", "")) for node in app.main)
+    found = {shown[max(0, each.start() - 60) : each.end() + 30] for each in EXPERT.finditer(shown)}
+    assert not found
+
+
 def test_each_of_them_is_explained_in_sight(app: AppTest, finished_run, backend: Backend) -> None:
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run)
@@ -72,3 +88,31 @@ def test_each_of_them_is_explained_in_sight(app: AppTest, finished_run, backend:
         "the same seed",
     ):
         assert words in explained
+
+
+def test_the_switch_expert_is_off_at_first_and_kept_for_the_person(
+    app: AppTest, another_app: Callable[[], AppTest]
+) -> None:
+    app.run()
+    assert app.toggle(key="account.expert").value is False
+    app.toggle(key="account.expert").set_value(True).run()
+    later = another_app().run()
+    assert later.toggle(key="account.expert").value is True
+    later.toggle(key="account.expert").set_value(False).run()
+    assert another_app().run().toggle(key="account.expert").value is False
+
+
+def test_the_menu_has_five_entries(app: AppTest) -> None:
+    app.run()
+    (menu,) = (block for block in blocks(app.sidebar) if "sidebar_menu" in str(getattr(block.proto, "id", "")))
+    assert [link.proto.label for link in menu.children.values()] == [
+        *("Analyze", "Results", "Schedule", "Runs", "Check a file")
+    ]
+
+
+def blocks(node: Node) -> Iterator[Block]:
+    """Yield a block and those inside it."""
+    if isinstance(node, Block):
+        yield node
+        for child in node.children.values():
+            yield from blocks(child)

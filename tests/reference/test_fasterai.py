@@ -122,6 +122,7 @@ def test_deltas_agree(compression: str, level: float, case: dict[str, object], t
     assert spearman(list(ours.values()), reference) >= 0.999
 
 
+@pytest.mark.wide
 @pytest.mark.peer
 def test_each_granularity_zeroes_what_fasterai_zeroes(case: dict[str, object], theirs: Deltas) -> None:
     for granularity in GRANULARITIES:

@@ -63,6 +63,7 @@ def numbers(result: RunResult | None) -> list[object]:
     return [(item.key, item.changes, item.status) for item in (*result.measurements, *result.estimates)]
 
 
+@pytest.mark.wide
 def test_the_numbers_are_those_of_a_run_in_this_process(backend: Backend, finished: str, tmp_path: Path) -> None:
     here = Backend(tmp_path, data_roots=(), workers=0, calibrate=fake_calibration)
     run_id = Service(here).start(SPEC)

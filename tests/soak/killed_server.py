@@ -20,7 +20,7 @@ from senseapp.store.run_store import RunStore
 from tests.soak.served import Served
 from tests.soak.visitor import Visitor
 
-PAGES = ("", "results", "schedule", "runs", "compare", "leaderboard", "system")
+PAGES = ("", "results", "schedule", "runs", "compare", "system")
 SLOW_DISK = {"PYTHONPATH": str(Path(__file__).parent / "slow_disk")}
 """Settings of a server that waits a fifth of a second while a file is half in place, its job processes too."""
 _LEFT_SECONDS = 15.0

@@ -100,7 +100,6 @@ async def cpu_of_pages(server: Served, run_ids: tuple[str, str]) -> dict[str, fl
         "Schedule": ("schedule", f"run={first}"),
         "Compare": ("compare", f"run={first}&run={second}"),
         "Present": ("present", f"run={first}&screen=2"),
-        "Leaderboard": ("leaderboard", ""),
         "Runs": ("runs", ""),
     }
     found: dict[str, float] = {}

@@ -254,7 +254,7 @@ def test_bad_input_is_one_sentence_and_exit_status_2(engine, out, capsys, change
 
 def test_missing_arguments_name_themselves(capsys):
     assert main(["analyze", "--model", "demo"]) == 2
-    assert "required: --data, --compression, --levels, --out" in one_line(capsys.readouterr())
+    assert "required: --data, --out" in one_line(capsys.readouterr())
     assert main([]) == 2
     assert "COMMAND" in one_line(capsys.readouterr())
 

@@ -47,8 +47,8 @@ def test_a_candidate_that_holds_exits_with_0_and_says_why(
 ) -> None:
     assert check(files, "good", "--max-drop", "3") == 0
     said = capsys.readouterr().out
-    assert said.startswith("Holds: Drop in top-1 accuracy: 0 points on 160 images")
-    assert "Bound: drop in top-1 accuracy at most 1.9 points with 95 % confidence" in said
+    assert said.startswith("Holds: Loss of right answers: 0 points on 160 images")
+    assert "Bound: loss of right answers at most 1.9 points with 95 % confidence" in said
     assert "Inside: No tensor of 23 differs" in said
 
 
@@ -79,7 +79,7 @@ def test_too_few_images_and_too_long_times_exit_with_1(
     files: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check(files, "good", "--max-drop", "1") == 1
-    assert capsys.readouterr().out.startswith("Not shown to hold: Drop in top-1 accuracy: 0 points on 160 images")
+    assert capsys.readouterr().out.startswith("Not shown to hold: Loss of right answers: 0 points on 160 images")
     assert check(files, "good", "--max-drop", "3", "--max-time", "0.01") == 1
     assert "only 0.01 are allowed" in capsys.readouterr().out
 

@@ -50,7 +50,7 @@ def test_a_schedule_is_written_and_its_figures_printed(run_folder, tmp_path, cap
     assert written["achieved"]["params"] >= 0.5 - 1e-9
     assert [row["layer"] for row in written["layers"]] == list(LAYERS)
     printed = capsys.readouterr().out
-    assert re.search(r"Predicted, before it is measured: KL divergence [\d.]+ nats\.", printed)
+    assert re.search(r"Predicted, before it is measured: harm [\d.]+\.", printed)
     assert f"params: {100 * written['achieved']['params']:.1f} % removed" in printed
     assert f"Wrote {out}" in printed
 

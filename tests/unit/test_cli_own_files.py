@@ -62,6 +62,7 @@ def test_a_folder_without_labels(weights, tmp_path, capsys):
     assert "There are no labels" in capsys.readouterr().out
 
 
+@pytest.mark.wide
 def test_class_folders_can_be_measured_without_labels_and_a_table_can_be_named(weights, tmp_path):
     files = {**class_files(("cat", "dog"), each=2), "truth.csv": b"file,label\ncat/0.png,2\ndog/1.png,0\n"}
     data = write_zip(tmp_path / "photos.zip", files)

@@ -1,13 +1,18 @@
-"""What arguments about runs mean: a folder or an id of the app, and points of loss."""
+"""Arguments about runs: a folder or an id of the app, points of loss, and settings that the goal chooses."""
 
 from __future__ import annotations
 
+import argparse
 import math
 
 import pytest
 
-from senseapp.cli.run_arguments import loss_from, run_folder
+from senseapp.cli import analyze
+from senseapp.cli.run_arguments import loss_from, run_folder, run_spec_from
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSpec
+
+QUANTIZED_INPUT = QuantizationConfig(activations=True, observer="minmax")
 
 
 def test_a_run_is_named_by_its_folder_or_by_its_id_in_the_app(tmp_path, monkeypatch):
@@ -45,3 +50,29 @@ def test_a_value_that_looks_like_a_fraction_is_said_to_be_points(capsys):
 def test_what_cannot_be_a_loss_is_refused_with_the_unit(number, metric):
     with pytest.raises(InvalidSpec, match=r"--allowed is in (points, from 0 to 100|nats); got"):
         loss_from(number, metric, flag="--allowed")
+
+
+@pytest.mark.parametrize(
+    ("given", "goal", "compression", "levels", "metric"),
+    [
+        ("", "smaller", QuantizationConfig(), (2, 4, 8), None),
+        ("--goal faster", "faster", QuantizationConfig(activations=True), (8,), None),
+        ("--goal targets", "targets", SparsityConfig(), (0.25, 0.5, 0.75), "kl"),
+        ("--goal targets --metric top1 --levels 30", "targets", SparsityConfig(), (0.3,), "top1"),
+        ("--goal smaller --compression pruning", "smaller", PruningConfig(), (0.1, 0.3, 0.5), None),
+        ("--goal faster --observer minmax --levels 8", "faster", QUANTIZED_INPUT, (8,), None),
+    ],
+)
+def test_the_goal_chooses_what_is_not_given(given, goal, compression, levels, metric):
+    parser = argparse.ArgumentParser()
+    analyze.add_arguments(parser)
+    base = ["--model", "demo", "--data", "demo", "--out", "runs"]
+    arguments = parser.parse_args([*base, *given.split()])
+    spec = run_spec_from(argparse.Namespace(**(vars(arguments) | {"model": "demo"})))
+    found = spec.sensitivity
+    assert (spec.goal, found.compression, tuple(sorted(found.levels)), found.metric) == (
+        goal,
+        compression,
+        levels,
+        metric,
+    )

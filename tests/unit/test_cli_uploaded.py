@@ -58,6 +58,7 @@ def test_apply_writes_the_uploaded_file_with_zeros(folder, capsys):
     np.testing.assert_allclose(scores, network(images).detach(), atol=1e-4)
 
 
+@pytest.mark.wide
 def test_deploy_inserts_roundings_and_says_so(folder, capsys):
     out = folder / "quick.onnx"
     assert main(["deploy", "--run", str(folder / "run"), "--all-int8", "--kit", "--out", str(out)]) == 0

@@ -103,6 +103,52 @@ def test_an_archive_of_archives_says_to_unpack_them(pack):
         open_with_pictures(pack({"inner.zip": b"PK"}))
 
 
+def zipped(tmp_path, files):
+    return write_zip(tmp_path / "inner.zip", files).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([{"a.png": "RGB"}, {"truth.csv": b"x"}], ["a.png"]),
+        ([{"cats/a.png": "RGB"}, {"dogs/a.png": "RGB"}], ["cats/a.png", "dogs/a.png"]),
+        ([{"a.png": "RGB"}, {"a.png": "RGB"}], ["a-2.png", "a.png"]),
+        ([{"a.png": "RGB"}, {"a.png": "L"}], ["a.png", "masks/a.png"]),
+        ([{"a.png": "L"}, {"a.png": "RGB"}], ["a.png", "masks/a.png"]),  # in either order
+        ([{"a.png": "L"}, {"a.png": "L"}], ["a-2.png", "a.png"]),  # digits are no masks of each other
+    ],
+)
+def test_zips_in_a_zip_are_read_as_one(tmp_path, parts, expected):
+    made = [
+        {name: png(place, mode=held) if isinstance(held, str) else held for name, held in files.items()}
+        for place, files in enumerate(parts)
+    ]
+    source = open_archive(
+        write_zip(tmp_path / "all.zip", {f"{place}.zip": zipped(tmp_path, files) for place, files in enumerate(made)})
+    )
+    assert names_in(source) == expected
+    assert {source.read(entry) for entry in source.contents.entries} == {
+        content for files in made for content in files.values()
+    }
+
+
+def test_masks_may_come_as_an_archive_of_that_name_and_beside_pictures(tmp_path):
+    masks = zipped(tmp_path, {"a.png": png(1, mode="L")})
+    files = {"images.zip": zipped(tmp_path, {"a.jpg": png(0)}), "masks.zip": masks}
+    assert names_in(open_archive(write_zip(tmp_path / "all.zip", files))) == ["a.jpg", "masks/a.png"]
+    beside = write_zip(tmp_path / "all.zip", {"a.jpg": png(0), "a.png": png(1, mode="L")})
+    assert names_in(open_archive(beside)) == ["a.jpg", "masks/a.png"]
+
+
+def test_what_zips_in_a_zip_unpack_to_counts(tmp_path):
+    inner = zipped(tmp_path, {"a.png": bytes(600)})
+    path = write_zip(tmp_path / "all.zip", {"0.zip": inner, "1.zip": inner})
+    with pytest.raises(InvalidDataset, match="holds more than 3 files"):
+        open_archive(path, ArchiveLimits(members=3))
+    with pytest.raises(InvalidDataset, match="unpacks to more than"):
+        open_archive(path, ArchiveLimits(total_bytes=2 * len(inner) + 1100))
+
+
 @pytest.mark.parametrize("files", [{}, {"empty/": b""}, {"readme.txt": b"hello"}])
 def test_archive_without_pictures(tmp_path, files):
     path = write_zip(tmp_path / "a.zip", files)

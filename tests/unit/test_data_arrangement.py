@@ -126,6 +126,16 @@ def test_a_table_of_tabs_and_of_another_case_is_found_too(name):
     assert arrange(source).labels == ("cat", "dog")
 
 
+def test_the_only_table_is_taken_where_it_names_pictures():
+    source = ListedFiles("1.png", "2.png")
+    source.add_table("truth.csv", "file,label\n1.png,cat\n2.png,dog\n")
+    found = arrange(source)
+    assert (found.layout, found.labels, found.notes) == ("table", ("cat", "dog"), ("Labels are read from truth.csv.",))
+    folders = ListedFiles("a/1.png", "b/2.png")
+    folders.add_table("truth.csv", "file,label\na/1.png,cat\nb/2.png,dog\n")
+    assert arrange(folders).labels == ("a", "b")  # class folders come first
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

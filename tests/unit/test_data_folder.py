@@ -110,6 +110,7 @@ def test_names_that_are_not_unicode_do_no_harm(tmp_path):
     assert all(source.read(entry) for entry in source.contents.pictures.values())
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_ten_thousand_tiny_files_are_listed(tmp_path):
     for name in range(100):

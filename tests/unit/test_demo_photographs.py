@@ -47,11 +47,6 @@ def test_a_network_that_takes_grey_pictures_gets_grey_ones() -> None:
     assert images.batch(0, 2).shape == (2, 1, 16, 16)
 
 
-def test_more_photographs_than_there_are_are_refused() -> None:
-    with pytest.raises(InvalidSpec, match="There are 160 photographs"):
-        load_images(DataSpec(kind="photographs"), SMALL, num_classes=10, num_samples=161, task=CLASSIFICATION)
-
-
 def test_the_network_knows_what_is_in_the_pictures(efficientnet: LoadedModel) -> None:
     images = load_images(
         PHOTOGRAPHS_DEMO.data,

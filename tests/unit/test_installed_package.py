@@ -33,7 +33,7 @@ BUILT_FROM = (
     "senseapp",
 )
 DEMO_LAYERS = 23
-PAGES = ("results", "schedule", "compare", "runs", "leaderboard", "guide", "system")
+PAGES = ("results", "schedule", "compare", "runs", "guide", "system")
 
 
 @pytest.fixture(scope="module")

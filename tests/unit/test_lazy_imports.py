@@ -66,6 +66,7 @@ print(*(name for name in ("torch._dynamo", "sympy", "triton") if name in sys.mod
 """
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_a_network_for_a_size_of_images_is_checked_without_torchs_compiler():
     """It takes 1.5 s to load, and 150 MB of each process that measures."""

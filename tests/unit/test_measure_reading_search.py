@@ -23,7 +23,7 @@ from senseapp.metrics.detection import TASK as DETECTION
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, with_reading
-from senseapp.tasks.detection.heads import HeadReader
+from senseapp.tasks.detection.heads.layout import HeadLayout
 from senseapp.tasks.reading import Reading, UsualInput
 from tests.detector_exports import FORMS, exported_detector, shape_pictures
 
@@ -53,7 +53,9 @@ def figure(choice: PreparationChoice) -> str:
     return choice.chosen.result
 
 
-@pytest.mark.parametrize("form", [*FORMS, "pair"])
+@pytest.mark.parametrize(
+    "form", ["object", "pair", *(pytest.param(form, marks=pytest.mark.wide) for form in FORMS if form != "object")]
+)
 def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path, form: str) -> None:
     """All forms hold the same boxes, so the right reading of each finds the same."""
     wanted = choose_preparation(asked(exported_detector(tmp_path / "a.onnx", "columns"), labelled))
@@ -66,7 +68,9 @@ def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path,
     assert model.num_classes == 3 + (form == "pair")
 
 
-@pytest.mark.parametrize("form", ["columns", "object", "angle"])
+@pytest.mark.parametrize(
+    "form", ["object", *(pytest.param(form, marks=pytest.mark.wide) for form in ("columns", "angle"))]
+)
 def test_boxes_before_columns_are_read_by_what_the_values_are(tmp_path: Path, labelled: Path, form: str) -> None:
     path = exported_detector(tmp_path / "a.onnx", form, anchors_last=False)
     wanted = choose_preparation(asked(exported_detector(tmp_path / "b.onnx", "columns"), labelled))
@@ -88,7 +92,7 @@ def test_without_labels_and_evidence_a_person_is_asked(tmp_path: Path, unlabelle
 def test_an_order_of_channels_that_no_family_fixes_is_asked_where_answers_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coloured: bool
 ) -> None:
-    monkeypatch.setattr(HeadReader, "usual_input", UsualInput(family="any", channel_order=""))
+    monkeypatch.setattr(HeadLayout, "usual_input", UsualInput(family="any", channel_order=""))
     images = shape_pictures(tmp_path / "set", 12, labelled=False) / "images"
     for each in images.iterdir():
         pixels = np.array(Image.open(each))
@@ -151,7 +155,7 @@ def test_a_reading_is_written_and_taken_by_commands(
     assert main([*analyze, "--mode", "quick", "--samples", "3", "--out", str(tmp_path / "run")]) == 0
     out.write_text(out.read_text().replace("boxes and classes", "rings"))
     assert main([*analyze, "--out", str(tmp_path / "other")]) == 2
-    assert "There is no layout 'rings'" in capsys.readouterr().err
+    assert "is none that outputs of this task can have" in capsys.readouterr().err
 
 
 def test_a_reading_is_the_same_when_it_is_stored() -> None:

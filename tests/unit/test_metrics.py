@@ -201,11 +201,10 @@ def test_what_a_metric_needs_is_said(metric, has_labels, num_classes, needs):
 @pytest.mark.parametrize(
     ("metric", "axis", "value_axis", "inside"),
     [
-        ("top1", "Drop in top-1 accuracy (points)", "Top-1 accuracy (%)", "drop in top-1 accuracy"),
+        ("top1", "Loss of right answers (points)", "Right answers (%)", "loss of right answers"),
         ("loss", "Rise in cross-entropy loss (nats)", "Cross-entropy loss (nats)", "rise in loss"),
-        ("kl", "KL divergence from the original output (nats)", "KL divergence (nats)", "KL divergence"),
-        ("agreement", "Drop in agreement with the original (points)", "Agreement with the original (%)",
-         "drop in agreement"),
+        ("kl", "Harm to the answers", "Harm", "harm"),
+        ("agreement", "Share of changed answers (%)", "Answers that stay (%)", "share of changed answers"),
         ("sqnr", "Noise in the output, relative to its power", "Signal to noise (dB)", "output noise"),
     ],
 )  # fmt: skip
@@ -217,3 +216,15 @@ def test_axes_are_named_with_their_unit(metric, axis, value_axis, inside):
 def test_an_estimate_of_kl_is_drawn_up_to_what_the_answers_hold():
     assert METRICS["kl"].largest_estimate(10) == pytest.approx(math.log(10))
     assert METRICS["kl"].largest_estimate(1) == METRICS["top1"].largest_estimate(10) == INF
+
+
+def test_experts_read_the_terms_of_the_field_and_the_same_figures() -> None:
+    terms = METRICS["kl"].in_terms
+    assert (terms.label, terms.axis, terms.change_text(0.064)) == (
+        "KL divergence",
+        "KL divergence (nats)",
+        "0.064 nats",
+    )
+    assert METRICS["kl"].change_text(0.064) == "0.064"
+    assert METRICS["top1"].in_terms.change_title == "Drop in top-1 accuracy"
+    assert METRICS["loss"].in_terms is METRICS["loss"]

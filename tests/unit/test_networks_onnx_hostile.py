@@ -31,6 +31,7 @@ def test_a_file_that_only_looks_hostile_is_a_network(name: str) -> None:
     assert time.process_time() - before < 20
 
 
+@pytest.mark.wide
 def test_changed_files_are_refused_or_opened_within_bounds_and_write_nothing() -> None:
     command = [sys.executable, "-m", "tests.soak.onnx", "--files", "20", "--after", "1000000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
@@ -70,6 +71,7 @@ def test_equal_computations_of_one_initializer_are_one_constant() -> None:
     assert {each.inputs[1] for each in graph.nodes} == {"t0"}
 
 
+@pytest.mark.wide
 def test_fifty_thousand_nodes_without_names_are_named_in_linear_time() -> None:
     nodes = [node("Relu", "x" if not index else f"v{index - 1}", f"v{index}", name="") for index in range(50_000)]
     content = file_of(nodes, {}, outputs=["v49999"])

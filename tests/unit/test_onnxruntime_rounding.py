@@ -156,6 +156,7 @@ def test_weights_of_fewer_bits_and_zeros_stay_as_they_are(bits):
     assert not bool(rounded(sparse, second_moments(1, 40, seed=0), least_scale=scale)[0][sparse == 0].any())
 
 
+@pytest.mark.wide
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 8), st.integers(0, 10**6))
 def test_rows_keep_the_integers_that_they_are_made_of(bits, seed):

@@ -151,14 +151,14 @@ def test_the_ladder_says_from_where_on_the_draw_does_not_matter():
     found = check((16, (0.71, 0.86, 0.8)), (64, (0.93, 0.925)), (128, (0.93,)))
     assert found.enough == 64
     first, then = found.findings[0].split("; ")
-    assert first == "With 16 calibration images Top-1 agreement is 71.0 to 86.0 % by chance of the draw"
+    assert first == "Answers that stay with 16 calibration images: 71.0 to 86.0 % by chance of the draw"
     assert "from 64 on it is 93.0 % (measured on 104 images)." in then
 
 
 def test_the_fewest_images_may_be_enough():
     found = check((8, (1.0, 1.0, 1.0, 1.0)), (16, (1.0, 1.0)), (32, (1.0,)))
     assert found.findings[0] == (
-        "With 8 calibration images Top-1 agreement is 100 % in 4 draws, and 100 % with all 32 "
+        "Answers that stay with 8 calibration images: 100 % in 4 draws, and 100 % with all 32 "
         "(measured on 104 images): 8 are enough."
     )
 

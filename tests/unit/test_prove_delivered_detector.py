@@ -127,7 +127,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OPERATIONS.__class__, "own_int8", lambda *_: None)
 
 
-@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("labelled", [True, pytest.param(False, marks=pytest.mark.wide)])
 def test_the_int8_file_finds_what_the_original_finds_from_a_score_of_its_own(file: Path, labelled: bool) -> None:
     found = delivered(file, labelled=labelled)
     own, original = thresholds(found.record.figures)
@@ -148,6 +148,7 @@ def test_the_int8_file_finds_what_the_original_finds_from_a_score_of_its_own(fil
     assert kept.value > 0.9
 
 
+@pytest.mark.wide
 def test_the_agreement_that_is_told_is_that_of_images_that_chose_nothing(file: Path) -> None:
     """The run held out none: a share of its images is, and pycocotools finds the same figure on these."""
     evaluator = opened(file, held_out=False)

@@ -28,7 +28,7 @@ def test_labels_speak_before_agreement():
     changes = (a_change("top1", 0.02, baseline=0.9), a_change("agreement", 0.1), a_change("kl", 0.01))
     file = some_figures(0.0052, 0.62, 5_100_000)
     labelled = type(file)(changes=changes, seconds=file.seconds, time_ratio=file.time_ratio, file_bytes=5_100_000)
-    assert "Top-1 accuracy 88.0 %, the original's 90.0 %," in said(file=labelled)[0]
+    assert "Right answers 88.0 %, the original's 90.0 %," in said(file=labelled)[0]
 
 
 @pytest.mark.parametrize(

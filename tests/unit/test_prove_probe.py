@@ -18,11 +18,11 @@ from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.networks.operations import glue_of
 from senseapp.prove import int8_files
 from senseapp.prove import probe as prove_probe
+from senseapp.prove.decision import decision, dominates
 from senseapp.prove.deliver import runtime_candidates
 from senseapp.prove.deploy import original_source
 from senseapp.prove.file_times import FileTimes
 from senseapp.prove.probe import predict_int8, try_int8
-from senseapp.records.candidate import offered, recommended
 from senseapp.records.deployment import DeploySettings, Median, OperatorTime, operator_shares
 from senseapp.records.probe import GlueCost, GlueKind, GlueVolume, Int8Prediction, LayerShape, ProbedCosts, ShapeCost
 from senseapp.runtimes.onnxruntime import timing
@@ -310,7 +310,7 @@ def test_a_search_makes_further_files_with_figures_of_their_own(toy: None, monke
         assert candidate.deployment is not None
         assert candidate.deployment.figures["file"] == candidate.figures
         assert candidate.figures.time_ratio.low <= 1
-    assert not any(other.is_beaten_by(candidate) for other in others for candidate, _ in made)
+    assert not any(dominates(candidate, other) for other in others for candidate, _ in made)
 
 
 @pytest.mark.slow
@@ -345,6 +345,5 @@ def test_none_of_a_hundred_slower_files_is_offered_as_quicker() -> None:
             made = a_candidate(form, lost=0.0)
             figures = replace(made.figures, time_ratio=Median(value=ratio, low=low, high=high))
             files.append(replace(made, figures=figures))
-        assert recommended(files, goal="faster", allowed_drop=1.0) is None
-        assert not any(each.is_faster for each in offered(files))
-        assert all(each.is_smaller for each in offered(files))
+        answer = decision(files, "faster", 1.0)
+        assert not any(each.is_faster for each in (*answer.alternatives, *filter(None, [answer.choice])))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.steps import Progress
 from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.bounds import TestSequence
 from senseapp.networks.sources.load import load_model
@@ -27,7 +28,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
+from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.layer_tasks import LayerAnswers
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.service import Service
@@ -91,7 +92,7 @@ class MadeUp:
             task=task,
             dense=SimpleNamespace(model=None),
             profile=self.result.profile,
-            progress=lambda sentence: None,
+            progress=Progress(),
             reconstruction=SimpleNamespace(usual_adapting="off"),
         )
         with pytest.MonkeyPatch.context() as patch:
@@ -136,7 +137,7 @@ def test_the_bound_on_held_out_images_decides_and_each_refusal_is_a_test(edge: f
     refusals = len(found.refused)
     assert (refusals > 1) == (edge < 0.7)  # the edge of the curves' images
     assert found.validation.tried == refusals + 1
-    assert "Drop in top-1 accuracy: at most" in found.evidence
+    assert "Loss of right answers: at most" in found.evidence
     tests = TestSequence(error=0.05)
     for _ in range(refusals):
         tests.test(lambda _error: False)
@@ -231,32 +232,32 @@ def test_the_proof_of_adapted_weights_is_found_where_the_page_looks_for_it() -> 
 
 @pytest.fixture(scope="module")
 def recommended(few_digits, tmp_path_factory):
-    """A run of the demo's last layers, and the recommendation that followed it by itself."""
+    """A run of the demo's last layers, and the recommendation that is a part of it."""
     sensitivity = SensitivitySpec(compression=SparsityConfig(), levels=(0.5, 0.9), layers=("layer4*",), num_samples=100)
     backend = Backend(tmp_path_factory.mktemp("home"), workers=0, settings=ServerSettings(recommend_seconds=10_000))
     service = Service(backend)
     run_id = service.start(RunSpec(sensitivity=sensitivity))
     assert backend.runner.run_next()
-    assert service.run(run_id).state is RunState.DONE
-    assert service.work.progress(RecommendationTask(run_id=run_id)).state is RunState.QUEUED
-    assert backend.runner.run_next()
-    assert service.work.progress(RecommendationTask(run_id=run_id)).error == ""
+    assert (service.run(run_id).state, service.run(run_id).error) == (RunState.DONE, "")
     assert not backend.runner.run_next()
     yield service, run_id, service.work.outcome(RecommendationTask(run_id=run_id))
     backend.close()
 
 
-@pytest.mark.parametrize(("seconds", "follows"), [(9, RecommendationTask), (11, DeliverTask), (101, None)])
-def test_what_follows_a_run_depends_on_its_time(recommended, monkeypatch, seconds, follows) -> None:
-    service, run_id, _ = recommended
-    backend, submitted = service._backend, []
-    monkeypatch.setattr(backend, "settings", ServerSettings(recommend_seconds=10))
-    monkeypatch.setattr(backend, "recommendation_seconds", lambda _: seconds)
-    monkeypatch.setattr(backend, "_submit", lambda task, turn: submitted.append(task))
-    backend._recommend(service.run(run_id), service.result(run_id))
-    assert [type(task) for task in submitted] == ([follows] if follows else [])
-    if follows is DeliverTask:  # found again by the recommendation, if that is asked for later
-        assert submitted[0].outcome(backend.store.folder(run_id)) is not None
+def test_a_run_whose_files_fail_is_done_and_says_why(few_digits, tmp_path, monkeypatch) -> None:
+    def fails(*_: object) -> None:
+        raise InvalidSpec("The runtime is gone.")
+
+    monkeypatch.setattr(RecommendationTask, "carry_out", fails)
+    backend = Backend(tmp_path, workers=0, settings=ServerSettings(recommend_seconds=10_000))
+    service = Service(backend)
+    spec = SensitivitySpec(compression=SparsityConfig(), levels=(0.5,), layers=("fc",), num_samples=16)
+    run_id = service.start(RunSpec(sensitivity=spec, goal="targets"))
+    assert backend.runner.run_next()
+    record = service.run(run_id)
+    assert record.state is RunState.DONE
+    assert record.error == "All layers are measured. The files could not be made: The runtime is gone."
+    backend.close()
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.bounds import TestSequence, images_needed, upper_bound_of_net_share, upper_bound_of_share
-from senseapp.records.candidate import Candidate, own_bounds, recommended
+from senseapp.prove.decision import decision
+from senseapp.records.candidate import Candidate, own_bounds
 from senseapp.records.promise import (
     Promise,
     check_promisable,
@@ -38,7 +39,7 @@ def test_a_file_carries_the_bound_of_its_own_loss() -> None:
     labelled = a_judged_candidate(3, 500, better=1, metric="top1")
     assert labelled.bound == upper_bound_of_net_share(3, 1, 500)
     assert labelled.bound_text == (
-        "Drop in top-1 accuracy: at most 1.4 points, with 95 % certainty; 0.4 points on 500 images."
+        "Loss of right answers: at most 1.4 points, with 95 % certainty; 0.4 points on 500 images."
     )
 
 
@@ -67,9 +68,9 @@ def test_the_test_decides_and_not_what_was_measured() -> None:
     most = next(k for k in range(500) if upper_bound_of_share(k + 1, 500, 1 - 0.0425) > 0.05)
     good, bad = a_judged_candidate(most), a_judged_candidate(most + 1)
     assert bad.within(0.05)
-    assert recommended([good], goal="smaller", allowed_drop=0.05, promise=FIVE) == good
-    assert recommended([bad], goal="smaller", allowed_drop=0.05, promise=FIVE) is None
-    assert recommended([bad], goal="smaller", allowed_drop=0.05) == bad
+    assert decision([good], "smaller", 0.05, FIVE).choice == good
+    assert decision([bad], "smaller", 0.05, FIVE).choice is None
+    assert decision([bad], "smaller", 0.05).choice == bad
 
 
 def test_files_are_tested_in_turn_and_what_fails_costs_the_next_ones() -> None:
@@ -121,11 +122,11 @@ def test_where_none_passes_a_sentence_says_what_can_be_promised_and_what_it_take
     assert shortfall([a_judged_candidate(0)], promise) == ""
     assert shortfall([a_judged_candidate(2), a_judged_candidate(9, size=3_000_000)], promise) == (
         "No file is shown to lose at most 1 point, with 95 % certainty. What can be promised with these 500 held-out "
-        "images is at most 1.3 points: ONNX in int8. If it goes on losing 0.4 points, it takes about 1,077 held-out "
+        "images is at most 1.3 %: ONNX in int8. If it goes on losing 0.4 %, it takes about 1,077 held-out "
         "images."
     )
     assert shortfall([a_judged_candidate(9)], promise).endswith(
-        "It lost 1.8 points on them: more images would not help, a milder file would."
+        "It lost 1.8 % on them: more images would not help, a milder file would."
     )
     few = a_judged_candidate(0, 100)
     assert f"It takes {images_needed(0.01, 1 - 0.0425)} held-out images without a loss." in shortfall([few], promise)

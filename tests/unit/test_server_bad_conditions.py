@@ -171,6 +171,7 @@ def test_a_job_that_asks_for_too_much_memory_ends_with_a_sentence_and_the_next_o
     assert len(bytearray(400_000_000)) > 0  # the limit is gone with the job
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_two_workers_measure_two_runs_at_once_with_the_numbers_of_one(tmp_path):
     settings = SensitivitySpec(levels=(0.5, 0.9), num_samples=16, layers=("layer[23]*", "fc"))

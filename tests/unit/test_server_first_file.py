@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from senseapp.records.candidate import Delivery
+from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.server import execution
 from senseapp.server.backend import Backend
-from senseapp.server.delivery_tasks import RecommendationTask
+from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.execution import Measurement
+from senseapp.server.job_progress import JobCancelled
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.deployments import a_candidate
-from tests.fake_session import SPEC, TOTAL, FakeEngine, FakeSession, a_measurement, fake_calibration
+from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
 
 LONG = 1e9
 
@@ -76,28 +79,12 @@ def carry_out(folder: RunFolder, events: Events, *, seconds: float = LONG) -> Ru
 def test_it_comes_between_the_estimates_and_the_layers(made, tmp_path) -> None:
     events, folder = Events(), RunFolder(tmp_path / "run")
     result = carry_out(folder, events)
-    after = events.found.index("Making a first file · Writing")
+    after = events.found.index("Preparing the 8-bit file · Writing")
     assert events.found[:after].count("estimate") == TOTAL
-    assert events.found[after + 1 :] == [f"opened with {TOTAL} estimates", *["layer"] * TOTAL]
-    assert events.left == [(0, TOTAL, each) for each in (8.0, 0.0, 8.0)]  # not known meanwhile, then counted anew
+    assert events.found[after + 1 :] == ["layer"] * TOTAL
+    assert events.left == [(0, TOTAL, 8.0)]
     assert len(folder.candidates()) == 1
     assert len(result.measurements) == TOTAL
-
-
-def test_it_comes_right_after_the_estimates_of_the_first_images(made, tmp_path, monkeypatch) -> None:
-    def estimates(session: FakeSession, preview):
-        first = [a_measurement(*each, delta=0.04, estimated=True) for each in session._plan()]
-        preview(first)
-        yield from (replace(each, changes=a_measurement(delta=0.05).changes) for each in first)
-
-    monkeypatch.setattr(FakeSession, "estimates", estimates)
-    events, folder = Events(), RunFolder(tmp_path / "run")
-    result = carry_out(folder, events)
-    after = events.found.index("Making a first file · Writing")
-    assert events.found[:after].count("estimate") == TOTAL
-    opened, phase = f"opened with {TOTAL} estimates", "Estimating all layers at once"
-    assert events.found[after + 1 :] == [opened, phase, *["estimate"] * TOTAL, *["layer"] * TOTAL]
-    assert result.estimates[0].changes[0].delta == 0.05  # the later ones stay
 
 
 def test_its_time_is_not_the_runs(made, tmp_path, monkeypatch) -> None:
@@ -113,7 +100,7 @@ def test_it_is_not_made_where_it_takes_long_or_none_is_wanted(made, tmp_path, se
     events, folder = Events(), RunFolder(tmp_path / "run")
     carry_out(folder, events, seconds=seconds)
     assert folder.candidates() == ()
-    assert not any("first file" in each for each in events.found)
+    assert not any("8-bit file" in each for each in events.found)
 
 
 @pytest.mark.parametrize("failure", ["memory", "other"])
@@ -127,7 +114,7 @@ def test_one_that_fails_leaves_the_run_complete(made, tmp_path, failure) -> None
 def test_a_cancel_ends_the_run_and_a_resumed_one_makes_the_file(made, tmp_path) -> None:
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(Stop):
-        carry_out(folder, Events(stops_at="Making a first file · Writing"))
+        carry_out(folder, Events(stops_at="Preparing the 8-bit file · Writing"))
     assert not folder.finished
     carry_out(folder, Events())
     assert len(folder.candidates()) == 1
@@ -149,7 +136,7 @@ def test_a_run_that_goes_on_does_not_make_it_again(made, tmp_path) -> None:
     engine.before_yield = lambda number: None
     again = Events()
     task.carry_out(replace(context, observer=again))
-    assert not any("first file" in each for each in again.found)
+    assert not any("8-bit file" in each for each in again.found)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +145,7 @@ def test_a_run_that_goes_on_does_not_make_it_again(made, tmp_path) -> None:
         ("smaller", "exact", 120, 1200),
         ("faster", "exact", 120, 1200),
         ("targets", "exact", 120, 0),  # a schedule is wanted, and no file
+        ("look", "exact", 120, 0),
         ("smaller", "quick", 120, 0),
         ("smaller", "exact", 0, 0),
     ],
@@ -169,4 +157,54 @@ def test_who_gets_one(tmp_path, goal, mode, seconds, expected) -> None:
     spec = replace(SPEC, goal=goal, sensitivity=replace(SPEC.sensitivity, mode=mode))
     record = backend.store.record(Service(backend).start(spec))
     assert backend._measurement(record).first_file_seconds == expected
+    backend.close()
+
+
+@pytest.mark.parametrize(("key", "is_taken"), [("same", True), ("other", False)])
+def test_a_file_of_the_same_weights_and_images_is_taken_from_another_run(tmp_path, monkeypatch, key, is_taken) -> None:
+    task, made = original_in_int8("run", 0.01), RunFolder(tmp_path / "earlier")
+    made.make()
+    candidate = a_candidate("int8", size=3, share=0.5, lost=0.0)
+    made.save(task.key, Delivery(candidates=(candidate,), content_key="same"))
+    (made.path / candidate.file).write_bytes(b"abc")
+    folder = RunFolder(tmp_path / "run")
+    folder.make()
+    gone = RunFolder(tmp_path / "deleted").path
+    context = TaskContext(folder=folder, observer=Events(), alike=(gone, made.path))
+    evaluator = SimpleNamespace(original_key=lambda runtime: key, runtime=lambda name: None)
+
+    def make(*_: object) -> None:
+        raise Stop
+
+    monkeypatch.setattr("senseapp.prove.deploy.original_source", make)
+    if not is_taken:
+        with pytest.raises(Stop):
+            task.make(evaluator, context)
+        return
+    assert task.make(evaluator, context).candidates == (candidate,)
+    assert (folder.path / candidate.file).read_bytes() == b"abc"
+
+
+def test_what_follows_a_run_is_part_of_it_and_goes_on_after_a_cancel(tmp_path, monkeypatch) -> None:
+    engine, ends = FakeEngine(), [JobCancelled(), None]
+    backend = Backend(tmp_path, open_session=engine, workers=0, calibrate=fake_calibration)
+    monkeypatch.setattr(backend.planner, "follows", lambda *_: "schedule")
+    states = []
+
+    def follow(task: RecommendationTask, _context: TaskContext) -> None:
+        states.append(service.snapshot(task.run_id).state)
+        if (error := ends.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(RecommendationTask, "carry_out", follow)
+    service = Service(backend)
+    run_id = service.start(SPEC)
+    assert backend.runner.run_next()
+    assert service.run(run_id).state is RunState.CANCELLED
+    assert len(service.result(run_id).measurements) == TOTAL
+    service.resume(run_id)
+    assert backend.runner.run_next()
+    assert (service.run(run_id).state, service.snapshot(run_id).fraction) == (RunState.DONE, 1.0)
+    assert states == [RunState.RUNNING] * 2  # a run is not finished while its files are made
+    assert len(engine.opened) == 1  # nothing is measured again
     backend.close()

@@ -50,8 +50,7 @@ def test_what_few_images_cannot_show_is_the_answer_where_nothing_is_seen():
 
     few = replace(a_result([unclear("stem", "top1", "kl"), unclear("head", "top1", "kl")]), num_samples=20)
     assert headline(few) == (
-        "20 images cannot show losses under about 16 points at 50 % (2 layers measured): add images, or use KL "
-        "divergence."
+        "20 images cannot show losses under about 16 points at 50 % (2 layers measured): add images, or look at harm."
     )
     without = replace(a_result([unclear("stem", "top1")]), num_samples=20)
     assert headline(without).endswith("(1 layer measured): add images.")
@@ -107,9 +106,9 @@ def test_groups_and_their_layers_are_counted_apart():
     ("metric", "expected"),
     [
         ("top5", "stem loses 6.4 points at 50 %"),
-        ("agreement", "stem loses 6.4 points of agreement at 50 %"),
+        ("agreement", "stem changes 6.4 % of the answers at 50 %"),
         ("loss", "stem, 0.064 nats of loss at 50 %"),
-        ("kl", "stem, 0.064 nats of KL divergence at 50 %"),
+        ("kl", "stem, harm 0.064 at 50 %"),
         ("sqnr", "stem, 0.064 noise per signal at 50 %"),
     ],
 )
@@ -144,7 +143,7 @@ def test_a_quick_run_speaks_of_the_metric_it_has():
     change = a_change(0.2, metric="kl")
     result = a_result(estimates=(a_measurement("head", changes=(change,), estimated=True),))
     assert result.metric == "top1"
-    assert headline(result).startswith("Most fragile by estimate: head, 0.200 nats of KL divergence at 50 %.")
+    assert headline(result).startswith("Most fragile by estimate: head, harm 0.200 at 50 %.")
 
 
 def test_a_run_without_figures():

@@ -5,17 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.backend import Backend
 from senseapp.server.leaderboard import ALLOWED_DROP, leaderboard_csv, leaderboard_row, ranked
-from senseapp.server.service import Service
 from senseapp.solve.trade_off import trade_off
-from tests.fake_session import LAYERS, FakeEngine, a_change, a_measurement, a_result, fake_calibration
+from tests.fake_session import LAYERS, a_change, a_measurement, a_result
 
 
 def result_with(drop: float, *, metric: str = "top1"):  # type: ignore[no-untyped-def]
@@ -96,21 +92,3 @@ def test_the_table_has_one_line_for_each_run_and_says_what_is_predicted() -> Non
     assert (one["run"], one["levels"], one["source"], one["drop_metric"]) == ("one", "0.5 0.9", "predicted", "top1")
     assert float(one["bytes_removable"]) == pytest.approx(rows[0].bytes_removable, abs=1e-4)
     assert (two["bytes_removable"], two["source"]) == ("", "")
-
-
-def test_the_service_shows_finished_runs_of_this_person_and_works_each_out_once(tmp_path: Path) -> None:
-    backend = Backend(tmp_path, open_session=FakeEngine(), workers=0, data_roots=(), calibrate=fake_calibration)
-    service, other = Service(backend, "a"), Service(backend, "b")
-    done = service.start(RunSpec())
-    other.start(RunSpec())
-    while backend.runner.run_next():
-        pass
-    service.start(RunSpec())  # waits
-    (row,) = service.leaderboard()
-    assert row.run == done
-    assert service.leaderboard()[0] is row
-    (backend.store.folder(done).path / "result.json").write_text("{}")
-    assert service.leaderboard()[0] is row
-    backend.store.set_state(done, RunState.DONE)  # changed since, so it is looked at again
-    assert service.leaderboard() == ()
-    backend.close()

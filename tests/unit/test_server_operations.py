@@ -45,7 +45,7 @@ def test_a_failed_run_keeps_its_log_for_its_owner(tmp_path: Path, error: Excepti
     made.runner.run_next()
     assert service.run(run_id).state is RunState.FAILED
     entries = service.run_log(run_id)
-    assert [entry.message for entry in entries][:2] == ["Run of demo begins", "Loading the model and the images"]
+    assert [entry.message for entry in entries][:2] == ["Run of demo begins", "Reading the model and the images"]
     assert str(error) in entries[-1].trace
     assert "Traceback" in entries[-1].trace
     assert [entry.time for entry in entries] == sorted(entry.time for entry in entries)

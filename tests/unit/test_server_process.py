@@ -538,6 +538,7 @@ def test_a_closed_pool_keeps_nothing(started: Callable[..., JobProcess]) -> None
     assert pool.pids() == ()
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told what to do with freed memory")
 def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes(

@@ -269,7 +269,7 @@ def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
     from senseapp.server import backend as module
     from tests.fake_session import a_profile
 
-    monkeypatch.setattr(module.ModelCards, "card", lambda cards, model, requester: a_profile())
+    monkeypatch.setattr(module.ModelCards, "card", lambda cards, model, requester=None: a_profile())
     spec = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5), num_samples=100))
     before = service.inputs.estimate_time(spec)
     assert before > 0

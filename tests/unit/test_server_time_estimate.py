@@ -2,63 +2,107 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.records.spec import SensitivitySpec
-from senseapp.server.time_estimate import MachineSpeed, RuntimePredictor, RunWork, time_convolutions, work_of
+from senseapp.core.steps import StepTitle
+from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.server.run_plan import RunPlanner
+from senseapp.server.time_estimate import (
+    MachineSpeed,
+    RuntimePredictor,
+    RunWork,
+    run_works,
+    slowdown,
+    time_convolutions,
+)
 from tests.fake_session import LAYERS, a_profile, fake_calibration
 
-WORK = RunWork(macs=2e9, calls=1e5, measurements=50)
-SECONDS = 2 / 0.4 + 8 * 1 + 50 * 0.01 + 0.5
+WORK = {StepTitle.LAYERS: RunWork(macs=2e9, calls=1e5, measurements=50)}
+SECONDS = 2 / 0.25 + 5 * 1 + 50 * 0.01
 
 
 def book_at(path, calibrate=fake_calibration):
     return RuntimePredictor(path, calibrate=calibrate)
 
 
+def predicted(book, kind, **load):
+    return sum(step.seconds for step in book.steps([WORK], kind=kind, **load))
+
+
+def learn(book, kind, seconds):
+    book.learn(book.steps([WORK], kind=kind), {StepTitle.LAYERS: seconds}, kind=kind)
+
+
 def test_work_is_the_sum_over_suffixes():
-    settings = SensitivitySpec(levels=(0.25, 0.5))
-    work = work_of(a_profile(), settings, num_images=64)
-    total, suffixes = 10_000, 10_000 + 9_000 + 7_000 + 4_000
-    passes = 1 + 1 + 2 + 2  # baseline; quick scan: forward, backward, one per level
-    assert work.macs == 64 * (passes * total + 2 * suffixes)
-    assert work.measurements == 8
-    assert work.calls == 4 * 2 * (passes * 4 + 2 * (4 + 3 + 2 + 1))
+    work = run_works(a_profile(), SensitivitySpec(levels=(0.25, 0.5)), num_images=64)
+    suffixes = 10_000 + 9_000 + 7_000 + 4_000
+    assert work[StepTitle.LAYERS] == RunWork(macs=64 * 2 * suffixes, calls=4 * 2 * 2 * (4 + 3 + 2 + 1), measurements=8)
+    assert work[StepTitle.ESTIMATE].macs == 64 * (5 + 2 * 2) * 10_000
 
 
 def test_work_grows_linearly_with_images_and_levels():
     def macs(levels, images):
-        return work_of(a_profile(), SensitivitySpec(levels=levels), num_images=images).macs
+        return run_works(a_profile(), SensitivitySpec(levels=levels), num_images=images)[StepTitle.LAYERS].macs
 
     assert macs((0.5,), 200) == 2 * macs((0.5,), 100)
     assert macs((0.25, 0.5, 0.75), 100) - macs((0.25, 0.5), 100) == macs((0.25, 0.5), 100) - macs((0.5,), 100)
 
 
 def test_selected_layers_and_quick_mode_cost_less():
+    def macs(settings, **selected):
+        return sum(work.macs for work in run_works(a_profile(), settings, num_images=10, **selected).values())
+
     exact = SensitivitySpec(levels=(0.5,))
-    everything = work_of(a_profile(), exact, num_images=10)
-    late, early = (work_of(a_profile(), exact, num_images=10, selected={name}) for name in (LAYERS[-1], LAYERS[0]))
-    quick = work_of(a_profile(), SensitivitySpec(levels=(0.5,), mode="quick"), num_images=10)
-    assert quick.macs < late.macs < early.macs < everything.macs
+    late, early = (macs(exact, selected={name}) for name in (LAYERS[-1], LAYERS[0]))
+    assert macs(SensitivitySpec(levels=(0.5,), mode="quick")) < late < early < macs(exact)
+
+
+@pytest.mark.parametrize(
+    ("limit", "goal", "expected"),
+    [
+        (0, "smaller", "nothing"),
+        (1e9, "smaller", "schedule"),
+        (1e9, "targets", "schedule"),
+        (1e9, "look", "nothing"),
+        (1, "smaller", "file"),
+        (1, "targets", "nothing"),
+        (1e-6, "smaller", "nothing"),
+    ],
+)
+def test_what_follows_a_run_is_part_of_its_plan(tmp_path, limit, goal, expected):
+    planner, spec = RunPlanner(book_at(tmp_path / "speed.json"), limit), RunSpec(goal=goal)
+    assert planner.follows(spec, a_profile(), 100) == expected
+    titles = [step.title for step in planner.steps(spec, a_profile(), 100, load=1.0)]
+    assert titles[:2] == [StepTitle.READ, StepTitle.ESTIMATE]
+    assert (StepTitle.SCHEDULES in titles) == (expected == "schedule")
+    has_first_file = expected != "nothing" and goal == "smaller"
+    assert (StepTitle.WEIGHTS in titles) == has_first_file
+    if has_first_file:  # which comes after all bars, and before the layers
+        assert titles.index(StepTitle.ESTIMATE) < titles.index(StepTitle.WEIGHTS) < titles.index(StepTitle.LAYERS)
+
+
+def test_load_makes_every_step_longer(tmp_path):
+    book = book_at(tmp_path / "speed.json")
+    assert predicted(book, "a", load=4.0) == pytest.approx(4 * SECONDS)
 
 
 def test_a_prediction_adds_arithmetic_and_calls(tmp_path):
-    assert book_at(tmp_path / "speed.json").predict(WORK, kind="a") == pytest.approx(SECONDS)
+    assert predicted(book_at(tmp_path / "speed.json"), "a") == pytest.approx(SECONDS)
 
 
 def test_predictions_follow_finished_runs_and_survive_a_restart(tmp_path):
     book = book_at(tmp_path / "speed.json")
-    book.learn(WORK, kind="a", seconds=12)
-    assert book.predict(WORK, kind="a") == pytest.approx(12)
-    assert book.predict(WORK, kind="never seen") == pytest.approx(12)
-    book.learn(WORK, kind="b", seconds=3)
-    assert book.predict(WORK, kind="a") == pytest.approx(12)
-    assert book.predict(WORK, kind="b") == pytest.approx(3)
-    book.learn(WORK, kind="a", seconds=3)
-    assert book.predict(WORK, kind="a") == pytest.approx(6)  # halfway on a log scale
+    learn(book, "a", 12)
+    assert predicted(book, "a") == pytest.approx(12)
+    assert predicted(book, "never seen") == pytest.approx(12)
+    learn(book, "b", 3)
+    assert predicted(book, "a") == pytest.approx(12)
+    assert predicted(book, "b") == pytest.approx(3)
+    learn(book, "a", 3)
+    assert predicted(book, "a") == pytest.approx(6)  # halfway on a log scale
 
     def never():
         pytest.fail("timed the machine again")
 
-    assert book_at(tmp_path / "speed.json", never).predict(WORK, kind="a") == pytest.approx(6)
+    assert predicted(book_at(tmp_path / "speed.json", never), "a") == pytest.approx(6)
 
 
 @pytest.mark.parametrize(
@@ -67,25 +111,25 @@ def test_predictions_follow_finished_runs_and_survive_a_restart(tmp_path):
 def test_a_damaged_file_is_made_anew(tmp_path, content):
     path = tmp_path / "speed.json"
     path.write_text(content)
-    assert book_at(path).predict(WORK, kind="a") == pytest.approx(SECONDS)
+    assert predicted(book_at(path), "a") == pytest.approx(SECONDS)
     assert "macs_per_second" in path.read_text()
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_impossible_times_teach_nothing(tmp_path, seconds):
     book = book_at(tmp_path / "speed.json")
-    book.learn(WORK, kind="a", seconds=seconds)
-    assert book.predict(WORK, kind="a") == pytest.approx(SECONDS)
+    learn(book, "a", seconds)
+    assert predicted(book, "a") == pytest.approx(SECONDS)
 
 
 def test_one_freak_run_cannot_spoil_predictions(tmp_path):
     book = book_at(tmp_path / "speed.json")
-    book.learn(WORK, kind="a", seconds=3e9)
-    assert book.predict(WORK, kind="a") <= SECONDS * 50
+    learn(book, "a", 3e9)
+    assert predicted(book, "a") == pytest.approx(SECONDS * 50)
 
 
 def test_a_home_that_cannot_be_written_still_predicts(tmp_path):
-    assert book_at(tmp_path / "missing" / "speed.json").predict(WORK, kind="a") == pytest.approx(SECONDS)
+    assert predicted(book_at(tmp_path / "missing" / "speed.json"), "a") == pytest.approx(SECONDS)
 
 
 def test_this_machine_can_be_timed():
@@ -93,3 +137,7 @@ def test_this_machine_can_be_timed():
     assert isinstance(speed, MachineSpeed)
     assert 1e7 < speed.macs_per_second < 1e15
     assert 1e-8 < speed.seconds_per_call < 0.1
+
+
+def test_this_machine_is_at_most_as_quick_as_when_it_is_quiet():
+    assert slowdown() >= 1

@@ -112,6 +112,7 @@ def test_a_schedule_that_does_not_fit_fails_with_its_sentence(finished):
     assert service.run(run_id).state is RunState.DONE
 
 
+@pytest.mark.wide
 def test_the_file_that_runs_is_kept_as_large_as_it_says(finished):
     backend, service, run_id = finished
     task = DeliverTask(run_id=run_id, schedule=a_schedule(service, run_id), settings=DeploySettings(kind="float"))

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from senseapp.core.errors import InvalidDataset, QueueFull
+from senseapp.core.steps import StepTitle
 from senseapp.records.jobs import RunState
 from senseapp.server import worker
-from senseapp.server.job_progress import JobCancelled, JobControl
+from senseapp.server.job_progress import JobCancelled, JobControl, Step, Unfinished
 from senseapp.server.worker import JobRunner
 
 ID = "a" * 32
@@ -90,11 +91,12 @@ def test_progress_elapsed_and_remaining_time():
 
     def work(run_id, control):
         clock.now += 5
-        control.plan(total=10, done=2)
+        control.plan([Step(title=StepTitle.READ, seconds=5), Step(title=StepTitle.LAYERS, seconds=24)])
+        control.measurements(total=10, done=2)
         seen.append(runner.snapshot(run_id))
         for _ in range(4):
             clock.now += 3
-            control.step("Measured stem")
+            control.measured("stem")
         clock.now += 1
         seen.append(runner.snapshot(run_id))
 
@@ -104,39 +106,33 @@ def test_progress_elapsed_and_remaining_time():
     assert runner.snapshot(ID).elapsed_seconds == 0
     runner.run_next()
     first, later = seen
-    assert (first.done, first.total, first.elapsed_seconds, first.remaining_seconds) == (2, 10, 5, None)
-    assert (later.done, later.phase, later.elapsed_seconds) == (6, "Measured stem", 18)
-    assert later.remaining_seconds == pytest.approx(4 * 3 - 1)
-    assert later.fraction == 0.6
+    assert (first.done, first.total, first.elapsed_seconds) == (2, 10, 5)
+    assert (later.done, later.phase, later.elapsed_seconds) == (6, "Measuring each layer: 6 of 10", 18)
+    assert later.detail == "stem"
+    assert later.remaining_seconds == pytest.approx(4 * 3 - 1, rel=0.4)  # the first of four was over when it began
+    assert first.fraction < later.fraction < 1
     clock.now += 1000
     assert runner.snapshot(ID).elapsed_seconds == 18
     assert runner.snapshot(ID).remaining_seconds is None
+    assert runner.snapshot(ID).fraction == 1
 
 
-def test_a_prediction_is_shown_until_the_measured_pace_takes_over():
-    clock, remaining = Clock(), []
-
+def test_work_that_lacks_its_files_is_done_and_says_why():
     def work(run_id, control):
-        control.plan(total=100, predicted_seconds=200)
-        remaining.append(runner.snapshot(run_id).remaining_seconds)
-        for _ in range(90):
-            clock.now += 1
-            control.step()
-        remaining.append(runner.snapshot(run_id).remaining_seconds)
+        raise Unfinished("The files could not be made.")
 
-    runner = inline(work, clock=clock)
+    runner = inline(work)
     runner.submit(ID)
     runner.run_next()
-    assert remaining[0] == pytest.approx(200)
-    assert 10 <= remaining[1] < 12
+    assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.DONE, "The files could not be made.")
 
 
 def test_cancel_reaches_the_next_report_and_keeps_what_was_done():
     def work(run_id, control):
-        control.plan(total=3)
-        control.step()
+        control.measurements(total=3)
+        control.measured("stem")
         assert runner.cancel(run_id)
-        control.step()
+        control.measured("head")
         pytest.fail("the work went on after a cancel")
 
     runner = inline(work)
@@ -300,16 +296,16 @@ def test_not_even_an_exit_inside_the_work_ends_the_worker(error):
 
 def test_snapshots_are_never_half_written_while_a_job_runs():
     def work(run_id, control):
-        control.plan(total=2000)
-        for number in range(2000):
-            control.step(str(number + 1))
+        control.measurements(total=2000)
+        for _ in range(2000):
+            control.measured("stem")
 
     runner = JobRunner(work)
     runner.submit(ID)
     while not (snapshot := runner.snapshot(ID)).state.finished:
         assert snapshot.total in (0, 2000)
         if snapshot.done:
-            assert snapshot.phase == str(snapshot.done)
+            assert snapshot.phase == f"Measuring each layer: {snapshot.done} of 2000"
     assert snapshot.done == 2000
     runner.close()
 

@@ -58,6 +58,7 @@ def test_a_short_day_leaves_nothing_behind(server: Served) -> None:
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.wide
 def test_hostile_uploads_leave_nothing_and_sound_ones_every_byte(server: Served) -> None:
     kinds = (*SOUND, "broken off", "unasked", "without token")
     report = run_async(uploads(server, 12, kinds=kinds))
@@ -101,6 +102,7 @@ def test_nothing_that_another_person_forges_goes_through(tmp_path: Path) -> None
     assert report.forged > 10
 
 
+@pytest.mark.wide
 def test_command_lines_end_in_one_line() -> None:
     assert fuzz(150, seed=1) == []
 

@@ -16,7 +16,8 @@ from senseapp.metrics.detection.rows import BOX, KIND, RowKind, class_scores
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.preparation import UsualPreparation
 from senseapp.tasks.detection import DETECTION
-from senseapp.tasks.detection.heads import DetectorRows, decode, head_readers, read_heads, recognise
+from senseapp.tasks.detection.heads import head_readers, read_heads
+from senseapp.tasks.detection.heads.layout import HeadLayout
 from senseapp.tasks.reading import UsualInput
 
 SIDE, CLASSES = 64, 3
@@ -35,17 +36,15 @@ def centre(box: tuple[float, ...] = WANTED) -> Tensor:
     return torch.tensor([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top])
 
 
-def best(heads: DetectorRows) -> tuple[float, int, list[float]]:
-    """Return score, class and box of the best detection of the first image."""
-    score, label, *box = detections_of(candidates_of(heads.rows, heads.class_boxes)[0])[0].tolist()
-    return score, int(label), box
+def assert_found(raw: object, score: float = 0.9, label: int = LABEL) -> None:
+    """Require that the best detection of the first image is the wanted one."""
+    found = detections_of(candidates_of(*read_heads(raw))[0])[0].tolist()
+    assert found == pytest.approx([score, label, *WANTED], abs=1e-3)
 
 
-def assert_found(heads: DetectorRows, score: float = 0.9, label: int = LABEL) -> None:
-    found = best(heads)
-    assert found[0] == pytest.approx(score, abs=1e-4)
-    assert found[1] == label
-    assert found[2] == pytest.approx(WANTED, abs=1e-3)
+def read(raw: object, size: tuple[int, int] = (SIDE, SIDE)) -> tuple[HeadLayout, dict[str, Tensor]]:
+    layout = head_readers(raw, size)[0]
+    return layout, layout(raw)
 
 
 def random_pixels(count: int, images: int = 2) -> Tensor:
@@ -60,19 +59,19 @@ def rare(*shape: int) -> Tensor:
 def test_four_and_classes_along_the_last_axis_as_yolov8_exports_them() -> None:
     values = torch.cat([random_pixels(CELLS), rare(2, CELLS, CLASSES)], dim=2)
     values[0, PLACE] = torch.cat([centre(), torch.tensor([0.001, 0.9, 0.001])])
-    heads = read_heads(values.transpose(1, 2).contiguous())
+    layout, heads = read(values.transpose(1, 2).contiguous())
     assert_found(heads)
-    assert heads.layout == "84 boxes (centre, width and height in pixels) with 3 classes"
-    assert heads.rows.shape == (2, CELLS, 6 + CLASSES)
-    assert (heads.rows[..., KIND] == RowKind.SIGMOID).all()
+    assert layout.words == "84 boxes (centre, width and height in pixels) with 3 classes"
+    assert heads["rows"].shape == (2, CELLS, 6 + CLASSES)
+    assert (heads["rows"][..., KIND] == RowKind.SIGMOID).all()
 
 
 def test_five_and_classes_as_yolov5_exports_them() -> None:
     values = torch.cat([random_pixels(3 * CELLS), rare(2, 3 * CELLS, 1), rare(2, 3 * CELLS, CLASSES)], dim=2)
     values[0, 7] = torch.cat([centre(), torch.tensor([0.9, 0.001, 1.0, 0.001])])
-    heads = read_heads(values)
+    layout, heads = read(values)
     assert_found(heads)
-    assert heads.layout == "252 boxes (centre, width and height in pixels) with 3 classes and an object's score"
+    assert layout.words == "252 boxes (centre, width and height in pixels) with 3 classes and an object's score"
 
 
 def test_shifts_in_cells_as_yolox() -> None:
@@ -80,9 +79,9 @@ def test_shifts_in_cells_as_yolox() -> None:
     x, y, width, height = centre().tolist()
     shift = [x / 8 - 3, y / 8 - 3, math.log(width / 8), math.log(height / 8)]
     values[0, PLACE] = torch.tensor([*shift, 0.9, 0.001, 1.0, 0.001])
-    heads = read_heads(values)
+    layout, heads = read(values)
     assert_found(heads)
-    assert "as of YOLOX" in heads.layout
+    assert "as of YOLOX" in layout.words
 
 
 def distances(bins: int) -> Tensor:
@@ -100,17 +99,17 @@ def test_distributions_of_distances_as_yolov8() -> None:
     logits[0, PLACE, LABEL] = sure(0.9)
     values = torch.cat([torch.randn(2, CELLS, 64), logits], dim=2)
     values[0, PLACE, :64] = distances(16)
-    heads = read_heads(values.transpose(1, 2).contiguous())
+    layout, heads = read(values.transpose(1, 2).contiguous())
     assert_found(heads)
-    assert "DFL" in heads.layout
+    assert "DFL" in layout.words
     maps = [
         part.transpose(1, 2).reshape(2, -1, side, side)
         for part, side in zip(values.split((64, 16, 4), dim=1), (8, 4, 2), strict=True)
     ]
-    from_maps = read_heads(maps[::-1])  # in any order
+    layout, from_maps = read(maps[::-1])  # in any order
     assert_found(from_maps)
-    assert from_maps.layout == "maps of strides 8, 16, 32 with distances in 16 steps (DFL) and 3 classes, as of YOLOv8"
-    torch.testing.assert_close(from_maps.rows, heads.rows)
+    assert layout.words == "maps of strides 8, 16, 32 with distances in 16 steps (DFL) and 3 classes, as of YOLOv8"
+    torch.testing.assert_close(from_maps["rows"], heads["rows"])
 
 
 def test_distances_by_stride_as_picodet() -> None:
@@ -119,9 +118,9 @@ def test_distances_by_stride_as_picodet() -> None:
     sides = [torch.randn(2, count, 32) for count in counts]
     classes[0][0, PLACE, LABEL] = 0.9
     sides[0][0, PLACE] = distances(8)
-    heads = read_heads([*classes, *sides])
+    layout, heads = read([*classes, *sides])
     assert_found(heads)
-    assert heads.layout.startswith("maps of strides 8, 16, 32, 64 with distances in steps and 3 classes")
+    assert layout.words.startswith("maps of strides 8, 16, 32, 64 with distances in steps and 3 classes")
 
 
 def test_anchored_maps_as_yolov5() -> None:
@@ -133,11 +132,11 @@ def test_anchored_maps_as_yolov5() -> None:
     shares = torch.tensor([*place, (width / 16) ** 0.5 / 2, (height / 30) ** 0.5 / 2])
     maps[0][0, 1, 3, 3, :4] = shares.logit()
     maps[0][0, 1, 3, 3, 4:] = torch.tensor([sure(0.9), -7.0, 20.0, -7.0])
-    heads = read_heads(maps)
+    layout, heads = read(maps)
     assert_found(heads)
-    assert heads.layout.startswith("maps of strides 8, 16, 32 with three anchors")
+    assert layout.words.startswith("maps of strides 8, 16, 32 with three anchors")
     flat = [each.permute(0, 1, 4, 2, 3).reshape(2, -1, *each.shape[2:4]) for each in maps]
-    torch.testing.assert_close(read_heads(flat).rows, heads.rows)
+    torch.testing.assert_close(read(flat)[1]["rows"], heads["rows"])
 
 
 def test_a_softmax_with_corners_as_ssd() -> None:
@@ -145,13 +144,11 @@ def test_a_softmax_with_corners_as_ssd() -> None:
     boxes = torch.tensor([0.1, 0.1, 0.4, 0.5]).expand(2, 50, 4).clone()
     shares[0, 9] = torch.tensor([0.05, 0.9, 0.03, 0.02])
     boxes[0, 9] = torch.tensor(WANTED) / SIDE
-    (layout,) = recognise([boxes, shares], (SIDE, SIDE))
+    (layout,) = head_readers([boxes, shares], (SIDE, SIDE))
     assert (
         layout.words == "50 boxes (corners in shares of a side) with a softmax of 4 classes, the first the background"
     )
-    assert_found(DetectorRows(rows=decode([boxes, shares], layout), layout=""), label=1)
-    with pytest.raises(UnsupportedModel, match="size of the input is not known"):
-        read_heads([boxes, shares])
+    assert_found(layout([boxes, shares]), label=1)
 
 
 def test_a_softmax_whose_last_class_is_no_object_as_detr() -> None:
@@ -159,13 +156,13 @@ def test_a_softmax_whose_last_class_is_no_object_as_detr() -> None:
     boxes = torch.full((2, 20, 4), 0.5)
     logits[0, 4] = torch.tensor([-9.0, math.log(9.0), -9.0, 0.0])
     boxes[0, 4] = centre() / SIDE
-    (layout,) = recognise([logits, boxes], (SIDE, SIDE))
+    (layout,) = head_readers([logits, boxes], (SIDE, SIDE))
     assert (
         layout.words == "20 boxes (centre, width and height in shares of a side) with a softmax of 4 classes, the last "
         "the background"
     )
-    rows = decode([logits, boxes], layout)
-    assert_found(DetectorRows(rows=rows, layout=""))
+    rows = layout([logits, boxes])["rows"]
+    assert_found({"rows": rows})
     assert (class_scores(rows, RowKind.SOFTMAX_LAST)[..., -1] == 0).all()
 
 
@@ -176,18 +173,18 @@ def test_boxes_are_told_from_the_logits_of_four_classes(boxes_first: bool) -> No
     boxes = torch.cat([corner, corner + sides], dim=2)
     logits = torch.randn(2, 50, 4, generator=generator) + torch.tensor([5.0, 0.0, 0.0, 0.0])
     pair = [boxes, logits] if boxes_first else [logits, boxes]
-    (layout,) = recognise(pair, (SIDE, SIDE))
+    (layout,) = head_readers(pair, (SIDE, SIDE))
     assert layout.words == "50 boxes (corners in pixels) with a softmax of 4 classes, the first the background"
-    torch.testing.assert_close(decode(pair, layout)[..., :4], boxes)
+    torch.testing.assert_close(layout(pair)["rows"][..., :4], boxes)
 
 
 def test_centre_maps() -> None:
     heat, sizes, offsets = rare(2, CLASSES, 8, 8), torch.ones(2, 2, 8, 8), torch.full((2, 2, 8, 8), 0.5)
     heat[0, LABEL, 3, 3] = 0.9
     sizes[0, :, 3, 3] = torch.tensor([24.0, 40.0]) / 8
-    (layout,) = recognise([heat, offsets, sizes], (SIDE, SIDE))
+    (layout,) = head_readers([heat, offsets, sizes], (SIDE, SIDE))
     assert layout.words == "maps of centres for 3 classes, with sizes, as of CenterNet"
-    assert_found(DetectorRows(rows=decode([heat, offsets, sizes], layout), layout=""))
+    assert_found(layout([heat, offsets, sizes]))
 
 
 def centerface(height: int = 12, width: int = 8) -> list[Tensor]:
@@ -204,12 +201,12 @@ def test_centre_maps_of_logarithms_are_those_of_a_loop_over_cells(order: tuple[i
     """Against the loop that CenterFace's authors publish, without its clipping to the picture."""
     heat, sizes, offsets, _ = maps = centerface()
     given = [maps[place] for place in order]
-    (layout,) = recognise(given, (48, 32))
+    (layout,) = head_readers(given, (48, 32))
     assert layout.words == (
         "maps of centres for 1 class, with logarithms of heights and widths, as of CenterFace; further maps are not "
         "read"
     )
-    rows = decode(given, layout)
+    rows = layout(given)["rows"]
     for image, y, x in [(0, 0, 0), (0, 11, 7), (1, 3, 5)]:
         tall, wide = np.exp(sizes[image, :, y, x].numpy().astype(np.float64)) * 4
         middle_y, middle_x = 4 * (np.array([y, x]) + offsets[image, :, y, x].numpy().astype(np.float64) + 0.5)
@@ -223,22 +220,22 @@ def test_centre_maps_of_logarithms_are_those_of_a_loop_over_cells(order: tuple[i
 def test_sizes_that_no_picture_holds_as_logarithms_are_sizes() -> None:
     maps = centerface()
     maps[1] = maps[1] * 10  # cells
-    assert "with sizes, as of CenterNet" in recognise(maps, (48, 32))[0].words
+    assert "with sizes, as of CenterNet" in head_readers(maps, (48, 32))[0].words
 
 
 def test_maps_of_several_other_widths_are_refused() -> None:
     maps = centerface()
     for other in ([*maps[:3], maps[3][:, :7]], [maps[0], maps[1], maps[3]], [*maps[:3], maps[0] * 2 - 3]):
         with pytest.raises(UnsupportedModel, match="none that is known"):
-            recognise(other, (48, 32))
+            head_readers(other, (48, 32))
 
 
 def test_a_layout_is_kept_where_values_leave_their_range() -> None:
     values = torch.cat([random_pixels(CELLS), rare(2, CELLS, CLASSES)], dim=2).transpose(1, 2).contiguous()
-    (layout,) = recognise([values])
+    (layout,) = head_readers(values, (SIDE, SIDE))
     broken = values.clone()
     broken[:, 4:] = 1.7  # of a compressed network, whose sigmoid is not the last node
-    assert decode([broken], layout).isfinite().all()
+    assert layout([broken])["rows"].isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +244,6 @@ def test_a_layout_is_kept_where_values_leave_their_range() -> None:
         (torch.rand(2, 1000), r"none that is known for detectors: \(2, 1000\)"),
         ([], "nothing"),
         ([torch.rand(2, 3, 9, 9), torch.rand(2, 3, 5, 5)], r"\(2, 3, 9, 9\), \(2, 3, 5, 5\)"),
-        ([{"boxes": torch.rand(3, 4), "labels": torch.ones(3), "scores": torch.rand(3)}], "final boxes"),
         (
             torch.cat([torch.rand(1, 9, 4), torch.linspace(1, 0, 9)[None, :, None], torch.ones(1, 9, 1)], dim=2),
             "final boxes, 9 for each image",
@@ -256,7 +252,14 @@ def test_a_layout_is_kept_where_values_leave_their_range() -> None:
 )
 def test_what_is_unknown_is_refused_by_name(raw: object, said: str) -> None:
     with pytest.raises(UnsupportedModel, match=said):
+        head_readers(raw, (SIDE, SIDE))
+    with pytest.raises(UnsupportedModel, match="none that is known"):
         read_heads(raw)
+
+
+def test_final_boxes_of_torchvision_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="final boxes"):
+        read_heads([{"boxes": torch.rand(3, 4), "labels": torch.ones(3), "scores": torch.rand(3)}])
 
 
 def test_a_box_of_each_class_of_regions() -> None:
@@ -271,10 +274,10 @@ def test_a_box_of_each_class_of_regions() -> None:
         "proposal_boxes": boxes,
         "softmax_logits": logits,
     }
-    heads = read_heads(raw)
-    assert_found(heads, label=2)
-    assert heads.rows[0, :, KIND].tolist() == [RowKind.ANCHOR] * 5 + [RowKind.PROPOSAL] * 2
-    assert heads.rows[0, 6, BOX].tolist() == list(WANTED)
+    assert_found(raw, label=2)
+    rows, _ = read_heads(raw)
+    assert rows[0, :, KIND].tolist() == [RowKind.ANCHOR] * 5 + [RowKind.PROPOSAL] * 2
+    assert rows[0, 6, BOX].tolist() == list(WANTED)
 
 
 def test_a_reader_knows_the_size_of_images_that_are_no_square() -> None:
@@ -287,7 +290,7 @@ def test_a_reader_knows_the_size_of_images_that_are_no_square() -> None:
     classes[0][0, PLACE, LABEL] = 0.9
     sides[0][0, PLACE] = distances(8)
     assert "maps of strides 8, 16, 32, 64" in reader.words
-    assert_found(read_heads(reader([*classes, *sides])))
+    assert_found(reader([*classes, *sides]))
 
 
 def test_a_reader_decodes_what_is_rounded_as_it_decodes_the_original() -> None:
@@ -296,8 +299,8 @@ def test_a_reader_decodes_what_is_rounded_as_it_decodes_the_original() -> None:
     shares = torch.tensor([0.97, 0.01, 0.01, 0.01]).repeat(2, 50, 1)
     reader = DETECTION.readers([boxes, shares], (SIDE, SIDE))[0]
     rounded = [boxes, (shares * 20).round() / 20]  # 0.95, and 0 for the others
-    assert recognise(rounded, (SIDE, SIDE))[0].order != reader.layout.order
-    rows = read_heads(reader(rounded)).rows
+    assert head_readers(rounded, (SIDE, SIDE))[0].order != reader.order
+    rows, _ = read_heads(reader(rounded))
     assert set(rows[..., KIND].flatten().tolist()) == {RowKind.SOFTMAX}
     torch.testing.assert_close(rows[..., BOX], boxes)
 

@@ -15,9 +15,7 @@ from senseapp.solve.methods import make_schedule
 from senseapp.views.charts.axes import cut_labels, value_scale
 from senseapp.views.charts.histograms import (
     bin_frame,
-    cell_profile_chart,
     mark_frame,
-    profile_frame,
     quantization_bars,
 )
 from senseapp.views.charts.layers import schedule_bars, sensitivity_bars
@@ -89,7 +87,7 @@ def test_long_names_are_cut_so_that_no_two_look_alike() -> None:
     assert all(len(text) <= 26 and text.endswith(".conv1") for text in shown.values())
 
 
-@pytest.mark.parametrize(("title", "end"), [("Top-1 accuracy (%)", 100), ("Drop (points)", None), (None, None)])
+@pytest.mark.parametrize(("title", "end"), [("Right answers (%)", 100), ("Drop (points)", None), (None, None)])
 def test_axes_of_shares_end_at_100(title: str | None, end: float | None) -> None:
     assert value_scale(title, zero=False).to_dict().get("domainMax") == end
     ends = value_scale(title, domain=[-3, 104.5], nice=False).to_dict()["domain"]
@@ -157,8 +155,8 @@ def test_no_estimate_rules_the_axis_of_what_is_measured() -> None:
     bars = sensitivity_bars(rows, METRICS["kl"], x_domain=domain).to_dict(validate=True)
     drawn = {row["layer"]: row for row in next(iter(bars["datasets"].values())) if "drop" in row}
     assert drawn[FRAGILE]["drop"] < domain[1]
-    assert drawn[FRAGILE]["extreme"] == "▸ 133 nats"  # an arrow and its number
-    assert drawn[FRAGILE]["change_text"] == "133 nats"
+    assert drawn[FRAGILE]["extreme"] == "▸ 133"  # an arrow and its number
+    assert drawn[FRAGILE]["change_text"] == "133"
     assert not {row["extreme"] for row in drawn.values() if row["source"] == "estimated"} & set(EXTREMES)
 
 
@@ -353,12 +351,11 @@ def test_charts_of_histograms_have_about_500_bins_and_files_have_all(bits: int, 
     assert drawn["cell"].iloc[[0, -1]].tolist() == [1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1]
 
 
-def test_a_histogram_has_shares_centroids_and_a_profile() -> None:
+def test_a_histogram_has_shares_and_centroids() -> None:
     histogram = a_histogram()
     assert histogram.zero_share == pytest.approx(2 / 6)
     assert histogram.clamped_share == pytest.approx(1 / 6)
     assert histogram.centroids == pytest.approx((-0.2, 0.8, 1.8))
-    assert list(profile_frame(histogram)["share"]) == [0, 1, 0, 0]
     assert list(mark_frame(histogram)["mark"]).count("mean of a cell") == 3
 
 
@@ -370,4 +367,3 @@ def test_histograms_carry_the_sensitivity_only_where_there_is_one() -> None:
         ).to_dict()
         assert len(chart["layer"]) == layers
         assert chart["resolve"]["scale"]["y"] == "independent"
-    assert "share" in json.dumps(cell_profile_chart(profile_frame(histogram)).to_dict())

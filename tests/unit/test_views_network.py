@@ -129,7 +129,7 @@ def test_parameters_macs_and_their_shares_stand_beside_the_bars(rows: pd.DataFra
         for layer in network_bars(tree, TOP1, share_title="Share").to_dict()["layer"]
         if (layer["encoding"]["y"].get("axis") or {}).get("orient") == "right"
     ]
-    assert [axis["title"] for axis in sizes] == ["Parameters", "MACs"]
+    assert [axis["title"] for axis in sizes] == ["Parameters", "Multiplications"]
     assert "2.30 k" in sizes[0]["labelExpr"]
     assert len(network_bars(tree, TOP1, share_title="Share", sizes=False).to_dict()["layer"]) == 3
 

@@ -1,24 +1,28 @@
 """The blocks of the Analyze page, which fold to one line, and their settings in its address.
 
-The address holds each field of a RunSpec that is not as usual, by its path. An uploaded file is named by its folder,
-which cannot be guessed, and is looked up among the uploads of the visitor.
+The address holds the goal and each field of a RunSpec that does not follow from it, by its path. An uploaded
+file is named by its folder, which cannot be guessed, and is looked up among the uploads of the visitor.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Mapping
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import this_visit, write_address
+from senseapp.app.common.expert import expert
 from senseapp.app.common.state import restart_with, session
 from senseapp.app.common.uploads import adopt_upload
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
+from senseapp.records.goal import Goal, check_goal
+from senseapp.records.goal_settings import usual_run
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
@@ -65,8 +69,8 @@ class Block:
     Folded fields stay on the page, hidden by ``assets/style.css``: they hold what is filled in.
     """
 
-    def __init__(self, title: str) -> None:
-        self._title = title
+    def __init__(self, title: str, name: str = "") -> None:
+        self._title, self._name = title, name or title.lower()
         with st.container(border=True, gap=None):
             self._head = st.container(
                 horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center"
@@ -90,12 +94,11 @@ class Block:
                 # Two buttons, each of which sets a state: a click on what was drawn before the block opened by itself
                 # must not fold it.
                 st.button(
-                    "Done" if is_open else "Change",
+                    f"{'Fold' if is_open else 'Change'} {self._name}",
                     key=f"block.{self._title.lower()}.{'fold' if is_open else 'open'}",
                     type="tertiary",
                     icon=":material/unfold_less:" if is_open else ":material/unfold_more:",
                     on_click=self._fold if is_open else self._open,
-                    help=f"{'Folds' if is_open else 'Shows'} the fields: {self._title.lower()}.",
                 )
 
     def _open(self) -> None:
@@ -115,18 +118,23 @@ def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
     return f"{name}, {fmt.count(profile.num_params)} parameters, {fmt.plural(len(profile.layers), 'layer')}"
 
 
-def images_line(images: DataSpec | None, samples: int | None) -> str:
-    """Return the settings of the images block in one line; empty without images."""
+def images_line(images: DataSpec | None, samples: int | None, available: int | None) -> str:
+    """Return the settings of the images block in one line, with their number if known; empty without images."""
     if images is None:
         return ""
-    return _DATA.get(images.kind, images.title) + (f", {samples} of them" if samples else "")
+    count = f", {samples:,}" if samples else ""
+    if available and images.kind != "random":
+        count = f"{count} of {fmt.plural(available, 'image')}" if samples else f", {fmt.plural(available, 'image')}"
+    return _DATA.get(images.kind, images.title) + count
 
 
 def compression_line(sensitivity: SensitivitySpec | None) -> str:
     """Return the settings of the compression block in one line; empty without a compression."""
     if sensitivity is None:
         return ""
-    return compression_text(sensitivity) + (", quick estimate only" if sensitivity.mode == "quick" else "")
+    about = sensitivity.compression.description
+    text = compression_text(sensitivity) if expert() else f"{about.line}: {about.scale.texts(sensitivity.levels)}"
+    return text + (", quick estimate only" if sensitivity.mode == "quick" else "")
 
 
 SCOPE = "analyze"
@@ -150,12 +158,13 @@ def follow_address() -> None:
         restart_with(_spec(linked))
     except SenseError:
         st.toast("The address asks for settings that are not offered here; the usual ones are shown.")
-        restart_with(RunSpec())
+        restart_with(usual_run())
 
 
 def keep_address(spec: RunSpec) -> None:
     """Put the settings that the page shows into its address; call it once they are complete."""
-    texts = dict(_texts(encode(spec)["data"], encode(RunSpec())["data"]))
+    usual = replace(usual_run(spec.goal, spec.model.task), goal=RunSpec().goal)
+    texts = dict(_texts(encode(spec)["data"], encode(usual)["data"]))
     if sum(map(len, texts.values())) > _LONGEST:
         texts.pop("data.class_map", None)  # is proposed anew
     before = session().addressed.get(SCOPE, {})
@@ -180,7 +189,9 @@ def _spec(texts: Mapping[str, str]) -> RunSpec:
     Raises:
         SenseError: they are no such settings, or a file is not there, or not this visitor's.
     """
-    asked = encode(RunSpec())
+    goal = texts.get("goal", RunSpec().goal)
+    check_goal(goal)
+    asked = encode(usual_run(cast(Goal, goal), texts.get("model.task", "")))
     for place, text in texts.items():
         part, _, name = place.partition(".")
         if not name:

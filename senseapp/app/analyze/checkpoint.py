@@ -139,7 +139,7 @@ def _with_random_head(item: ArchitectureMatch, model: ModelSpec) -> ModelSpec | 
         "Measure with a random classifier",
         key=f"analyze.model.head.{item.title}",
         help="The file has all weights but those of the classifier. A random one in its place knows no classes, so "
-        "labels are not used; KL shows how far the output moves when a layer is compressed.",
+        "labels are not used; harm shows how far the output moves when a layer is compressed.",
         persist_state="session",
     )
     entry = find_entry(item.library, item.name)

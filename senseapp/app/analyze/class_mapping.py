@@ -12,12 +12,13 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, wait_for
 from senseapp.app.common.uploads import refuse_upload
-from senseapp.core.errors import InvalidDataset, ReadingStopped, SenseError
+from senseapp.core.errors import InvalidDataset, NoPictures, ReadingStopped, SenseError
 from senseapp.core.markdown import md
 from senseapp.core.texts import first_names, plural
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
-from senseapp.tasks import LabelMapProposal, Task, task_named
+from senseapp.tasks import Task, task_named
+from senseapp.tasks.labels import LabelMapProposal
 from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[
     listing = replace(data, labels=WITHOUT_LABELS)  # what it holds, whatever its labels are
     try:
         contents = backend.survey_of(listing, model)
+    except NoPictures as error:
+        st.info(md("{}", error), icon=":material/add_photo_alternate:")
+        return model, None
     except (InvalidDataset, ReadingStopped) as error:
         if data.kind == "archive" and isinstance(error, InvalidDataset):
             refuse_upload("images", str(error))

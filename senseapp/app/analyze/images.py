@@ -91,7 +91,7 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec |
     kind, choose = _SOURCES[chosen if chosen in kinds else labels[0]]
     if kind != "archive":
         forget_refusal("images")
-    images = choose(draft) if choose else _demo(model)
+    images = choose(draft) if choose else _demo(draft, model)
     if images is None or model is None:
         return model, images
     if model.checkpoint and images.kind != "random":  # it does not say how its pictures were prepared
@@ -103,32 +103,44 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec |
     return model, images
 
 
-def _demo(model: ModelSpec | None) -> DataSpec:
-    """Return the images that ship for this model: digits, shapes, else photographs."""
+_PHOTOGRAPHS_KEY = "analyze.data.photographs"
+
+
+def _demo(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
+    """Return the images that ship for this model: digits, shapes, else photographs; for an uploaded one on request."""
     if model is None or model == ModelSpec():
         st.caption("Handwritten digits that the demo model was not trained on (UCI, licence CC BY 4.0), with labels.")
         return DataSpec()
     if model == DETECTION_DEMO.model:
         st.caption("Coloured rectangles on crops of freely licensed photographs, made by code, with their boxes.")
         return DETECTION_DEMO.data
-    st.caption(
-        "Crops of freely licensed photographs, without labels: outputs are compared with the original model's. For a "
-        "network that is made for other things than photographs, bring images of your own."
-    )
+    if model.checkpoint and draft.kind != "photographs" and not st.session_state.get(_PHOTOGRAPHS_KEY):
+        st.info("Bring images like those that the network is made for, or take the photographs of the demo.")
+        st.button("Take photographs", key="analyze.data.take", on_click=_want, args=(_PHOTOGRAPHS_KEY,))
+        return None
+    st.caption("Crops of freely licensed photographs, without labels: outputs are compared with the original model's.")
     return DataSpec(kind="photographs")
 
 
-_PICTURES = LooseFiles(suffixes=PICTURE_SUFFIXES, most=300, words="pictures", archive="pictures.zip", alone=True)
+_ANNOTATIONS = frozenset({".csv", ".tsv", ".txt", ".json", ".jsonl", ".xml", ".yaml", ".yml"})
+_FILES = LooseFiles(
+    suffixes=PICTURE_SUFFIXES | _ANNOTATIONS | {".zip"},
+    most=300,
+    words="pictures, zips of them, and tables, annotations or masks",
+    archive="pictures.zip",
+    main=(".zip",),
+    grows=True,
+)
 
 
 def _archive(draft: DataSpec) -> DataSpec | None:
     path = upload_field(
         "Images",
         purpose="images",
-        types=["zip", "tar", "tgz", "tar.gz", *(suffix.removeprefix(".") for suffix in sorted(PICTURE_SUFFIXES))],
-        help_text="A zip or tar of images, best in one folder per class, or the pictures themselves, several at once. "
-        "A few hundred images are usually enough.",
-        loose=_PICTURES,
+        types=["tar", "tgz", "tar.gz", *(suffix.removeprefix(".") for suffix in sorted(_FILES.suffixes))],
+        help_text="Pictures, zips of them (best in one folder per class), tables of labels, annotations and masks: "
+        "together or one after the other. A few hundred pictures are usually enough.",
+        loose=_FILES,
     )
     if path is None:
         st.download_button(

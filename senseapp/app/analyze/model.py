@@ -13,22 +13,23 @@ from senseapp.app.analyze.checkpoint import choose_checkpoint
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
+from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
-from senseapp.app.common.state import restart_with
+from senseapp.app.common.state import restart_with, session
 from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.files import MB
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
 from senseapp.descriptions import DENSE_BITS, SOURCES, ModelSource
 from senseapp.networks.sources.catalogue import find_entry, task_of_architecture
+from senseapp.records.goal_settings import usual_run, with_goal
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import ModelSpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO, UploadPurpose
 from senseapp.tasks import CLASSIFICATION, TASKS, Task, task_named
 from senseapp.views.words import format as fmt
 
-GOAL_KEY = "analyze.goal"
 _DEMO_KEY = "analyze.model.demo"
 
 
@@ -83,7 +84,7 @@ def choose_task(draft: str, *, key: str) -> str:
 _DEMOS = {
     "": (
         "Handwritten digits",
-        RunSpec(),
+        usual_run(),
         "A small residual network that reads handwritten digits. It ships with senseapp; nothing to download.",
     ),
     PHOTOGRAPHS_DEMO.model.name: (
@@ -117,8 +118,7 @@ def _demo(draft: ModelSpec) -> ModelSpec:
 
 
 def _fill_in() -> None:
-    goal = st.session_state.get(GOAL_KEY, RunSpec().goal)
-    restart_with(replace(_DEMOS[st.session_state[_DEMO_KEY]][1], goal=goal))
+    restart_with(with_goal(_DEMOS[st.session_state[_DEMO_KEY]][1], session().draft.goal))
 
 
 def _library(draft: ModelSpec) -> ModelSpec | None:
@@ -198,14 +198,14 @@ def _reading(model: ModelSpec) -> str:
 def _show(profile: ModelProfile, task: Task) -> None:
     figures = {
         "Parameters": fmt.count(profile.num_params),
-        "MACs": fmt.count(profile.macs),
+        **({"Multiplications": fmt.count(profile.macs)} if expert() else {}),
         "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
         task.output_title: str(profile.num_classes),
     }
     helps = {
-        "MACs": "Multiply-accumulates for one image, of the whole network; its layers do "
+        "Multiplications": "Multiply-accumulates for one image, of the whole network; its layers do "
         f"{fmt.count(profile.layer_macs)} of them.",
         "Size in memory": "Of all weights and buffers as they are loaded; a checkpoint is about as large.",
         "Layers": "Layers that can be compressed: convolutions and linear layers.",

@@ -7,19 +7,20 @@ from typing import Any
 import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.analyze.understood import Understood
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, is_refused, wait_for
 from senseapp.app.common.state import go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.core.errors import InvalidSpec, SenseError
-from senseapp.core.files import SITE
 from senseapp.core.markdown import md
 from senseapp.core.texts import matcher
 from senseapp.descriptions import CompressionDescription
 from senseapp.measure.cluster.cluster import cluster_address
+from senseapp.records.goal import Goal
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import run_title
@@ -41,9 +42,12 @@ _DEVICE_HELP = "What makes the passes through the network. Results name the one 
 
 
 def choose_measuring(
-    draft: SensitivitySpec, profile: ModelProfile | None, compression: CompressionDescription
+    draft: SensitivitySpec, profile: ModelProfile | None, compression: CompressionDescription, available: int | None
 ) -> dict[str, Any] | None:
-    """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong."""
+    """Return the remaining fields of a SensitivitySpec by name; None while one of them is wrong.
+
+    Where more images are asked for than are ``available``, all are taken, as without a number.
+    """
     layers = _layers(draft, profile)
     left, right = st.columns(2)
     with left:
@@ -54,6 +58,9 @@ def choose_measuring(
             key="samples",
             help_text="Fewer images are faster and give wider intervals. Leave empty for all.",
         )
+        if num_samples and available is not None and num_samples > available:
+            st.caption(f"There are {fmt.plural(available, 'image')}: all are used.")
+            num_samples = None
         precision = choose_one(
             "Precision", _PRECISIONS, draft.precision, key="analyze.options.precision", help_text=_PRECISION_HELP
         )
@@ -179,12 +186,9 @@ def start_bar(
     sensitivity: SensitivitySpec | None,
     profile: ModelProfile | None,
     goal: Goal,
-    question: str = "",
+    seen: Understood,
 ) -> None:
-    """Show the plan and the Run button at the foot of the window; start the run when it is pressed.
-
-    Without images, ``question`` is what has to be decided first, if anything.
-    """
+    """Show the plan and the Run button at the foot of the window; start the run when it is pressed."""
     spec = None
     if (
         model is not None
@@ -202,49 +206,62 @@ def start_bar(
             icon=":material/play_arrow:",
             key="analyze.run",
             disabled=spec is None,
-            help=None if spec else question or "Something above is missing or wrong.",
+            help=None if spec else seen.question or "Something above is missing or wrong.",
         )
     with place:
         if spec is None:
-            first = f"See What we understood, above. {question.split('. ')[0]}."
-            st.caption(first if question else "Complete the fields above to run.")
+            first = f"See What we understood, above. {seen.question.split('. ')[0]}."
+            st.caption(first if seen.question else "Complete the fields above to run.")
             return
         with errors_here():
-            st.markdown(_plan(spec, profile))
+            st.markdown(_plan(spec, profile if seen.is_settled else None))
     if pressed:
         start_run(spec)
 
 
-_STRIP = ("chelsea", "coffee", "rocket", "flower")
-_STRIP_PIXELS = 44  # small: four stand beside a sentence
-
-
 def offer_demos() -> RunSpec | None:
     """Offer the second and the third demo; return the one whose button was pressed."""
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-        strip = st.container(horizontal=True, gap="xsmall", width="content")
-        for name in _STRIP:
-            strip.image(SITE / "assets" / "photographs" / f"{name}.jpg", width=_STRIP_PIXELS, alt=name)
-        st.markdown("Or see a real network, EfficientNet-Lite0, on photographs: a minute or two.", width=290)
-        photographs = st.button("Run on photographs", key="analyze.photographs", icon=":material/photo_library:")
-        detector = st.button(
-            "Try a detector",
-            key="analyze.detector",
-            icon=":material/select_all:",
-            help="A small network that finds coloured rectangles on these photographs: some seconds.",
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        is_filled_in = (session().shown or session().draft).model == ModelSpec()
+        filled_in = "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or try"
+        st.markdown(filled_in, width="content")
+        photographs = st.button(
+            "Photographs",
+            key="analyze.photographs",
+            type="tertiary",
+            icon=":material/photo_library:",
+            help="EfficientNet-Lite0, a network for phones, on photographs.",
         )
+        _promise(PHOTOGRAPHS_DEMO)
+        detector = st.button(
+            "A detector",
+            key="analyze.detector",
+            type="tertiary",
+            icon=":material/select_all:",
+            help="A small network that finds coloured rectangles on photographs.",
+        )
+        _promise(DETECTION_DEMO)
     if photographs:
         return PHOTOGRAPHS_DEMO
     return DETECTION_DEMO if detector else None
 
 
+def _promise(demo: RunSpec) -> None:
+    """Say how long a demo takes beside its button, once its model was read."""
+    seconds = backend.service().inputs.known_time(demo)
+    if seconds is not None:
+        st.caption(fmt.about(seconds), width="content")
+
+
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     if profile is None:
-        return "The time is estimated once the model has been read."
+        return "The time is predicted once model and images have been read."
     inputs = backend.service().inputs
     if not inputs.machine_timed:
         wait_for(lambda: inputs.machine_timed or None, "Timing this machine")
-    return plan_text(spec, profile, inputs.estimate_time(spec), groups=_groups(spec))
+    seconds = inputs.estimate_time(spec)
+    has_file = seconds is not None and inputs.files_follow(spec)
+    return plan_text(spec, profile, seconds, has_file=has_file, groups=_groups(spec))
 
 
 def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
@@ -265,11 +282,13 @@ def plan_text(
     profile: ModelProfile,
     seconds: float | None,
     *,
+    has_file: bool = False,
     groups: tuple[tuple[str, ...], ...] | None = None,
 ) -> str:
-    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s here``.
+    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s until the file``.
 
-    ``seconds`` (predicted) and ``groups`` (layers that pruning takes together) are None while they are not known.
+    Files are made by themselves where it ``has_file``. ``seconds`` (predicted) and ``groups`` (layers that pruning
+    takes together) are None while they are not known.
     """
     settings = spec.sensitivity
     selected = [(layer,) for layer in matching_layers(profile, settings.layers, settings.layer_types)]
@@ -279,7 +298,9 @@ def plan_text(
     if seconds is None:
         return f"{work}{images}, {doing}; the time is not known yet."
     shared = settings.mode == "exact" and bool(cluster_address())
-    place = "on this machine alone; the cluster shares it out" if shared else "here"
+    place = "until the file" if has_file else "here"
+    if shared:
+        place = "on this machine alone; the cluster shares it out"
     return md("{}, {}: **{}** {}", work + images, doing, fmt.about(seconds), place)
 
 

@@ -13,6 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.images import is_at_hand
 from senseapp.app.common import backend
+from senseapp.app.common.expert import expert
 from senseapp.app.common.notices import answer_or_wait, is_refused
 from senseapp.app.common.state import session
 from senseapp.core.markdown import md
@@ -54,12 +55,14 @@ class Understood:
         images: None where they cannot be used, or a person has to choose first.
         line: the reading in one line; empty while it is not known.
         question: what has to be decided; empty for nothing.
+        is_settled: whether model, size of the input and images are known, so that a time can be predicted.
     """
 
     model: ModelSpec | None
     images: DataSpec | None
     line: str = ""
     question: str = ""
+    is_settled: bool = True
 
 
 def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: str, button: str = "Run") -> Understood:
@@ -73,7 +76,7 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
     """
     if model is None or images is None or not _is_known(model) or not is_at_hand(images):
         st.caption("Once model and images are here, this shows how they are read.")
-        return Understood(model=model, images=images, line="once model and images are here")
+        return Understood(model=model, images=images, line="once model and images are here", is_settled=False)
     if images.kind == "random":
         st.caption("Random inputs are no pictures, so there is nothing to see.")
         return Understood(model=model, images=images, line="random inputs, nothing to see")
@@ -92,10 +95,12 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
         if failed and first != RunSpec(model=model, data=images):
             st.button("Read it anew, without what was said here", key="reading.forget", on_click=_forget, args=(first,))
         line = "" if failed or _is_own(first) else "looking at the images"
-        return Understood(model=spec.model, images=None if failed else spec.data, line=line)
+        is_settled = failed or not _is_own(first)
+        return Understood(model=spec.model, images=None if failed else spec.data, line=line, is_settled=is_settled)
     _show(report, found, first, task_key)
     words = dict(report.reading.words)
-    return Understood(model=spec.model, images=spec.data, line=f"{words['task']} · {words['preparation']}")
+    line = f"{words['task']} · {words['preparation']}" if expert() else words["task"]
+    return Understood(model=spec.model, images=spec.data, line=line)
 
 
 def _is_own(spec: RunSpec) -> bool:
@@ -238,8 +243,8 @@ def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_ke
                 )
             )
             if part in changes:
-                about = f"Says otherwise how this is read: {PART_TITLES[part].lower()}."
-                with row.popover("Change", type="tertiary", icon=":material/edit:", key=f"reading.{part}", help=about):
+                label = f"Change reading of {PART_TITLES[part].lower()}"
+                with row.popover(label, type="tertiary", icon=":material/edit:", key=f"reading.{part}"):
                     _form(part, [changes[part]], task_key)
 
 

@@ -13,7 +13,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import figures_row
-from senseapp.app.common.notices import complain, job_line
+from senseapp.app.common.notices import complain, progress_bar
 from senseapp.app.common.tables import changed_answers
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -78,7 +78,7 @@ def _progress(record: CheckRecord) -> None:
         return
     if snapshot.state.finished:
         st.rerun()
-    job_line(snapshot)
+    progress_bar(snapshot)
     st.button(
         "Cancel",
         key="check.cancel",

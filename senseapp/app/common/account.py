@@ -15,8 +15,9 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import address_of
 from senseapp.app.common.backend import Visitor, login_providers, visitor
+from senseapp.app.common.expert import expert_switch
 from senseapp.app.common.figure import figures_row
-from senseapp.app.common.notices import COME_BACK, REMEMBER_PLACE, complain, errors_here, run_script
+from senseapp.app.common.notices import COME_BACK, PAGE_OPENED, REMEMBER_PLACE, complain, errors_here, run_script
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
@@ -36,10 +37,13 @@ def system_panel() -> None:
     report = _report()
     for problem in report.problems:
         complain(problem)
-    _work(report)
-    _machine(report)
-    _disk(report)
-    _versions(report)
+    for title, figures in _figures(report).items():
+        st.header(title, anchor=False)
+        figures_row(figures, helps=_SYSTEM_HELPS, key=f"system.{title.lower()}")
+    st.header("Versions", anchor=False)
+    st.caption(f"Python {report.python} on {report.system}")
+    table = pd.DataFrame(report.versions, columns=["Package", "Version"])
+    st.dataframe(table, hide_index=True, width="content", alt="Versions of the packages that the figures depend on")
 
 
 def _report() -> SystemReport:
@@ -50,58 +54,37 @@ def _report() -> SystemReport:
         return replace(report, problems=(str(error), *report.problems))
 
 
-def _work(report: SystemReport) -> None:
-    st.header("Work", anchor=False)
-    figures = {
-        "Running": f"{report.running} of {report.workers}",
-        "Waiting": f"{report.waiting} of {report.max_queue}",
-        "Up for": fmt.duration(report.up_seconds),
+def _figures(report: SystemReport) -> dict[str, dict[str, str]]:
+    size, disk = fmt.bytes_size, report.disk
+    return {
+        "Work": {
+            "Running": f"{report.running} of {report.workers}",
+            "Waiting": f"{report.waiting} of {report.max_queue}",
+            "Up for": fmt.duration(report.up_seconds),
+        },
+        "Machine": {
+            "Models run on": report.device,
+            "Cores": str(report.processors),
+            "Threads": str(report.threads),
+            "Threads of the engine": "–" if report.engine_threads is None else str(report.engine_threads),
+            "Memory of the server": size(report.memory_bytes),
+            "Memory of runs": size(report.job_memory_bytes) if report.job_processes else "as the server",
+            "Free memory": f"{size(report.memory_free_bytes)} of {size(report.memory_total_bytes)}",
+        },
+        "Disk": {
+            "Runs": "not known" if disk.runs_bytes is None else size(disk.runs_bytes),
+            "Uploads": size(disk.uploads_bytes),
+            "Logs": size(disk.logs_bytes),
+            "Free": f"{size(disk.free_bytes)} of {size(disk.total_bytes)}",
+        },
     }
-    helps = {
-        "Running": "Runs, proofs and other jobs of everybody on this server, and how many may run at once.",
-        "Waiting": "Jobs in the queue, and how many it takes.",
-    }
-    figures_row(figures, helps=helps, key="system.work")
 
 
-def _machine(report: SystemReport) -> None:
-    st.header("Machine", anchor=False)
-    figures = {
-        "Models run on": report.device,
-        "Cores": str(report.processors),
-        "Threads": str(report.threads),
-        "Threads of the engine": "–" if report.engine_threads is None else str(report.engine_threads),
-        "Memory of the server": fmt.bytes_size(report.memory_bytes),
-        "Memory of runs": fmt.bytes_size(report.job_memory_bytes) if report.job_processes else "as the server",
-        "Free memory": f"{fmt.bytes_size(report.memory_free_bytes)} of {fmt.bytes_size(report.memory_total_bytes)}",
-    }
-    helps = {
-        "Memory of runs": "Runs are measured in processes of their own, which stay at hand with the engine loaded."
-        if report.job_processes
-        else "Runs are measured by the process that makes the pages.",
-    }
-    figures_row(figures, helps=helps, key="system.machine")
-
-
-def _disk(report: SystemReport) -> None:
-    st.header("Disk", anchor=False)
-    disk = report.disk
-    figures = {
-        "Runs": "not known" if disk.runs_bytes is None else fmt.bytes_size(disk.runs_bytes),
-        "Uploads": fmt.bytes_size(disk.uploads_bytes),
-        "Logs": fmt.bytes_size(disk.logs_bytes),
-        "Free": f"{fmt.bytes_size(disk.free_bytes)} of {fmt.bytes_size(disk.total_bytes)}",
-    }
-    figures_row(figures, key="system.disk")
-
-
-def _versions(report: SystemReport) -> None:
-    st.header("Versions", anchor=False)
-    st.caption(f"Python {report.python} on {report.system}")
-    table = pd.DataFrame(report.versions, columns=["Package", "Version"])
-    st.dataframe(table, hide_index=True, width="content", alt="Versions of the packages that the figures depend on")
-
-
+_SYSTEM_HELPS = {
+    "Running": "Runs, proofs and other jobs of everybody on this server, and how many may run at once.",
+    "Waiting": "Jobs in the queue, and how many it takes.",
+    "Memory of runs": "Of the processes that measure, where they are not the one that makes the pages.",
+}
 _QUIET = 4  # modules of white around the code, as ISO/IEC 18004 asks for
 _AS_USUAL: Mapping[str, str] = MappingProxyType({})
 _ONLY_HERE = ("localhost", "127.0.0.1", "::1")
@@ -147,7 +130,8 @@ def admit(page: str) -> None:
             complain(str(error))
         st.stop()
     if came.is_known:
-        _account(came)
+        if came.name:
+            run_script(COME_BACK)  # the login leads to the first page, wherever somebody came from
         for problem in problems if page != "system" else ():
             complain(problem)
     elif page not in _OPEN_BY_LINK or not _has_link():
@@ -180,12 +164,10 @@ def _login_page() -> None:
 def _account(known: Visitor) -> None:
     if not known.name:
         return
-    run_script(COME_BACK)  # the login leads to the first page, wherever somebody came from
-    with st.sidebar:
-        st.caption(md(":material/person: {}", known.name))
-        if st.button("Log out", key="account.logout", type="tertiary", icon=":material/logout:"):
-            logouts().end(st.context.cookies)
-            st.logout()
+    st.caption(md(":material/person: {}", known.name))
+    if st.button("Log out", key="account.logout", type="tertiary", icon=":material/logout:"):
+        logouts().end(st.context.cookies)
+        st.logout()
 
 
 def share_run(record: RunRecord) -> None:
@@ -227,26 +209,36 @@ def _share(record: RunRecord, *, shared: bool) -> None:
         st.rerun()
 
 
-_OF_A_RUN = ("Results", "Schedule")
-_OF_RUNS, _SETTINGS = "Compare", "Analyze"
+_OF_A_RUN, _SETTINGS = ("Results", "Schedule"), "Analyze"
 
 
-def sidebar(groups: tuple[Mapping[str, st.Page], ...], *, mark: Path, small_mark: Path) -> None:
-    """Show the ``groups`` of pages, by title, below the marks; the last group stands at the foot."""
+def sidebar(
+    menu: Mapping[str, st.Page], foot: Mapping[str, st.Page], *, shown: str, mark: Path, small_mark: Path
+) -> None:
+    """Show the pages of the ``menu``, by title, and a fold of the ``foot`` with the switch *Expert* and the account.
+
+    ``shown`` is the path of the page that is open: the fold, and a menu that covers the page, close with another.
+    """
+    run_script(PAGE_OPENED, beside=f'<div hidden data-page="{shown}"></div>')
     st.logo(mark, size="large", icon_image=small_mark)
     run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
+    known = visitor()
     with st.sidebar:
-        for place, pages in enumerate(groups, start=1):
-            with st.container(gap="xsmall", key="sidebar_foot" if place == len(groups) else f"sidebar_{place}"):
-                for title, page in pages.items():
-                    st.page_link(page, label=title, query_params=_query(title, run_id), width="stretch")
+        with st.container(gap="xsmall", key="sidebar_menu"):
+            for title, page in menu.items():
+                st.page_link(page, label=title, query_params=_query(title, run_id), width="stretch")
+        with (
+            st.container(key="sidebar_foot"),
+            st.popover("Help and account", icon=":material/help:", type="tertiary", key=f"sidebar.fold.{shown}"),
+        ):
+            for title, page in foot.items():
+                if title != "System" or known.is_operator:
+                    st.page_link(page, label=title)
+            expert_switch()
+            _account(known)
 
 
-def _query(title: str, run_id: str) -> dict[str, str] | list[tuple[str, str]] | None:
+def _query(title: str, run_id: str) -> dict[str, str] | None:
     if title == _SETTINGS:
         return address_of("analyze") or None
-    if title in _OF_A_RUN:
-        return address_of(run_id) or None
-    if title == _OF_RUNS:
-        return [(RUN_PARAMETER, compared) for compared in session().compared] or None
-    return None
+    return address_of(run_id) or None if title in _OF_A_RUN else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -152,6 +153,15 @@ def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> d
     return kept(key)
 
 
+def setting(scope: str, name: str, form: Form[T], usual: T) -> T:
+    """Return a setting of a run as it was chosen last, without a widget; ``usual`` where it was not."""
+    here = bool(scope) and st.query_params.get(RUN_PARAMETER, "") == scope
+    text = st.query_params.get(name, "") if here else session().addressed.get(scope, {}).get(name, "")
+    with suppress(ValueError):
+        return form.read(text) if text else usual
+    return usual
+
+
 def this_visit() -> Visit:
     """Return the visit of a page that is going on; going to another page or run, or back, begins the next."""
     last, page, back = session().visit, page_id(), went_through_history()
@@ -193,7 +203,7 @@ def address_of(scope: str) -> dict[str, str]:
 
 
 def _is_run(scope: str) -> bool:
-    return bool(scope) and scope not in ("analyze", "compare")
+    return bool(scope) and scope not in ("analyze", "compare", "runs")
 
 
 def _is_here(scope: str) -> bool:

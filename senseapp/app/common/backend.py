@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -27,7 +28,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.leaderboard import LeaderboardRow, best_file
+from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
@@ -47,6 +48,11 @@ class Visitor:
     def is_known(self) -> bool:
         """Whether they may start runs and keep them."""
         return bool(self.owner)
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether they run this server: everybody without login, else those whom ``SENSEAPP_OPERATORS`` names."""
+        return self.owner == LOCAL_OWNER or self.owner in os.environ.get("SENSEAPP_OPERATORS", "").split()
 
 
 def visitor() -> Visitor:
@@ -223,26 +229,6 @@ def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
     return _request(("bars", *((record.run_id, record.updated_seconds) for record in finished)), read)
 
 
-def leaderboard() -> tuple[LeaderboardRow, ...] | None:
-    """Return the finished runs side by side, or None while that is worked out."""
-    owned = service()
-    finished = [record for record in owned.runs() if record.state is RunState.DONE]
-    files = best_files(finished)
-    known = ((record.run_id, record.updated_seconds, files.get(record.run_id)) for record in finished)
-    return _request(("leaderboard", *known), owned.leaderboard)
-
-
-def best_files(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the headline of the best measured file of each finished run, by id; without runs that have none."""
-    found = {}
-    for record in records:
-        with suppress(SenseError):  # damaged files are said on the run's own page
-            best = best_file(service().work.candidates(record.run_id))
-            if best is not None:
-                found[record.run_id] = best.headline
-    return found
-
-
 def recommendation_of(run_id: str) -> Recommendation | None:
     """Return the recommendation of a run; None until it is computed, or if it cannot be read."""
     with suppress(SenseError):  # the top of the Results page says what is wrong
@@ -300,10 +286,12 @@ def _warm(owned: Service) -> None:
 
 
 def _load_slow_parts() -> None:
-    """Load what the first Schedule page and the first report would wait for."""
+    """Load what the first Schedule page and the first report would wait for, and what the demos' times need."""
+    for demo in (PHOTOGRAPHS_DEMO, DETECTION_DEMO):
+        with suppress(SenseError):  # its run says why
+            Service.at().inputs.model_card(demo.model)
     import_module("senseapp.solve.methods")  # with scipy's solver
-    report = import_module("senseapp.views.report.document")
-    report.page_parts()
+    import_module("senseapp.views.report.document")
 
 
 def _let_the_page_paint() -> None:

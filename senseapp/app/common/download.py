@@ -14,19 +14,16 @@ from typing import BinaryIO
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, bound, named
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.compat.streamlit_internals import browser_key, session_id
 from senseapp.core.errors import SenseError
 from senseapp.core.files import home, storage_errors
 from senseapp.core.markdown import md
-from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import small_form
-from senseapp.records.promise import CONFIDENCE, Promise, certainty_text, too_few
+from senseapp.records.file_names import file_name
 from senseapp.server.service import Service
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import download_stem
 
 _FOLDER = "tmp"
 
@@ -100,52 +97,6 @@ def remove_new_files() -> None:
     shutil.rmtree(home() / _FOLDER, ignore_errors=True)
 
 
-_TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
-
-
-def choose_tolerance(run_id: str, metric: str, *, key: str) -> float:
-    """Show what a file may lose, in the unit of ``metric``: one setting of the run on every page."""
-    view = METRICS[metric]
-    allowed = [round(share * view.tolerable, 9) for share in _TOLERANCES]
-    form = named({f"{view.factor * loss:g}": loss for loss in allowed})
-    chosen: float = st.segmented_control(
-        f"Tolerable loss ({view.change_unit})" if view.change_unit else "Tolerable loss",
-        allowed,
-        format_func=lambda loss: f"{view.factor * loss:g}",
-        required=True,
-        **bound(run_id, "tolerated", form, allowed[2], key=key),
-        help=f"{view.change_title}, at most, of a file that is recommended. The same on Results and Schedule.",
-    )
-    return chosen
-
-
-def choose_promise(run_id: str, metric: str, allowed: float, *, key: str) -> Promise | None:
-    """Show whether the tolerated loss is promised: one setting of the run on every page; None where it is not.
-
-    Nothing is shown for a ``metric`` without a largest value, of which nothing can be promised.
-    """
-    if not METRICS[metric].is_share or not 0 < allowed < 1:
-        return None
-    is_promised = st.toggle(
-        f"Promise it with {certainty_text(CONFIDENCE)}",
-        **bound(run_id, "promised", SWITCH, False, key=key),
-        help="Only files are offered whose loss on new images is shown to be within this: the upper bound on held-out "
-        "images decides, which chose nothing, with every file that was tried on them accounted for. Takes more images "
-        "than a tolerated loss does.",
-    )
-    return Promise(most=allowed) if is_promised else None
-
-
-def has_enough_images(candidates: Sequence[Candidate], promise: Promise | None) -> bool:
-    """Return whether the held-out images of a run can keep a promise; say how many it takes where they cannot."""
-    if promise is None or not candidates:
-        return True
-    missing = too_few(max(each.images if each.held_out else 0 for each in candidates), promise)
-    if missing:
-        st.warning(md("{}", missing), icon=":material/warning:")
-    return not missing
-
-
 def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key: str = "recommendation.get") -> None:
     """Show the button that downloads the file of ``candidate``; a sentence where only its figures are here."""
     owned = backend.service()
@@ -159,7 +110,7 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     st.download_button(
         f"{label}, {fmt.bytes_size(candidate.figures.file_bytes)}",
         download(partial(owned.work.candidate_file, run_id, candidate)),
-        file_name=file_name(run_id, candidate),
+        file_name=_name(run_id, candidate),
         key=f"{key}.{run_id}",
         icon=":material/download:",
         type="primary" if primary else "secondary",
@@ -168,11 +119,8 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     )
 
 
-def file_name(run_id: str, candidate: Candidate) -> str:
-    """Return the name of a downloaded file: model and compression, then the form."""
-    stem = download_stem(backend.service().run(run_id).spec)
-    form = "" if candidate.form in ("weights", "onnx", "small") else f"-{candidate.form}"
-    return f"{stem}{form}{candidate.suffix}"
+def _name(run_id: str, candidate: Candidate) -> str:
+    return file_name(backend.service().run(run_id).spec.model, candidate)
 
 
 def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate) -> None:
@@ -183,7 +131,7 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate)
             st.download_button(
                 "Deployment kit (zip): the file, how a picture is prepared, how it is run",
                 download(partial(_kit, owned, run_id, chosen), is_temporary=True),
-                file_name=f"{download_stem(owned.run(run_id).spec)}-kit.zip",
+                file_name=f"{_name(run_id, chosen).removesuffix(chosen.suffix)}-kit.zip",
                 mime="application/zip",
                 key=f"recommendation.kit.{run_id}",
                 icon=":material/folder_zip:",
@@ -202,8 +150,8 @@ def _entry(run_id: str, candidate: Candidate, place: int) -> None:
     st.caption(f"{candidate.made_of}: {candidate.headline}.{bound_of} Opened by {candidate.opened_by}.")
     small = small_form(candidate.file)
     if small is not None:
-        st.code(small.reader(file_name(run_id, candidate)), language=None, wrap_lines=True)
+        st.code(small.reader(_name(run_id, candidate)), language=None, wrap_lines=True)
 
 
 def _kit(owned: Service, run_id: str, candidate: Candidate) -> Path:
-    return owned.work.pack_kit(run_id, candidate, f"model{candidate.suffix}", new_file())
+    return owned.work.pack_kit(run_id, candidate, new_file())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-import re
+import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeVar
@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.expert import expert
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.jobs import JobSnapshot, RunState
@@ -91,7 +92,28 @@ NOTIFY = """
 """
 """Shows what ``<div class="news" data-title data-text data-tag>`` says, where allowed and the page is out of sight."""
 
-INLINE_SCRIPTS = (REVEAL, REMEMBER_PLACE, COME_BACK, ASK_TO_NOTIFY, NOTIFY)
+PAGE_OPENED = """
+(function () {
+  const menu = document.querySelector("[data-testid=stSidebar]");
+  const close = document.querySelector("[data-testid=stSidebarCollapseButton] button");
+  if (innerWidth < 768 && close && menu.getBoundingClientRect().left >= 0) close.click();
+  if (history.keepsTabs) return;
+  history.keepsTabs = true;
+  const push = history.pushState;
+  history.pushState = function (state, title, url) {
+    const places = [location.href, new URL(url, location.href).href].map(function (place) {
+      const address = new URL(place);
+      for (const name of [...address.searchParams.keys()])
+        if (name === "tab" || name.startsWith("show-")) address.searchParams.delete(name);
+      return address.href;
+    });
+    (places[0] === places[1] ? history.replaceState : push).call(history, state, title, url);
+  };
+})();
+"""
+"""Closes a menu that covers the page, once another page is open; and makes tabs and folds no steps of Back."""
+
+INLINE_SCRIPTS = (PAGE_OPENED, REVEAL, REMEMBER_PLACE, COME_BACK, ASK_TO_NOTIFY, NOTIFY)
 
 
 def notify(title: str, text: str, tag: str) -> None:
@@ -158,7 +180,7 @@ def _wait(answer: Callable[[], object | None], sentence: str | Callable[[], str]
         st.rerun()
 
 
-_COUNTED = re.compile(r" · (\d+) of (\d+)")  # how phases say how many of their steps are done
+_LONG_SECONDS = 300.0  # of a job, of which a percent takes three
 
 
 def waiting_text(snapshot: JobSnapshot) -> str:
@@ -173,16 +195,21 @@ def waiting_text(snapshot: JobSnapshot) -> str:
     return f"{place}, behind {what}, {left}. It starts by itself; you can leave this page."
 
 
-def job_line(snapshot: JobSnapshot) -> None:
-    """Show the progress of ``snapshot``, with a bar for the whole or for this phase if the number of steps is known."""
+def progress_bar(snapshot: JobSnapshot) -> None:
+    """Show the bar of a job that waits or runs, with what happens now, the time so far and the time that is left."""
     if snapshot.state is RunState.QUEUED:
-        st.markdown(md(":material/hourglass: {}", waiting_text(snapshot)))
+        st.progress(snapshot.fraction, text=waiting_text(snapshot))
         return
-    text = f"{snapshot.phase or 'Starting'} · {fmt.clock(snapshot.elapsed_seconds)} elapsed"
-    counted = _COUNTED.search(snapshot.phase)
-    if snapshot.total:
-        st.progress(snapshot.fraction, text=text)
-    elif counted:
-        st.progress(min(1.0, int(counted[1]) / max(1, int(counted[2]))), text=text)
-    else:
-        st.markdown(md(":material/hourglass: {}", text))
+    st.progress(snapshot.fraction, text=md("**{}** · {}", percent_done(snapshot), snapshot.phase))
+    remaining = snapshot.remaining_seconds
+    parts = [f"{fmt.clock(snapshot.elapsed_seconds)} so far"]
+    parts += [] if remaining is None else [f"{fmt.about(remaining)} left"]
+    parts += [snapshot.detail] if snapshot.detail and expert() else []
+    st.caption(md("{}", " · ".join(parts)))
+
+
+def percent_done(snapshot: JobSnapshot) -> str:
+    """Return how much of a job is done, never rounded up; with a decimal where a percent takes seconds."""
+    seconds = snapshot.elapsed_seconds + (snapshot.remaining_seconds or 0.0)
+    digits = 1 if seconds > _LONG_SECONDS else 0
+    return fmt.percent(math.floor(snapshot.fraction * 10 ** (2 + digits)) / 10 ** (2 + digits), digits=digits)

@@ -8,8 +8,9 @@ from contextlib import suppress
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.decided import Asked, asked_of
 from senseapp.app.common.download import download
-from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, job_line
+from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, progress_bar
 from senseapp.app.common.state import current_run, session
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
@@ -20,7 +21,6 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.finished_runs import TaskT
 from senseapp.server.leaderboard import headline
 from senseapp.server.service import Service
-from senseapp.views.report.figures import ReportContents
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, compression_text, download_stem
 
@@ -115,24 +115,30 @@ def run_line(record: RunRecord) -> str:
 
 def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: tuple[Schedule, ...] = ()) -> None:
     """Offer the run's report with these ``schedules`` beside the proven ones; made on click, in a thread of its own."""
-    service = backend.service()
+    service, asked = backend.service(), asked_of(record, result.judged_by)
     st.download_button(
         "Download report",
-        download(lambda: make_report(service, record, result, schedules)),
+        download(lambda: make_report(service, record, result, schedules, asked)),
         file_name=f"{download_stem(record.spec)}-report.html",
         mime="text/html",
         key=key,
         icon=":material/description:",
         type="tertiary",
         on_click="ignore",
-        help="One HTML file with the charts, tables, settings, proofs and histograms of this run. It opens in any "
-        "browser, offline.",
+        help="One HTML file: the answer, the layers, files, proofs and settings. It opens in any browser, offline.",
     )
 
 
-def make_report(service: Service, record: RunRecord, result: RunResult, schedules: tuple[Schedule, ...]) -> bytes:
-    """Return the report with all proofs and histograms that the run has."""
-    from senseapp.views.report.document import build_report  # loads the drawing library, 88 MB
+def make_report(
+    service: Service,
+    record: RunRecord,
+    result: RunResult,
+    schedules: tuple[Schedule, ...],
+    asked: Asked | None = None,
+) -> bytes:
+    """Return the report with all proofs that the run has, and the answer to what the page asks."""
+    candidates = service.work.candidates(record.run_id)
+    from senseapp.views.report.document import ReportContents, build_report  # loads the drawing library, 88 MB
 
     contents = ReportContents(
         title=record.title,
@@ -140,10 +146,10 @@ def make_report(service: Service, record: RunRecord, result: RunResult, schedule
         headline=record.headline or headline(result),
         schedules=schedules,
         validations=service.validations(record.run_id),
-        histograms=service.histograms(record.run_id),
         changed=service.changed_answers(record.run_id),
         recommendation=service.work.outcome(RecommendationTask(run_id=record.run_id)),
-        candidates=service.work.candidates(record.run_id),
+        candidates=candidates,
+        decided=asked.decide(candidates) if asked is not None else None,
         finished=record.state.finished,
     )
     return build_report(contents).encode()
@@ -182,7 +188,7 @@ def _watch(task: TaskT, cancel: str) -> None:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         st.rerun()
-    job_line(snapshot)
+    progress_bar(snapshot)
     st.button("Cancel", key=f"{cancel}.{task.run_id}", on_click=_cancel, args=(task,))
 
 

@@ -8,8 +8,9 @@ from typing import Any, NoReturn, get_args
 
 import streamlit as st
 
+from senseapp.records.goal_settings import usual_run
 from senseapp.records.probe import Int8Prediction
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.inputs import UploadPurpose, upload_of
 
 RUN_PARAMETER = "run"
@@ -73,6 +74,7 @@ class VisitorState:
 
     Attributes:
         draft: the settings that the Analyze page starts from.
+        shown: those that it showed last; None while they are not complete.
         unfolded: titles of the blocks of the Analyze page whose fields are shown.
         last_run: id of the run looked at last, which links in the sidebar lead to.
         visit: of the page that is shown.
@@ -82,7 +84,6 @@ class VisitorState:
         edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
         blocks: what is open in the module tree, by run id.
         tabs: the view that was shown last, by run id.
-        trials: ids of the quick runs that estimate every compression, by model and images.
         int8: what was predicted of int8 on this machine, by model.
         more_runs: how often more of the list of runs was asked for.
         compared: ids of the runs compared last, which the link in the sidebar leads to.
@@ -95,9 +96,11 @@ class VisitorState:
         refused: why the last file was not taken, by purpose.
         trying: id of the run whose dialog to try a picture is open.
         tried: the picture that was tried last, by run id; its file is gone once it is answered.
+        expert: the switch *Expert*; None before it was read from the store.
     """
 
-    draft: RunSpec = field(default_factory=RunSpec)
+    draft: RunSpec = field(default_factory=usual_run)
+    shown: RunSpec | None = None
     unfolded: set[str] = field(default_factory=set)
     last_run: str = ""
     visit: Visit = field(default_factory=Visit)
@@ -107,7 +110,6 @@ class VisitorState:
     edit_round: int = 0
     blocks: dict[str, OpenBlocks] = field(default_factory=dict)
     tabs: dict[str, str] = field(default_factory=dict)
-    trials: dict[tuple[ModelSpec, DataSpec], tuple[str, ...]] = field(default_factory=dict)
     int8: dict[ModelSpec, Int8Prediction] = field(default_factory=dict)
     more_runs: int = 0
     compared: tuple[str, ...] = ()
@@ -120,6 +122,7 @@ class VisitorState:
     refused: dict[str, str] = field(default_factory=dict)
     trying: str = ""
     tried: dict[str, Path] = field(default_factory=dict)
+    expert: bool | None = None
 
 
 def session() -> VisitorState:
@@ -151,7 +154,7 @@ def current_run() -> str:
 
 def restart_with(spec: RunSpec) -> None:
     """Restart the Analyze page from ``spec``, without the values of its widgets."""
-    session().draft = spec
+    session().draft, session().shown = spec, None
     files = {purpose: upload_of(spec, purpose) for purpose in get_args(UploadPurpose)}
     session().uploads.update({purpose: Path(path) for purpose, path in files.items() if path})
     for key in [key for key in st.session_state if str(key).startswith(_ANALYZE)]:

@@ -1,8 +1,8 @@
-"""Tables of results, of classes that lose, of the settings in which runs differ, and of the leaderboard."""
+"""Tables of results, of classes that lose, and of the settings in which runs differ."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,9 +12,7 @@ from senseapp.core.markdown import md
 from senseapp.metrics import Metric
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
 from senseapp.records.comparison import Side
-from senseapp.records.jobs import RunRecord
-from senseapp.server.leaderboard import LeaderboardRow
-from senseapp.views.frames.comparison import leaderboard_frame, letter
+from senseapp.views.frames.comparison import letter
 from senseapp.views.frames.files import CLASS_COLUMNS, class_note, class_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import differing_settings
@@ -67,7 +65,7 @@ def measurement_columns(metric: Metric) -> dict[str, Any]:
         "value": st.column_config.NumberColumn(metric.value_axis, format=_decimals(metric)),
         "source": st.column_config.TextColumn("Source"),
         "params": st.column_config.NumberColumn("Parameters", format="localized"),
-        "macs": st.column_config.NumberColumn("MACs", format="compact", help="Multiply-accumulates for one image."),
+        "macs": st.column_config.NumberColumn("Multiplications", format="compact", help="For one image."),
         "members": st.column_config.TextColumn("Compressed together"),
     }
 
@@ -88,7 +86,7 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
     }
     columns["params"] = st.column_config.NumberColumn("Parameters", format="compact", width=80)
     columns["macs"] = st.column_config.NumberColumn(
-        "MACs", format="compact", help="Multiply-accumulates for one image.", width=70
+        "Multiplications", format="compact", help="For one image.", width=110
     )
     if mixed:
         columns["source"] = st.column_config.TextColumn("Source", width=80)
@@ -138,66 +136,6 @@ def settings_table(sides: Sequence[Side]) -> None:
     columns = {"setting": st.column_config.TextColumn("Setting")}
     columns |= {name: st.column_config.TextColumn(f"In {name}", width="large") for name in letters}
     show_table(rows, columns, alt_text="Settings in which the runs differ", key="compare.settings")
-
-
-_EXPLAINED = md(
-    "One row per finished run, the smallest **measured** file first; click a column's head to sort. **Smaller by** is "
-    "what the run's best file saves on disk, measured with its loss on held-out images. Runs without a file come after "
-    "them, by what is **predicted**: the share of the weights' bytes, if zeros are stored sparse and weights at their "
-    "bits, that a schedule can take away at a drop of at most one point, made from layers measured alone. Runs whose "
-    "images cannot show one point come last."
-)
-
-
-def leaderboard_table(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> None:
-    """Show the runs, each with the way to its results."""
-    st.markdown(_EXPLAINED)
-    show_table(
-        leaderboard_frame(rows, records),
-        _leaderboard_columns(),
-        alt_text="Finished runs, the most compressible model first",
-        key="leaderboard.table",
-    )
-
-
-def _leaderboard_columns() -> dict[str, Any]:
-    return {
-        "title": st.column_config.TextColumn("Run", pinned=True, width="medium"),
-        "link": st.column_config.LinkColumn("Results", display_text="Open", width=70),
-        "compression": st.column_config.TextColumn("Compression", width=105),
-        "saved": st.column_config.ProgressColumn(
-            "Smaller by",
-            format="%.0f %%",
-            min_value=0,
-            max_value=100,
-            help="Measured: of the smallest file that was made and loses no more than is tolerated. Empty until one is "
-            "made; an estimate alone makes none.",
-        ),
-        "measured": st.column_config.TextColumn("That file, measured", width="large"),
-        "removable": st.column_config.ProgressColumn(
-            "Predicted",
-            format="%.0f %%",
-            min_value=0,
-            max_value=100,
-            help="Predicted, of bytes if stored compactly. Empty where a run has no measured accuracy or agreement to "
-            "count points in.",
-        ),
-        "told": st.column_config.TextColumn(
-            "How sure", width=185, help="Images that cannot show a drop of one point in one layer say nothing of all."
-        ),
-        "counted_in": st.column_config.TextColumn("Points of", help="Agreement counts the images answered alike."),
-        "images": st.column_config.NumberColumn("Images", format="localized", width=70),
-        "params": st.column_config.NumberColumn("Parameters", format="compact", width=95),
-        "baseline": st.column_config.NumberColumn(
-            "Uncompressed",
-            format="%.4g",
-            help="Measured, in the metric of the next column; accuracies in percent.",
-        ),
-        "metric": st.column_config.TextColumn("Metric"),
-        "levels": st.column_config.TextColumn("Levels"),
-        "headline": st.column_config.TextColumn("In one sentence", width="large"),
-        "model": st.column_config.TextColumn("Model"),
-    }
 
 
 _PICTURE_WIDTH = 110  # pixels: captions of two lines fit below

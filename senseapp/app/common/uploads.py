@@ -25,6 +25,7 @@ from senseapp.core.texts import listed
 from senseapp.server.inputs import UploadPurpose
 from senseapp.server.quotas import UploadLimits
 
+_ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _CHUNK_BYTES = 4 * 1024 * 1024  # copied at a time: the file is held twice for no more than that
 _LONGEST_NAME = 80  # characters: file systems take 255 bytes, and the folders around it need some of a path
 _MOST_RECENT = 3  # files of this session that are kept beside the chosen one
@@ -39,9 +40,9 @@ class LooseFiles:
         suffixes: of such files, with their dots.
         most: the largest number of them.
         words: what they are called: ``pictures``.
-        archive: what the archive is called; the name of the first of ``main`` where it is empty.
+        archive: what the archive is called where no file of ``main`` gives its name; else the name of the first file.
         main: suffixes of the file that gives the archive its name.
-        alone: whether one such file becomes an archive too.
+        grows: whether one such file becomes an archive too, and more can be added later.
     """
 
     suffixes: frozenset[str]
@@ -49,12 +50,12 @@ class LooseFiles:
     words: str
     archive: str = ""
     main: tuple[str, ...] = ()
-    alone: bool = False
+    grows: bool = False
 
     def archive_name(self, names: Sequence[str]) -> str:
         """Return the name of the archive of files with these names."""
-        first = next((name for name in names if suffix_of(name) in self.main), names[0])
-        return self.archive or f"{Path(first).stem}.zip"
+        first = next((name for name in names if suffix_of(name) in self.main), self.archive or names[0])
+        return f"{Path(first).stem}.zip"
 
 
 def upload_field(
@@ -63,16 +64,18 @@ def upload_field(
     """Show an uploader until a file is there, then its name with a button to choose another.
 
     The file goes to a folder of its own among this visitor's uploads; what the browser called it is kept only
-    as far as it is harmless. With ``loose``, several files are taken too, as one archive. Returns the path, or None
-    while there is none.
+    as far as it is harmless. With ``loose``, several files are taken too, as one archive, to which more can be added
+    where it grows. Returns the path, or None while there is none.
     """
     held = session().uploads.get(purpose)
-    if held is not None and held.is_file():
+    held = held if held is not None and held.is_file() else None
+    if held is not None:
         _show_held(held, purpose)
-        return held
+        if loose is None or not loose.grows:
+            return held
     expect_files()
     uploaded = st.file_uploader(
-        label,
+        label if held is None else "Add more files",
         type=types,
         accept_multiple_files=loose is not None,
         key=_widget_key(purpose),
@@ -82,9 +85,10 @@ def upload_field(
     if purpose in session().refused:
         complain(session().refused[purpose])
     if uploaded:
-        _take(uploaded if isinstance(uploaded, list) else [uploaded], purpose, loose)
-    _offer_recent(purpose)
-    return None
+        _take(uploaded if isinstance(uploaded, list) else [uploaded], purpose, loose, held)
+    if held is None:
+        _offer_recent(purpose)
+    return held
 
 
 def forget_refusal(purpose: UploadPurpose) -> None:
@@ -165,12 +169,14 @@ def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:
     st.rerun()
 
 
-def _take(uploaded: list[UploadedFile], purpose: UploadPurpose, loose: LooseFiles | None) -> NoReturn:
+def _take(
+    uploaded: list[UploadedFile], purpose: UploadPurpose, loose: LooseFiles | None, held: Path | None
+) -> NoReturn:
     session().refused.pop(purpose, None)
     try:
-        first = suffix_of(uploaded[0].name)
-        if loose is not None and (len(uploaded) > 1 or (loose.alone and first in loose.suffixes)):
-            session().uploads[purpose] = _packed(uploaded, loose)
+        is_alone = len(uploaded) == 1 and held is None
+        if loose is not None and not (is_alone and (not loose.grows or suffix_of(uploaded[0].name) in _ARCHIVES)):
+            session().uploads[purpose] = _packed(uploaded, loose, held)
         else:
             session().uploads[purpose] = store_upload(uploaded[0])
     except SenseError as error:
@@ -179,8 +185,8 @@ def _take(uploaded: list[UploadedFile], purpose: UploadPurpose, loose: LooseFile
     st.rerun()
 
 
-def _packed(uploaded: list[UploadedFile], loose: LooseFiles) -> Path:
-    """Return an archive of loose files, in the order in which they came."""
+def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) -> Path:
+    """Return an archive of loose files, in the order in which they came, after the one that is ``held``."""
     others = sorted({suffix for file in uploaded if (suffix := suffix_of(file.name)) not in loose.suffixes})
     if others or len(uploaded) > loose.most:
         raise InvalidFile(
@@ -190,12 +196,17 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles) -> Path:
             else f"At most {loose.most} loose {loose.words} are taken at once; {len(uploaded)} came. Send them as a "
             "zip."
         )
-    parts = [store_upload(file) for file in uploaded]
+    new = list(map(store_upload, uploaded))
+    parts = new if held is None else [held, *new]
     try:
-        return _named(zip_files(backend.service(), parts), loose.archive_name([path.name for path in parts]))
+        packed = _named(zip_files(backend.service(), parts), loose.archive_name([path.name for path in parts]))
+    except SenseError:
+        parts = new  # what was there before stays
+        raise
     finally:
         for part in parts:
             backend.service().inputs.discard_upload(part)
+    return packed
 
 
 def _named(upload: Upload, name: str) -> Path:

@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
+from senseapp.app.common.decided import decided
 from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.run_guard import begin, start_label
 from senseapp.core.markdown import md
@@ -18,14 +19,13 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunRecord
 from senseapp.records.spec import DataSpec
 from senseapp.server.layer_tasks import AnswersTask
-from senseapp.server.leaderboard import best_file
 from senseapp.tasks import task_named
 from senseapp.views.frames.files import difference_line, difference_sentence
 from senseapp.views.words import format as fmt
 
 _MOST_PICTURES = 24  # four rows on a wide screen, each a picture that the server reads
 _WIDTH = 150  # pixels: a line of a caption holds an answer with its probability
-_SIDES = ("A", "B")
+_SIDES = ("First", "Second")
 KnownFiles = Sequence[tuple[RunRecord, tuple[Candidate, ...]]]
 
 
@@ -102,7 +102,7 @@ def _same_images(one: DataSpec, other: DataSpec) -> bool:
 
 def _usual(choices: Sequence[_Choice], known: KnownFiles) -> tuple[int, int]:
     """Return the places of what is compared first: the best files of two runs, or the original and its best file."""
-    best = [best_file(files) or files[0] for _, files in known[:2]]
+    best = [decided(record, files).choice or files[0] for record, files in known[:2]]
     if len(best) == 1:
         return len(choices) - 1, next(place for place, each in enumerate(choices) if each.file == best[0])
     places = (

@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.expert import metric_shown, metrics_offered
 from senseapp.app.common.figure import show_caveat
 from senseapp.app.common.notices import complain
 from senseapp.app.common.run_guard import run_line
@@ -141,16 +142,18 @@ def choose_metric(sides: Sequence[Side]) -> Metric | None:
         st.info(f"These runs have no metric in common. {had}.", icon=":material/info:")
         return None
     preferred = (st.query_params.get(_METRIC_PARAMETER, ""), sides[0].result.metric, divergence_among(names), names[0])
-    st.session_state[_METRIC] = next(name for name in preferred if name in names)
+    asked = next(name for name in preferred if name in names)
+    names = metrics_offered(names, asked)
+    st.session_state[_METRIC] = asked
     chosen = st.selectbox(
         "Metric",
         names,
-        format_func=lambda name: METRICS[name].label,
+        format_func=lambda name: metric_shown(name).label,
         key=_METRIC,
-        help=md("\n").join(md("- **{}**: {}", METRICS[name].label, METRICS[name].help) for name in names),
+        help=md("\n").join(md("- **{}**: {}", metric_shown(name).label, METRICS[name].help) for name in names),
         on_change=_keep_metric,
     )
-    return METRICS[chosen]
+    return metric_shown(chosen)
 
 
 def _keep_metric() -> None:

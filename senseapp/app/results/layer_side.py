@@ -179,7 +179,7 @@ def _sizes(layer: LayerProfile, result: RunResult) -> dict[str, str]:
         "Weight": fmt.shape(layer.weight_shape),
         "Input → output": f"{fmt.shape(layer.input_shape)} → {fmt.shape(layer.output_shape)}",
         "Parameters": f"{fmt.count(layer.num_params)} ({_share(layer.num_params, result.profile.num_params)})",
-        "MACs": f"{fmt.count(layer.macs)} ({_share(layer.macs, result.profile.macs)})",
+        "Multiplications": f"{fmt.count(layer.macs)} ({_share(layer.macs, result.profile.macs)})",
     }
 
 

@@ -11,14 +11,16 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, named, one_of
-from senseapp.app.common.download import (
+from senseapp.app.common.decided import (
+    Asked,
+    asked_of,
+    choose_goal,
     choose_promise,
     choose_tolerance,
-    file_button,
+    decided,
     has_enough_images,
-    other_files,
 )
+from senseapp.app.common.download import file_button, other_files
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import begin, start_label, watched
@@ -29,15 +31,14 @@ from senseapp.core.markdown import md
 from senseapp.descriptions import all_descriptions
 from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.candidate import Candidate, offered, recommended
+from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
-from senseapp.records.promise import Promise, kept, shortfall
+from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
+from senseapp.records.spec import SensitivitySpec
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
-from senseapp.views.charts.axes import PICK
 from senseapp.views.charts.savings import candidates_chart, recommended_chart
 from senseapp.views.frames.files import (
     AXES,
@@ -48,7 +49,7 @@ from senseapp.views.frames.files import (
     recommended_frame,
 )
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import GOALS, caveat_of
+from senseapp.views.words.wording import caveat_of
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 
@@ -70,22 +71,20 @@ def recommendation_card(run_id: str, result: RunResult) -> None:
                 st.fragment(_show_first_file, run_every=_POLL_SECONDS)(run_id)
             return
         place = st.container()
-        goal, usual = _goal(run_id, record.spec), METRICS[candidates[0].metric].tolerable
-        allowed, promise, metric = usual, None, candidates[0].metric
+        metric = candidates[0].metric
+        choose_goal(record, key=f"recommendation.goal.{run_id}")
         if can_search:
             allowed = choose_tolerance(run_id, metric, key=f"recommendation.allowed.{run_id}")
-            promise = choose_promise(run_id, metric, allowed, key=f"recommendation.promised.{run_id}")
-        asked = task if math.isclose(allowed, usual) else replace(task, allowed_drop=allowed)
-        asked = replace(asked, promise=promise)
+            choose_promise(run_id, metric, allowed, key=f"recommendation.promised.{run_id}")
+        asked = asked_of(record, metric)
+        is_usual = math.isclose(asked.tolerance, METRICS[metric].tolerable)
+        search = replace(task, allowed_drop=None if is_usual else asked.tolerance, promise=asked.promise)
         with place:
-            if promise is None:
-                _answer(run_id, candidates, goal, allowed, result)
-            else:
-                _promised_answer(run_id, candidates, goal, promise, result)
-            is_possible = can_search and has_enough_images(candidates, promise)
-            if is_possible and backend.service().work.outcome(asked) is None:
-                _on_its_way(asked, again=True)
-        candidates_figure(run_id, candidates, result)
+            _answer(run_id, candidates, asked, result)
+            is_possible = can_search and has_enough_images(candidates, asked.promise)
+            if is_possible and backend.service().work.outcome(search) is None:
+                _on_its_way(search, again=True)
+        candidates_figure(record, candidates, result)
         if found is not None and found.missing:
             st.caption(md(":material/info: {} The file above holds the original weights.", found.missing))
         elif found is not None:
@@ -99,14 +98,14 @@ def first_answer(record: RunRecord) -> bool:
     candidates = backend.service().work.candidates(record.run_id)
     if not candidates:
         return False
-    allowed = METRICS[candidates[0].metric].tolerable
-    best = recommended(candidates, goal=record.spec.goal, allowed_drop=allowed)
-    if best is None:
-        st.caption(md("A first file is not recommended: {} ({}).", candidates[-1].headline, candidates[-1].evidence))
+    answer = decided(record, candidates)
+    if answer.choice is None:
+        st.caption(md("No file to take yet: {} {}.", answer.reason, candidates[-1].headline))
         return True
-    st.markdown(md("## {}", best.headline))
-    file_button(record.run_id, best, primary=True)
-    st.caption(f"{best.made_of}. Measured: this very file, in turns with the original. The layers are measured next.")
+    st.markdown(md("## {}", answer.headline))
+    file_button(record.run_id, answer.choice, primary=True)
+    made_of = answer.choice.made_of
+    st.caption(f"{made_of}. Measured: this very file, in turns with the original. The run goes on.")
     return True
 
 
@@ -129,94 +128,26 @@ def _show_first_file(run_id: str) -> None:
         st.rerun()
 
 
-def _goal(run_id: str, spec: RunSpec) -> Goal:
-    goals = list(GOALS)
-    chosen: Goal = st.segmented_control(
-        "What counts",
-        goals,
-        format_func=GOALS.__getitem__,
-        required=True,
-        **bound(run_id, "for", one_of(goals), spec.goal, key=f"recommendation.goal.{run_id}"),
-        help="Which of the measured files is recommended: the smallest, the fastest here, or the strongest schedule "
-        "for a training tool.",
-    )
-    return chosen
-
-
-def _promised_answer(
-    run_id: str, candidates: Sequence[Candidate], goal: Goal, promise: Promise, result: RunResult
-) -> None:
-    """Show the best file that keeps ``promise``; without one, say what would be needed."""
-    good = kept(candidates, promise)
-    if good:
-        _answer(run_id, good, goal, promise.most, result)
-        tested = f"{fmt.plural(len(candidates), 'file')} tested on held-out images"
-        st.caption(md(":material/verified: Each file offered here loses {}: {}.", promise.text, tested))
-        return
-    st.markdown(md("## Keep the original: no file is shown to lose {}", promise.text))
-    st.markdown(shortfall(candidates, promise))
-
-
-def _answer(run_id: str, candidates: Sequence[Candidate], goal: Goal, allowed: float, result: RunResult) -> None:
-    """Show the recommended file, let a smaller or a safer one be chosen, and hand it out."""
-    best, choices = recommended(candidates, goal=goal, allowed_drop=allowed), offered(candidates)
-    if goal == "targets" and best is not None and best not in choices:
-        choices = (*choices, best)
-    if not choices:
-        st.markdown(md("## Keep the original: no file that was measured is smaller or faster"))
+def _answer(run_id: str, candidates: Sequence[Candidate], asked: Asked, result: RunResult) -> None:
+    """Show the recommended file with the reason, and hand it out."""
+    answer = asked.decide(candidates)
+    st.markdown(md("## {}", answer.headline))
+    st.markdown(answer.reason)
+    chosen = answer.choice
+    if chosen is None:
+        if asked.promise is not None and (missing := shortfall(candidates, asked.promise)):
+            st.markdown(missing)
         _likelier(result)
-        return
-    place = st.container(gap="small")  # the answer stands above the slider that changes it
-    chosen = _chosen(run_id, choices, best or min(choices, key=lambda each: each.loss.delta))
-    with place:
-        if best is None:
-            lost = METRICS[choices[0].metric].change_text(allowed)
-            st.markdown(md("## Keep the original: every smaller or faster file loses more than {}", lost))
-            st.markdown(md("**Measured:** {}", chosen.headline))
-            _likelier(result)
-        else:
-            st.markdown(md("## {}", chosen.headline))
-            if not chosen.within(allowed):
-                st.caption("This file loses more than is tolerated.")
+    else:
+        if chosen.bound_text:
+            st.caption(md(":material/verified: {}", chosen.bound_text))
+        st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
         with st.container(horizontal=True, gap="small"):
-            file_button(run_id, chosen, primary=best is not None)
-            other_files(run_id, candidates, chosen)
+            file_button(run_id, chosen, primary=True)
+            other_files(run_id, [one for one in candidates if answer.offers(one) or asked.promise is None], chosen)
             try_picture(run_id, chosen)
-    if chosen.bound_text:
-        st.caption(md(":material/verified: {}", chosen.bound_text))
-    st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
-    if best is not None and chosen.schedule is None and not result.compression.description.sets_bits:
+    if chosen is not None and chosen.schedule is None and not result.compression.description.sets_bits:
         _likelier(result)
-
-
-def _chosen(run_id: str, choices: Sequence[Candidate], best: Candidate) -> Candidate:
-    """Return the file that the slider is at: the recommended one at first."""
-    if len(choices) == 1:
-        return choices[0]
-    by_file = {each.file: each for each in choices}
-    form = named({str(place): each.file for place, each in enumerate(choices)})
-    key = f"recommendation.file.{run_id}"
-    if st.session_state.get(key) not in by_file:
-        st.session_state.pop(key, None)
-    file = st.select_slider(
-        "Smaller ↔ safer",
-        list(by_file),
-        format_func=lambda name: _short(by_file[name], choices),
-        **bound(run_id, "file", form, best.file, key=key),
-        help="Files that were made and measured, the smallest first.",
-    )
-    return by_file[str(file)]
-
-
-def _short(candidate: Candidate, choices: Sequence[Candidate]) -> str:
-    """Return the size of a file; with its time, and with its answers, where another choice would be called the same."""
-
-    def words(one: Candidate, count: int) -> str:
-        return ", ".join((fmt.bytes_size(one.figures.file_bytes), one.time_text, one.answers_text)[:count])
-
-    others = [each for each in choices if each is not candidate]
-    alone = (count for count in (1, 2) if all(words(each, count) != words(candidate, count) for each in others))
-    return words(candidate, next(alone, 3))
 
 
 def _tried(candidate: Candidate) -> str:
@@ -250,22 +181,16 @@ def _likelier(result: RunResult) -> None:
         go_to_page("pages/analyze.py")
 
 
-def recommendation_answer(
-    run_id: str, candidates: Sequence[Candidate], found: Recommendation | None, goal: Goal
-) -> None:
+def recommendation_answer(record: RunRecord, candidates: Sequence[Candidate], found: Recommendation | None) -> None:
     """Show the figures of the file to take alone, for a room; ``found`` is None where no schedule was searched for."""
     if not candidates:
         if found is not None:
             st.markdown(md("## {}", found.headline))
             st.caption(found.evidence)
         return
-    allowed = METRICS[candidates[0].metric].tolerable if found is None else found.allowed_drop
-    best = recommended(candidates, goal=goal, allowed_drop=allowed)
-    if best is not None:
-        st.markdown(md("## {}", best.headline))
-        st.caption(best.made_of)
-    else:
-        st.markdown(md("## Keep the original: no smaller or faster file loses as little as is tolerated"))
+    answer = decided(record, candidates)
+    st.markdown(md("## {}", answer.headline))
+    st.caption(f"{answer.choice.made_of}. {answer.reason}" if answer.choice is not None else answer.reason)
 
 
 def recommended_answers(run_id: str) -> None:
@@ -298,10 +223,12 @@ def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
             begin(task)
 
 
-def candidates_figure(run_id: str, candidates: Sequence[Candidate], result: RunResult, *, large: bool = False) -> None:
-    """Draw what each measured file still answers against its size; a click chooses one; ``large`` for a room."""
-    rows = candidates_frame(candidates)
-    key = f"recommendation.files.{run_id}"
+def candidates_figure(
+    record: RunRecord, candidates: Sequence[Candidate], result: RunResult, *, large: bool = False
+) -> None:
+    """Draw what each measured file still answers against its size; ``large`` for a room."""
+    answer = decided(record, candidates)
+    rows = candidates_frame(candidates, answer)
     figure(
         "Which files are there?",
         candidates_chart(
@@ -309,26 +236,18 @@ def candidates_figure(run_id: str, candidates: Sequence[Candidate], result: RunR
             against="megabytes",
             y_title=answers_axis(candidates),
             originals=pd.DataFrame([original_row(candidates)]),
-            picked=str(st.session_state.get(f"recommendation.file.{run_id}", "")),
-            picks=not large,
+            picked=answer.choice.file if answer.choice is not None else "",
         ),
         alt_text="; ".join(rows["description"]),
-        key=key,
-        on_pick=None if large else (lambda: _take(key, run_id)),
+        key=f"recommendation.files.{record.run_id}",
         caveat=caveat_of(result),
-        reading="Each dot is a measured file with its 95 % interval; pale: another is no larger, no slower and no "
-        "worse; cross: the original.",
+        reading="Each dot is a measured file with its 95 % interval; large: the recommended one; "
+        "pale: not worth taking; cross: the original.",
         data=rows,
         level=3,
         saves=not large,
         large=large,
     )
-
-
-def _take(key: str, run_id: str) -> None:
-    picked = st.session_state[key]["selection"].get(PICK) or []
-    if picked:
-        st.session_state[f"recommendation.file.{run_id}"] = str(picked[0]["file"])
 
 
 def recommendation_figure(run_id: str, found: Recommendation, result: RunResult, *, large: bool = False) -> None:

@@ -12,6 +12,7 @@ import streamlit as st
 
 from senseapp.app.common.account import share_run
 from senseapp.app.common.address import address_of, bound, named, one_of
+from senseapp.app.common.expert import metric_shown, metrics_offered
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import RUN_PARAMETER, pick, pick_key, picked_layer
 from senseapp.core.markdown import md
@@ -19,8 +20,7 @@ from senseapp.descriptions import CompressionDescription
 from senseapp.metrics import METRICS, Metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
-from senseapp.records.resolution import opening_level
-from senseapp.server.leaderboard import shown_metric
+from senseapp.server.leaderboard import charted_metric, headline_level
 from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.views.words.wording import compression_text, provenance_text
 
@@ -128,20 +128,22 @@ def choose_view(run_id: str, result: RunResult, *, page: str, layers: bool = Fal
         st.info("No layer has a value yet.", icon=":material/hourglass_empty:")
         return None
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
-    usual, key = _best_covered(result, metrics), f"{page}.metric.{run_id}"
-    level = _choose_level(row, run_id, result, page, opening_level(result, usual))
+    usual, key = _usual_metric(result, metrics), f"{page}.metric.{run_id}"
+    level = _choose_level(row, run_id, result, page, headline_level(result))
+    setting = bound(run_id, "metric", one_of(metrics), usual, key=key)
+    offered = metrics_offered(metrics, str(st.session_state[key]))
     name = row.selectbox(
         "Metric",
-        metrics,
-        format_func=lambda metric: METRICS[metric].label,
-        **bound(run_id, "metric", one_of(metrics), usual, key=key),
-        help=md("\n").join(md("- **{}**: {}", METRICS[metric].label, METRICS[metric].help) for metric in metrics),
+        offered,
+        format_func=lambda metric: metric_shown(metric).label,
+        **setting,
+        help=md("\n").join(md("- **{}**: {}", metric_shown(name).label, METRICS[name].help) for name in offered),
         label_visibility="collapsed",
         width=264,
     )
     if layers:
         _choose_layer(row, run_id, result)
-    metric = METRICS[name if name in metrics else metrics[0]]
+    metric = metric_shown(name if name in metrics else metrics[0])
     frame = kept_frame(run_id, result, metric.name)
     return RunView(run_id=run_id, result=result, metric=metric, level=level, frame=frame)
 
@@ -151,10 +153,10 @@ def usual_view(run_id: str, result: RunResult) -> RunView | None:
     metrics = metrics_of(result)
     if not metrics:
         return None
-    name = _best_covered(result, metrics)
-    level = opening_level(result, name)
+    name = _usual_metric(result, metrics)
+    level = headline_level(result)
     frame = kept_frame(run_id, result, name)
-    return RunView(run_id=run_id, result=result, metric=METRICS[name], level=level, frame=frame)
+    return RunView(run_id=run_id, result=result, metric=metric_shown(name), level=level, frame=frame)
 
 
 def kept_frame(run_id: str, result: RunResult, metric: str) -> pd.DataFrame:
@@ -187,10 +189,10 @@ def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: R
     )
 
 
-def _best_covered(result: RunResult, metrics: tuple[str, ...]) -> str:
-    """Return the metric to show first: of those with the most values that of the headline, else that of estimates."""
-    spoken_of = shown_metric(result)
-    return max(metrics, key=lambda name: (result.shown_metrics[name], name == spoken_of, METRICS[name].divergence))
+def _usual_metric(result: RunResult, metrics: tuple[str, ...]) -> str:
+    """Return the metric of charts, where it has values."""
+    found = charted_metric(result)
+    return found if found in metrics else metrics[0]
 
 
 def _choose_level(

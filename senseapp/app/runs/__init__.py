@@ -1,1 +1,1 @@
-"""The Runs page: list, import, leaderboard."""
+"""The Runs page: list, import, progress."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,7 +14,9 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.account import share_run
+from senseapp.app.common.address import bound, one_of
 from senseapp.app.common.backend import visitor
+from senseapp.app.common.decided import decisions
 from senseapp.app.common.download import download, new_file
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
@@ -168,7 +171,7 @@ _ROW_PIXELS, _MOST_ROWS = 35, 15  # Streamlit's height of a row; rows before the
 
 def run_list(records: Sequence[RunRecord]) -> None:
     """Show the newest of the runs that are searched for as a table, and more on request."""
-    records = search_runs(records)
+    records = _ordered(search_runs(records))
     shown = records[: _PAGE * (1 + session().more_runs)]
     if not shown:
         return
@@ -180,6 +183,26 @@ def run_list(records: Sequence[RunRecord]) -> None:
         st.button(f"Show more ({len(records) - len(shown)} older)", key="runs.more", on_click=_show_more)
 
 
+_NEWEST, _SMALLEST = "Newest first", "Smallest file first"
+
+
+def _ordered(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Show the choice of an order, and return the runs in it; those without a measured file come last."""
+    orders = [_NEWEST, _SMALLEST]
+    order = st.segmented_control(
+        "Order",
+        orders,
+        required=True,
+        label_visibility="collapsed",
+        **bound("runs", "order", one_of(orders), _NEWEST, key="runs.order"),
+    )
+    if order == _NEWEST:
+        return list(records)
+    known = decisions(records)
+    left = {run_id: 1 - answer.saved for run_id, answer in known.items() if answer.saved is not None}
+    return sorted(records, key=lambda record: left.get(record.run_id, math.inf))
+
+
 def table_key(records: Sequence[RunRecord]) -> str:
     """Return the key of the table of these runs: ticks are positions, so others have other ticks."""
     return f"runs.table.{zlib.crc32(' '.join(record.run_id for record in records).encode()):x}"
@@ -189,10 +212,10 @@ def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the table; return the ticked runs, in the order of the table."""
     bars = backend.bars_of(records)
     event = st.dataframe(
-        runs_frame(records, bars or {}, backend.best_files(records)),
+        runs_frame(records, bars or {}, decisions(records)),
         column_config=_columns(),
         hide_index=True,
-        alt=f"{fmt.plural(len(records), 'run')}, the newest first",
+        alt=fmt.plural(len(records), "run"),
         key=table_key(records),
         height=_ROW_PIXELS * (1 + min(len(records), _MOST_ROWS)) + 3,
         on_select="rerun",
@@ -214,7 +237,12 @@ def _columns() -> dict[str, Any]:
     return {
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
         "title": text("Run", width=170, pinned=True),
-        "file": text("Best file, measured", width=350, help="Smallest file that was made within the usual loss."),
+        "file": text(
+            "Best file, measured", width=350, help="The one to take for the goal and the tolerable loss of the run."
+        ),
+        "saved": st.column_config.ProgressColumn(
+            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=90, help="Of that file, on the disk."
+        ),
         "state": text("State", width=82),
         "age": st.column_config.DatetimeColumn("Started", format="distance", width=100),
         "compression": text("Compression", width=130),

@@ -13,7 +13,15 @@ from senseapp.app.common.address import hold
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import provenance
-from senseapp.app.common.notices import ASK_TO_NOTIFY, complain, errors_here, notify, run_script, waiting_text
+from senseapp.app.common.notices import (
+    ASK_TO_NOTIFY,
+    complain,
+    errors_here,
+    notify,
+    percent_done,
+    progress_bar,
+    run_script,
+)
 from senseapp.app.common.state import go_to, restart_with, session
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.recommendation import first_answer
@@ -26,7 +34,6 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import baseline_warning
 from senseapp.server.operations import LogEntry
 from senseapp.views.frames.levels import marked
-from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES
 
 _REDRAW_SECONDS = 2.0  # charts of a run are drawn again no sooner, however many watch it
@@ -68,7 +75,7 @@ def _panel(record: RunRecord, seconds: float, waits: bool, has_file: bool) -> No
         st.rerun()
     session().watched.add(run_id)
     st.set_page_config(page_title=f"{_in_the_tab(snapshot)} · {title}")
-    _progress(snapshot)
+    progress_bar(snapshot)
     with st.container(horizontal=True):
         if not record.read_only:
             _cancel_button(snapshot)
@@ -80,7 +87,7 @@ def _panel(record: RunRecord, seconds: float, waits: bool, has_file: bool) -> No
 
 
 def _in_the_tab(snapshot: JobSnapshot) -> str:
-    return "Waiting" if snapshot.state is RunState.QUEUED else fmt.percent(snapshot.fraction)
+    return "Waiting" if snapshot.state is RunState.QUEUED else percent_done(snapshot)
 
 
 def announce(record: RunRecord) -> None:
@@ -89,26 +96,12 @@ def announce(record: RunRecord) -> None:
     Estimates and measurements may have other metrics, and so another one that is usual: the chart keeps what it showed.
     """
     st.set_page_config(page_title=f"{record.title} · senseapp")
+    if record.state is RunState.DONE and record.error:
+        st.warning(md("{}", record.error), icon=":material/warning:")
     if record.run_id in session().watched:
         session().watched.discard(record.run_id)
         hold(record.run_id, ("metric", "level"))
         notify(record.title, f"{STATES[record.state].label}. {record.headline}".strip(), record.run_id)
-
-
-def _progress(snapshot: JobSnapshot) -> None:
-    if snapshot.state is RunState.QUEUED:
-        st.progress(snapshot.fraction, text=waiting_text(snapshot))
-        return
-    st.progress(snapshot.fraction, text=md("**{}** · {}", fmt.percent(snapshot.fraction), snapshot.phase or "Starting"))
-    st.caption(_figures(snapshot))
-
-
-def _figures(snapshot: JobSnapshot) -> str:
-    parts = [f"{snapshot.done} of {snapshot.total} done"] if snapshot.total else []
-    parts.append(f"{fmt.clock(snapshot.elapsed_seconds)} elapsed")
-    remaining = snapshot.remaining_seconds
-    parts.append("time left not known yet" if remaining is None else f"{fmt.about(remaining)} left")
-    return " · ".join(parts)
 
 
 def _cancel_button(snapshot: JobSnapshot) -> None:
@@ -118,7 +111,7 @@ def _cancel_button(snapshot: JobSnapshot) -> None:
         icon=":material/stop_circle:",
         on_click=_cancel,
         args=(snapshot.run_id,),
-        help="Stop here. What was measured is kept, and the run can be resumed.",
+        help="Stop here. What was made is kept, and the run can be resumed.",
     )
 
 

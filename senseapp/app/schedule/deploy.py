@@ -10,13 +10,8 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, number, one_of, whole
-from senseapp.app.common.download import (
-    choose_promise,
-    choose_tolerance,
-    file_button,
-    has_enough_images,
-    other_files,
-)
+from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
+from senseapp.app.common.download import file_button, other_files
 from senseapp.app.common.int8_pays import show_prediction
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import begin, start_label
@@ -26,7 +21,8 @@ from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
 from senseapp.descriptions.runtimes import runtime_words
 from senseapp.metrics import METRICS
-from senseapp.records.candidate import Candidate, Delivery
+from senseapp.prove.decision import Standing
+from senseapp.records.candidate import Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, refusal, verdicts
@@ -72,7 +68,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
         with errors_here():
             delivery = backend.service().work.outcome(task)
             if delivery is not None:
-                _files(run_id, delivery, allowed, promise)
+                _files(run_id, delivery, promise, asked_of(backend.service().run(run_id), result.judged_by))
             elif not has_enough_images(backend.service().work.candidates(run_id), promise):
                 return
             elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
@@ -151,21 +147,30 @@ def _choose(run_id: str, allowed: float) -> DeploySettings:
     )
 
 
-def _files(run_id: str, delivery: Delivery, allowed: float, promise: Promise | None) -> None:
+_AGAINST: dict[Standing, str] = {
+    "dominated": "Another file of this run is clearly better, and no worse in size, time or loss.",
+    "no gain": "It is not clearly smaller or faster than the original here: keep the original.",
+    "loses too much": "It loses more than is tolerated.",
+}
+"""What speaks against taking a file."""
+
+
+def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Asked) -> None:
     """Show each file with its own figures and its button, the best of those that run first.
 
     Files that do not keep a promise have no button.
     """
+    known = backend.service().work.candidates(run_id)
+    answer = asked.decide(known)
     running = sorted(
         (each for each in delivery.candidates if each.runs),
-        key=lambda each: (not (each.pays and each.within(allowed)), each.figures.file_bytes),
+        key=lambda each: (not answer.offers(each), each.figures.file_bytes),
     )
-    known = backend.service().work.candidates(run_id)
     tests = verdicts(known, promise) if promise is not None else {}
     good = [each for each in delivery.candidates if promise is None or tests[each.file].holds]
     for place, each in enumerate(running):
         refused = refusal(tests[each.file], promise) if promise is not None else ""
-        against = " ".join(part for part in (refused, _against(each, allowed, known)) if part)
+        against = refused or _AGAINST.get(answer.standings[each.file], "")
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if each.bound_text:
             st.caption(md(":material/verified: {}", each.bound_text))
@@ -185,24 +190,6 @@ def _files(run_id: str, delivery: Delivery, allowed: float, promise: Promise | N
     _notes(delivery.notes)
     if good:
         other_files(run_id, good, next((each for each in running if each in good), good[0]))
-
-
-def _against(candidate: Candidate, allowed: float, known: Sequence[Candidate]) -> str:
-    """Return what speaks against taking this file; empty where nothing does."""
-    view = METRICS[candidate.metric]
-    found = []
-    if not candidate.within(allowed):
-        found.append(
-            f"It loses {view.change_text(candidate.loss.delta)}, more than the {view.change_text(allowed)} tolerated."
-        )
-    if not candidate.pays:
-        found.append("It is no smaller and no faster than the original here: keep the original.")
-    better = next((each for each in known if candidate.is_beaten_by(each)), None)
-    if better is not None:
-        found.append(
-            f"Another file of this run is no worse in size, time and loss: {better.made_of}, {better.headline}."
-        )
-    return " ".join(found)
 
 
 def _measured(record: Deployment, run_id: str) -> None:

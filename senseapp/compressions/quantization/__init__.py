@@ -143,5 +143,7 @@ QUANTIZATION = CompressionDescription(
     effect=Effect.BITS,
     order=2,
     partners=("sparsity",),
+    when_run={"activations": True},
+    run_levels=(8.0,),
     compressor="senseapp.compressions.quantization.quantization:QuantizationCompressor",
 )

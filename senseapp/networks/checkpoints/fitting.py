@@ -70,7 +70,7 @@ def _initialise_head(head: nn.Module) -> None:
 
 
 _FRESH_HEAD_NOTE = (
-    "The checkpoint has no classifier, so a random one stands in: accuracy means nothing and labels are not used. KL "
+    "The checkpoint has no classifier, so a random one stands in: accuracy means nothing and labels are not used. Harm "
     "shows how far the output moves."
 )
 _UNITS = {"num_classes": "classes", "in_chans": "input channels", "img_size": "pixels a side"}
@@ -208,7 +208,7 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
         raise InvalidCheckpoint(
             f"The weights in {file_name} are those of {spec.title} without its classifier. Bring the "
             "whole checkpoint, or measure with a random classifier of a given number of classes: accuracy then means "
-            "nothing, KL shows how far the output moves."
+            "nothing, harm shows how far the output moves."
         )
     tensors = dict(network.tensors)
     if chosen is not None:

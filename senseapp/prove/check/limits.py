@@ -92,7 +92,7 @@ def loss_limit(bound: LossBound) -> CheckedLimit:
 
 def time_limit(ratio: Median, allowed: float) -> CheckedLimit:
     """Return whether the candidate takes at most ``allowed`` times as long, by the interval of the median ratio."""
-    said = f"It takes {ratio.value:.2f} times as long as the reference ({ratio.low:.2f} to {ratio.high:.2f})"
+    said = f"It takes {ratio.times_text} of the reference"
     if ratio.high <= allowed:
         return CheckedLimit(name="time", holds=True, sentence=f"{said}; {allowed:g} are allowed.")
     if ratio.low > allowed:

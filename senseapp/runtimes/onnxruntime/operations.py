@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.core.steps import StepTitle
 from senseapp.core.texts import plural
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
@@ -234,6 +235,7 @@ class OnnxRuntime(Runtime):
                 unweighted = self._better_unweighted(writer, fitting)
             writer.in_float |= unweighted
             rounding = Rounding()
+            steps.progress.begin(StepTitle.WEIGHTS)
             with steps.trying("ranges and weights fitted to the images"):
                 rounding = chosen_rounding(
                     writer,

@@ -13,7 +13,7 @@ import torch
 from onnxruntime.quantization import CalibrationMethod, QuantType
 from torch import Tensor
 
-from senseapp.core.steps import Trying
+from senseapp.core.steps import SEPARATOR, Trying
 from senseapp.core.texts import plural
 from senseapp.runtimes.onnx_network import saturates
 from senseapp.runtimes.onnxruntime.int8 import quantized
@@ -32,6 +32,7 @@ _ONE_BATCH_AT_A_TIME = {"CalibStridedMinMax": 1, "CalibTensorRangeSymmetric": Fa
 """Histograms are added up batch by batch; else the quantizer holds every tensor of every image in memory."""
 _HISTOGRAM_VALUES = 2**28  # of all tensors and images: about ten seconds of numpy
 _LEAST_HISTOGRAM_IMAGES = 8  # a histogram of fewer says too little
+_SETTINGS = 7  # that are usually tried
 _CLEARLY_LESS = 0.95  # of the damage of unsigned activations, which slower signed ones must do to be the best
 _NO_HISTOGRAMS = (
     "Entropy and percentile calibration by onnxruntime's own quantizer were not tried: with so many activations they "
@@ -179,7 +180,7 @@ class _OwnSearch:
         for setting in settings:
             if self.best is not None and not self.has_time():
                 return
-            self.progress(f"Trying onnxruntime's own quantizer: {setting.words}")
+            self.progress(f"{self.count} of about {_SETTINGS}{SEPARATOR}{setting.words}")
             with self.trying(f"onnxruntime's own quantizer, {setting.words}"):
                 content = self.files.write(setting)
                 damage = self.damage_of(content)

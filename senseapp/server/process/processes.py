@@ -236,6 +236,7 @@ def carry_out_in(
             "task": encode(task),
             "folder": str(context.folder.path),
             "data_roots": [str(root) for root in context.data_roots],
+            "alike": [str(folder) for folder in context.alike],
             "device": device,
             "address": address,
             "job_mb": job_mb,

@@ -25,7 +25,6 @@ from senseapp.server.layer_tasks import (
     CalibrationTask,
     DiagnosisTask,
     HistogramTask,
-    HistogramWall,
     LayerAnswers,
 )
 from senseapp.server.schedule_tasks import StrongestSearch, Verification
@@ -37,7 +36,7 @@ from senseapp.store.run_folder import RunFolder
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
-        *(Measurement, HistogramTask, HistogramWall, LayerAnswers, DiagnosisTask, RecommendationTask),
+        *(Measurement, HistogramTask, LayerAnswers, DiagnosisTask, RecommendationTask),
         *(StrongestSearch, Verification, DeliverTask, TimingTask, Int8Trial, AnswersTask, CalibrationTask, CheckTask),
     )
 }
@@ -119,6 +118,7 @@ def carry_out_here(request: dict[str, Any], app: AppObserver, **session: Any) ->
         observer=app,
         data_roots=tuple(map(Path, request["data_roots"])),
         earlier_runs=app,
+        alike=tuple(map(Path, request["alike"])),
         open_session=partial(open_local_session, **session),
     )
     with at_work():

@@ -241,7 +241,9 @@ def _notes(
     fused = [row.name for row, own in zip(report.rows, owners, strict=True) if len(own) > 1]
     if fused:
         rows = plural(len(fused), "row")
-        notes.append(f"{rows} of {shown} are of several layers, and shared out by their MACs: {listed(fused)}.")
+        notes.append(
+            f"{rows} of {shown} are of several layers, and shared out by their multiplications: {listed(fused)}."
+        )
     repeated = [name for name, times in Counter(row.name for row in report.rows).items() if times > 1]
     if repeated and report.names_are_unique:
         names = plural(len(repeated), "name")

@@ -9,6 +9,7 @@ import altair as alt
 import pandas as pd
 
 from senseapp.views.charts.axes import PICK, value_scale
+from senseapp.views.charts.layers import side_colour
 from senseapp.views.frames.files import OURS, UNIFORM
 from senseapp.views.palette import ACCENT, CATEGORIES, DASHES, INK
 
@@ -28,9 +29,8 @@ def candidates_chart(
     y_title: str,
     originals: pd.DataFrame,
     picked: str = "",
-    picks: bool = True,
 ) -> alt.LayerChart:
-    """Return a dot with its 95 % interval for each file; what another file beats is pale.
+    """Return a dot with its 95 % interval for each file; what is not worth taking is pale.
 
     Args:
         rows: of :func:`senseapp.views.frames.files.candidates_frame`.
@@ -38,22 +38,16 @@ def candidates_chart(
         y_title: of the vertical axis.
         originals: rows of uncompressed networks, with ``against``, ``value`` and ``description``.
         picked: ``file`` of the one that is chosen, drawn larger.
-        picks: whether a click chooses a file.
     """
     runs = list(dict.fromkeys(rows["run"]))
     shown = rows.assign(
         pale=[0.35 if beaten else 1.0 for beaten in rows["beaten"]],
         area=[260 if file == picked else 110 for file in rows["file"]],
     )
-    colour = alt.Color(
-        "run:N",
-        scale=alt.Scale(domain=runs, range=[ACCENT, *CATEGORIES][: max(1, len(runs))]),
-        legend=alt.Legend(title=None, orient="top", columns=1) if len(runs) > 1 else None,
-    )
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
         y=alt.Y("value:Q", axis=_above(y_title), scale=value_scale(y_title, zero=False, clamp=True)),
-        color=colour,
+        color=side_colour(runs, field="run"),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )
     dots = base.mark_point(filled=True, stroke=INK).encode(
@@ -61,8 +55,6 @@ def candidates_chart(
         tooltip=alt.Tooltip("description:N", title="Measured"),
         description=alt.Description("description:N"),
     )
-    if picks:
-        dots = dots.add_params(alt.selection_point(name=PICK, fields=["file"]))
     original = (
         alt.Chart(originals)
         .mark_point(shape="cross", size=120, color=INK, filled=True)

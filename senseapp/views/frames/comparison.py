@@ -1,21 +1,19 @@
-"""Runs side by side, as data frames and in sentences: matched layers, moved ranks, the leaderboard, and all runs."""
+"""Runs side by side, as data frames and in sentences: matched layers, moved ranks, and all runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
-from typing import Any
 
 import pandas as pd
 
-from senseapp import descriptions
 from senseapp.metrics import METRICS, number_text
+from senseapp.prove.decision import Decision
 from senseapp.records.comparison import ComparedPart, Comparison, MatchedLayer, Side
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import opening_level
-from senseapp.server.leaderboard import LeaderboardRow, shown_metric
+from senseapp.server.leaderboard import shown_metric
 from senseapp.views.frames.results import change_figures, row_name
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, caveat_of, compression_text
@@ -25,10 +23,6 @@ _TITLE_WIDTH = 28  # characters of a run's title in a legend
 _PAIR_COLUMNS = (
     "layer", "row", "side", "source", "drop", "low", "high", "change_text", "interval_text", "rank_text", "members",
     "description",
-)  # fmt: skip
-_SCATTER_COLUMNS = (
-    "layer", "row", "members", "side", "x", "y", "x_low", "x_high", "y_low", "y_high", "x_rank", "y_rank", "x_text",
-    "y_text", "shift", "description",
 )  # fmt: skip
 
 
@@ -53,15 +47,15 @@ def _full_name(side: Side) -> str:
     return f"{fmt.cut_middle(side.title, _TITLE_WIDTH)}, {level}"
 
 
-def pair_frame(comparison: Comparison, *, by_shift: bool = False) -> pd.DataFrame:
-    """Return one row per matched layer and side, in network order or those first whose rank moved most.
+def pair_frame(comparison: Comparison) -> pd.DataFrame:
+    """Return one row per matched layer and side, in network order.
 
     Columns are ``layer``, ``row``, ``side``, ``source``, ``drop``, ``low``, ``high``, ``change_text``,
     ``interval_text``, ``rank_text``, ``members`` and ``description``.
     """
     metric, labels = METRICS[comparison.metric], side_labels(comparison.sides)
     rows = []
-    for layer in sorted(comparison.layers, key=lambda layer: -layer.rank_change) if by_shift else comparison.layers:
+    for layer in comparison.layers:
         for index, (change, label) in enumerate(zip(layer.changes, labels, strict=True)):
             figures = change_figures(change, metric, estimated=layer.estimated[index])
             source = "estimated" if layer.estimated[index] else "measured"
@@ -83,41 +77,6 @@ def _rank_text(layer: MatchedLayer, index: int, count: int) -> str:
     first, last = layer.rank_ranges[index]
     possible = f" ({first} to {last})" if first < last and (first, last) != (1, count) else ""
     return f"{layer.ranks[index]:g}{possible}"
-
-
-def scatter_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return one row per matched layer and further side: ``x`` is of the first side, ``y`` of the further one.
-
-    Columns are ``layer``, ``row``, ``members``, ``side``, ``x`` and ``y`` with ``_low``, ``_high``, ``_rank`` and
-    ``_text`` of each, ``shift`` (of the rank) and ``description``.
-    """
-    labels = side_labels(comparison.sides)
-    rows: list[dict[str, Any]] = []
-    for layer in comparison.layers:
-        first = _coordinate("x", comparison, layer, 0)
-        for index in range(1, len(labels)):
-            other = _coordinate("y", comparison, layer, index)
-            own = {
-                "layer": layer.layer,
-                "row": row_name(layer),
-                "members": ", ".join(layer.members),
-                "side": labels[index],
-                "shift": abs(layer.ranks[0] - layer.ranks[index]),
-                "description": f"{layer.layer}: {first['x_text']} in A; {other['y_text']} in {letter(index)}",
-            }
-            rows.append(own | first | other)
-    return pd.DataFrame(rows, columns=list(_SCATTER_COLUMNS))
-
-
-def _coordinate(axis: str, comparison: Comparison, layer: MatchedLayer, side: int) -> dict[str, Any]:
-    figures = change_figures(layer.changes[side], METRICS[comparison.metric], estimated=layer.estimated[side])
-    return {
-        axis: figures["drop"],
-        f"{axis}_low": figures["low"],
-        f"{axis}_high": figures["high"],
-        f"{axis}_rank": layer.ranks[side],
-        f"{axis}_text": f"{figures['change_text']}, rank {layer.ranks[side]:g}",
-    }
 
 
 def moves_frame(comparison: Comparison) -> pd.DataFrame:
@@ -146,15 +105,6 @@ def _sure(layer: MatchedLayer) -> str:
     return "no" if known else "unknown"
 
 
-def agreement_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return the rank correlation of each pair of sides: columns ``pair`` (letters), ``spearman``, ``layers``."""
-    rows = [
-        (f"{letter(first)} and {letter(second)}", comparison.agreement(first, second), len(comparison.layers))
-        for first, second in combinations(range(len(comparison.sides)), 2)
-    ]
-    return pd.DataFrame(rows, columns=["pair", "spearman", "layers"])
-
-
 def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
     """Return the layers that lack a value on a side: column ``layer``, and for each side its letter with the reason."""
     rows = [
@@ -162,38 +112,6 @@ def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
         for layer in comparison.unmatched
     ]
     return pd.DataFrame(rows, columns=["layer", *(letter(side) for side in range(len(comparison.sides)))])
-
-
-def leaderboard_frame(rows: Sequence[LeaderboardRow], records: Mapping[str, RunRecord]) -> pd.DataFrame:
-    """Return the rows of runs that are still there, in their order, figures as numbers so that every column sorts.
-
-    Columns are ``title``, ``link``, ``model``, ``compression``, ``levels``, ``saved`` (percent of the original file's
-    bytes, of the measured file in ``measured``), ``removable`` (percent of the bytes, predicted),
-    ``told``, ``counted_in``, ``baseline``, ``metric``, ``params``, ``images`` and ``headline``.
-    """
-    return pd.DataFrame(
-        [
-            {
-                "title": records[row.run].title,
-                "link": f"results?run={row.run}",
-                "model": row.model,
-                "compression": descriptions.get(row.compression).label,
-                "levels": descriptions.get(row.compression).scale.texts(row.levels),
-                "saved": None if row.saved is None else 100 * row.saved,
-                "measured": row.candidate.headline if row.candidate else "",
-                "removable": None if row.bytes_removable is None else 100 * row.bytes_removable,
-                "told": row.unknown_because or ("predicted" if row.bytes_removable is not None else ""),
-                "counted_in": METRICS[row.drop_metric].label if row.drop_metric else "",
-                "baseline": None if row.baseline is None else METRICS[row.metric].factor * row.baseline,
-                "metric": METRICS[row.metric].label,
-                "params": row.num_params or None,
-                "images": row.num_images or None,
-                "headline": row.headline,
-            }
-            for row in rows
-            if row.run in records
-        ]
-    )
 
 
 # Spearman's correlation from which each is said; below the last, the order is opposite
@@ -225,14 +143,13 @@ def _sure_moves(comparison: Comparison) -> str:
     if not known or any(any(layer.estimated) for layer in comparison.layers):
         return ""
     sure = sum(layer.surely_moved for layer in comparison.layers)
-    return f" {fmt.plural(sure, 'layer') if sure else 'No layer'} moved by more than chance."
+    return f" {fmt.plural(sure, 'layer') if sure else 'No layer'} changed place in this order by more than chance."
 
 
 def matching_text(comparison: Comparison) -> str:
     """Return the metric, the number of matched layers, and the number without a value in each run."""
     parts = [
         METRICS[comparison.metric].label,
-        "Spearman's rank correlation",
         f"{fmt.plural(len(comparison.layers), 'layer')} matched by name",
     ]
     lacking = [
@@ -249,22 +166,38 @@ def caveat_of_sides(sides: Sequence[Side]) -> str:
 
 
 _MOST_BARS = 12  # the grid leaves 2 pixels between bars: of 24 in 64 pixels it draws none
-_COLUMNS = ("open", "title", "file", "state", "age", "compression", "bars", "headline", "size", "tags", "model")
+_COLUMNS = (
+    "open",
+    "title",
+    "file",
+    "saved",
+    "state",
+    "age",
+    "compression",
+    "bars",
+    "headline",
+    "size",
+    "tags",
+    "model",
+)
 
 
 def runs_frame(
-    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, str] | None = None
+    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, Decision] | None = None
 ) -> pd.DataFrame:
     """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
 
-    ``bars`` are what layers lose alone, ``files`` the headline of the best measured file.
+    ``bars`` are what layers lose alone, ``files`` the decisions on their files; ``saved`` is the share of the original
+    file's bytes that such a file saves, in percent.
     """
     known = files or {}
+    saved = {run_id: 100 * each.saved for run_id, each in known.items() if each.saved is not None}
     rows = [
         (
             "Open",
             record.title,
-            known.get(record.run_id, ""),
+            known[record.run_id].headline if record.run_id in known else "",
+            saved.get(record.run_id),
             STATES[record.state].label,
             pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
             compression_text(record.spec.sensitivity),

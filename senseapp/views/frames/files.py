@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, primary_among
+from senseapp.prove.decision import Decision
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, LabelledAnswer
 from senseapp.records.calibration import CalibrationCheck
-from senseapp.records.candidate import Candidate, offered
+from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import MILLISECONDS, Deployment, Median
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
@@ -22,16 +23,14 @@ _CANDIDATE_COLUMNS = (
 )
 
 
-def candidates_frame(candidates: Iterable[Candidate], *, run: str = "") -> pd.DataFrame:
-    """Return a row per candidate, the smallest first.
+def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run: str = "") -> pd.DataFrame:
+    """Return a row per candidate of a run with its decision, the smallest first.
 
     ``megabytes`` and ``milliseconds`` are those of the file, ``time_share`` is in percent of the original's time;
-    ``value``, ``low`` and ``high`` are in the unit of the metric that people judge it by, ``beaten`` marks what another
-    candidate is no worse than in size, time and loss; ``size``, ``time`` and ``answers`` are texts.
+    ``value``, ``low`` and ``high`` are in the unit of the metric that people judge it by, ``beaten`` marks what is
+    neither recommended nor an alternative; ``size``, ``time`` and ``answers`` are texts.
     """
-    known = tuple(candidates)
-    kept = offered(known)
-    rows = [_candidate_row(each, run=run, beaten=each not in kept) for each in known]
+    rows = [_candidate_row(each, run=run, beaten=not decided.offers(each)) for each in candidates]
     return pd.DataFrame(rows, columns=list(_CANDIDATE_COLUMNS)).sort_values(["megabytes", "value"], ignore_index=True)
 
 
@@ -178,7 +177,7 @@ _SCHEDULE_COLUMNS = ("source", "figure", "value", "low", "high", "proven", "desc
 AXES: dict[str, str] = {
     "params": "Weights removed (%)",
     "bytes": "Bytes saved if stored compactly (%)",
-    "macs": "MACs saved (%)",
+    "macs": "Multiplications saved (%)",
     "bits": "Average bits of a weight",
     MILLISECONDS: "Predicted milliseconds of a call",
 }
@@ -196,7 +195,7 @@ def figure_text(kind: str, figure: float) -> str:
     words = {
         "params": "of the weights removed",
         "bytes": "of the bytes saved if stored compactly",
-        "macs": "of the MACs saved",
+        "macs": "of the multiplications saved",
     }
     if kind == MILLISECONDS:
         return f"{figure:.3g} ms a call"
@@ -265,7 +264,7 @@ def class_note(found: ChangedAnswers) -> str:
     listed = f", the {len(found.classes)} that lose most" if len(found.classes) < found.num_classes else ""
     return (
         f"Drop {what} in {fmt.plural(found.num_classes, 'class', 'classes')}{listed}; {fmt.points(found.drop)} points "
-        f"on average. Intervals hold for all classes together with 95 % (Bonferroni)."
+        f"on average. Intervals hold for all classes together with 95 %."
     )
 
 
@@ -285,20 +284,21 @@ def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
 
 
 def difference_sentence(found: AnswerDifferences) -> str:
-    """Return the number of pictures on which A and B differ, and which has more of these right."""
+    """Return the number of pictures on which two files differ, and which has more of these right."""
     if not found.num_images:
-        return "A and B were measured on different images, so there is nothing to compare."
+        return "They were measured on different images, so there is nothing to compare."
     total = fmt.plural(found.num_images, "picture")
     if not found.different:
-        return f"A and B give the same answers to {total}."
+        return f"Both give the same answers to {total}."
     some = f"{len(found.different)} of {total} {'is' if len(found.different) == 1 else 'are'} answered differently"
     if found.only_first is None or found.only_second is None:
         return f"{some}."
     neither = len(found.different) - found.only_first - found.only_second
-    return f"{some}: A alone is right on {found.only_first}, B alone on {found.only_second}, neither on {neither}."
+    right = f"the first alone is right on {found.only_first}, the second alone on {found.only_second}"
+    return f"{some}: {right}, neither on {neither}."
 
 
 def difference_line(side: str, answer: LabelledAnswer, label: str | None) -> str:
-    """Return the prediction of one side for a picture: ``A: crow (61 %), right``."""
+    """Return the prediction of one side for a picture: ``First: crow (61 %), right``."""
     right = ", right" if label is not None and answer.text == label else ""
     return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"

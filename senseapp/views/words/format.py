@@ -25,8 +25,8 @@ def count(number: float, *, unit: str = "") -> str:
 
 
 def macs(number: float) -> str:
-    """Return multiply-accumulates for one image, for example ``1.82 G MACs``."""
-    return count(number, unit="MACs")
+    """Return multiply-accumulates for one image, for example ``1.82 G multiplications``."""
+    return count(number, unit="multiplications")
 
 
 def percent(fraction: float, *, digits: int = 0) -> str:

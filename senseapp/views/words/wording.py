@@ -15,7 +15,7 @@ from senseapp.records.deployment import CHECKPOINT, model_file
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import WITHOUT_LABELS, Goal, RunSpec, SensitivitySpec
+from senseapp.records.spec import WITHOUT_LABELS, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
@@ -38,8 +38,12 @@ def model_facts(result: RunResult) -> dict[str, str]:
         return facts | {"Layers": str(len(profile.layers))}
     return facts | {
         "Parameters": fmt.count(profile.num_params),
-        "MACs of one image": fmt.count(profile.macs),
-        **({"MACs of its layers": fmt.count(profile.layer_macs)} if profile.layer_macs != profile.macs else {}),
+        "Multiplications of one image": fmt.count(profile.macs),
+        **(
+            {"Multiplications of its layers": fmt.count(profile.layer_macs)}
+            if profile.layer_macs != profile.macs
+            else {}
+        ),
         "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Compressible layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
@@ -100,7 +104,7 @@ def environment_of(result: RunResult) -> dict[str, str]:
     """Return the versions and the machine that the figures come from."""
     facts = {name.replace("_", " ").capitalize(): value for name, value in result.environment.items()}
     if result.seconds:
-        facts["Time"] = fmt.duration(result.seconds)
+        facts["Time to measure the layers"] = fmt.duration(result.seconds)
     return facts
 
 
@@ -126,14 +130,6 @@ def baselines_of(result: RunResult) -> dict[str, str]:
         for name, metric in METRICS.items()
         if metric.needs_labels and name in result.baseline
     }
-
-
-GOALS: dict[Goal, str] = {
-    "smaller": "Smaller file",
-    "faster": "Faster here",
-    "targets": "Targets for a training tool",
-}
-"""What a run is for, as people choose it."""
 
 
 def provenance_text(result: RunResult) -> str:
@@ -207,7 +203,7 @@ def notes_of(result: RunResult) -> list[str]:
     if known and result.measurements:
         scale = result.compression.scale
         found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in known.items())
-        notes.append(f"Rank agreement of estimate and measurement (Spearman, 1 is perfect): {found}.")
+        notes.append(f"Estimate and measurement rank the layers alike (1 is the same order): {found}.")
     return notes
 
 
@@ -262,7 +258,7 @@ _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
     "bytes": ("If stored compactly (estimated, no such file)", fmt.bytes_size),
     "zeros": ("Zeros", fmt.count),
     "params": ("Parameters", fmt.count),
-    "macs": ("MACs", fmt.count),
+    "macs": ("Multiplications", fmt.count),
     "latency_seconds": ("Time of one image", lambda seconds: f"{1000 * seconds:.3g} ms"),
 }
 

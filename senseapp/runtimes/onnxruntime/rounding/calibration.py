@@ -17,7 +17,7 @@ from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.activations import OBSERVERS
 from senseapp.compressions.quantization.grid import extremes_of, fake_quantize_input
 from senseapp.compressions.quantization.integers import IntegerWeight
-from senseapp.core.steps import Trying
+from senseapp.core.steps import SEPARATOR, Trying
 from senseapp.records.deployment import INT8_BITS
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of
 from senseapp.runtimes.onnxruntime.partly_int8 import activation_grid
@@ -136,7 +136,7 @@ def rounded_products(
             sums[each.node].add(values[each.input], images, generator)
     found = {}
     for index, each in enumerate(wanted):
-        progress(f"Rounding weights · {index} of {len(wanted)}")
+        progress(f"Rounding weights{SEPARATOR}{index} of {len(wanted)} layers")
         most = min(largest, MOST_OF_A_PAIR // 2) if any_order and each.order_varies else largest
         layer = (integers or {}).get(each.node)
         found[each.node] = sums[each.node].rounded(most, None if layer is None else integers_of(each, layer))

@@ -1,0 +1,62 @@
+"""The switch *Expert*: names of metrics, of methods and of counts, for who knows them; kept per person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import streamlit as st
+
+from senseapp.app.common import backend
+from senseapp.app.common.state import session
+from senseapp.core.errors import SenseError
+from senseapp.metrics import METRICS, Metric
+
+_KEY = "account.expert"
+_PAGE, _NAME = "person", "Expert"  # of the preset that holds it
+
+
+def expert() -> bool:
+    """Return whether this person wants expert words and settings; read from the store once a session."""
+    known = session().expert
+    if known is None:
+        known = _stored()
+        session().expert = known
+    return known
+
+
+def expert_switch() -> None:
+    """Show the switch, for the foot of the sidebar."""
+    st.session_state[_KEY] = expert()
+    about = "Shows the field's terms, all metrics and every setting, in place of everyday words."
+    st.toggle("Expert", key=_KEY, on_change=_keep, help=about)
+
+
+def metric_shown(name: str) -> Metric:
+    """Return the metric ``name`` in the words of this person: everyday ones, or the terms of the field."""
+    return METRICS[name].in_terms if expert() else METRICS[name]
+
+
+def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
+    """Return those of ``names`` to choose from: without *Expert* the everyday ones, and the ``usual`` one."""
+    return [name for name in names if name == usual or METRICS[name].is_everyday or expert()]
+
+
+def _stored() -> bool:
+    if not backend.visitor().is_known:
+        return False
+    with suppress(SenseError):  # a home that cannot be read is said at the top of the page
+        return _NAME in backend.service().presets(_PAGE)
+    return False
+
+
+def _keep() -> None:
+    chosen = bool(st.session_state[_KEY])
+    session().expert = chosen
+    if not backend.visitor().is_known:
+        return
+    with suppress(SenseError):
+        if chosen:
+            backend.service().save_preset(_PAGE, _NAME, {})
+        else:
+            backend.service().delete_preset(_PAGE, _NAME)

@@ -1,0 +1,258 @@
+"""The decision of a run: which measured file to take for a goal, why, and what else is worth taking.
+
+Pages, reports and commands take every recommendation from :func:`decision`. Its rules:
+
+* Only files within the tolerance, or with a promise those shown to keep it, are recommended.
+* A file that another one dominates beyond noise (:func:`dominates`) is not recommended.
+* Of the others, the goal decides: fewest bytes, least time, or the strongest proven schedule. Files that a runtime runs
+  come before files of weights.
+* The original is kept where no file within the tolerance is clearly smaller or faster.
+
+A file only gives way to files that lose no more, and the order of the others does not depend on the tolerance: a
+stricter tolerance never gives a file that loses more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from senseapp.metrics import METRICS
+from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
+from senseapp.records.goal import Goal
+from senseapp.records.promise import Promise, kept
+
+Standing = Literal["chosen", "alternative", "dominated", "no gain", "loses too much"]
+"""What a decision says of one file."""
+
+_SAME_BYTES = 0.02
+"""Relative difference of sizes that decides nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The file to take, and the reason.
+
+    Attributes:
+        choice: the recommended file; None to keep the original.
+        reason: one sentence, true of all candidates.
+        alternatives: other files within the tolerance that are clearly smaller or faster than the original and that no
+            other one dominates; the smallest first.
+        standings: of every file, by its name.
+    """
+
+    choice: Candidate | None
+    reason: str
+    alternatives: tuple[Candidate, ...]
+    standings: dict[str, Standing]
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line: the figures of the chosen file, or that the original is kept."""
+        return "Keep the original" if self.choice is None else self.choice.headline
+
+    @property
+    def saved(self) -> float | None:
+        """Share of the original's bytes that the chosen file saves; None where the original is kept."""
+        found = self.choice
+        return None if found is None else 1 - found.figures.file_bytes / found.original.file_bytes
+
+    def offers(self, one: Candidate) -> bool:
+        """Return whether a file is the choice or an alternative."""
+        return self.standings.get(one.file) in ("chosen", "alternative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What :func:`decision` is asked, and the files within the tolerance.
+
+    ``limit`` is the tolerance as a verb: ``loses at most 1.0 points``.
+    """
+
+    goal: Goal
+    files: tuple[Candidate, ...]
+    within: tuple[Candidate, ...]
+    limit: str
+
+    @property
+    def axis(self) -> Callable[[Candidate], float]:
+        """What the goal counts, less is better."""
+        if self.goal == "targets":
+            return _bytes_left
+        return _time if self.goal == "faster" else _size
+
+
+def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, promise: Promise | None = None) -> Decision:
+    """Return the file to take among the ``candidates`` of one run, in the order in which they were made.
+
+    Args:
+        candidates: with one metric that they are judged by.
+        goal: ``targets`` asks for the strongest proven schedule; ``look`` is answered as ``smaller``.
+        tolerance: largest loss in the unit of that metric, as measured.
+        promise: to be kept instead of ``tolerance``.
+    """
+    files = with_one_original(candidates)
+    within = tuple(one for one in files if one.within(tolerance)) if promise is None else kept(files, promise)
+    asked = _Question(goal=goal, files=files, within=within, limit=_limit(files, tolerance, promise))
+    choice = min((one for one in _undominated(asked) if _rank(one, goal) is not None), key=_order(asked), default=None)
+    standings = {one.file: _standing(one, asked, choice) for one in files}
+    others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
+    reason = _why_none(asked) if choice is None else _why(choice, asked)
+    return Decision(choice=choice, reason=reason, alternatives=tuple(others), standings=standings)
+
+
+def usual_decision(candidates: Sequence[Candidate], goal: Goal) -> Decision:
+    """Return the decision within the loss that the metric of the files usually tolerates."""
+    return decision(candidates, goal, METRICS[candidates[0].metric].tolerable if candidates else 0.0)
+
+
+def dominates(one: Candidate, other: Candidate) -> bool:
+    """Return whether ``one`` is clearly better in bytes, time or answers, and not worse in the others beyond noise.
+
+    It loses no more, as measured. Files that a runtime runs and files of weights do not replace each other.
+    """
+    if one.file == other.file or one.runs != other.runs or not one.loss.delta <= other.loss.delta:
+        return False
+    if _size(one) > _size(other) * (1 + _SAME_BYTES) or _time(one) > _time(other) * (1 + SAME_TIME):
+        return False
+    mine, theirs = one.figures.time_ratio, other.figures.time_ratio
+    is_quicker = mine.high < theirs.low and mine.value < theirs.value * (1 - SAME_TIME)
+    return is_quicker or _size(one) < _size(other) * (1 - _SAME_BYTES) or _loses_clearly_less(one, other)
+
+
+def _loses_clearly_less(one: Candidate, other: Candidate) -> bool:
+    return one.loss.ci_high < other.loss.ci_low
+
+
+def _undominated(asked: _Question) -> list[Candidate]:
+    better = _is_better_schedule if asked.goal == "targets" else dominates
+    return [one for one in asked.within if not any(better(other, one) for other in asked.within)]
+
+
+def _is_better_schedule(one: Candidate, other: Candidate) -> bool:
+    """Return whether the schedule of ``one`` saves about as much and loses clearly less."""
+    if one.schedule is None or other.schedule is None or not one.loss.delta <= other.loss.delta:
+        return False
+    return _bytes_left(one) <= _bytes_left(other) * (1 + _SAME_BYTES) and _loses_clearly_less(one, other)
+
+
+def is_clearly_smaller(one: Candidate) -> bool:
+    """Return whether a file has fewer bytes than the original's, by more than a difference that decides nothing."""
+    return _size(one) <= one.original.file_bytes * (1 - _SAME_BYTES)
+
+
+def pays(one: Candidate) -> bool:
+    """Return whether a file is clearly smaller or faster than the original."""
+    return is_clearly_smaller(one) or one.is_faster
+
+
+def _rank(one: Candidate, goal: Goal) -> int | None:
+    """Return 0 for what the goal asks for, 1 for a file that is as good in it and otherwise better; None for others."""
+    if goal == "targets":
+        return None if one.schedule is None else 0
+    if goal == "faster":
+        as_fast = one.figures.time_ratio.value <= 1 + SAME_TIME
+        return 0 if one.is_faster else 1 if is_clearly_smaller(one) and as_fast else None
+    as_small = _size(one) <= one.original.file_bytes * (1 + _SAME_BYTES)
+    return 0 if is_clearly_smaller(one) else 1 if one.is_faster and as_small else None
+
+
+def _order(asked: _Question) -> Callable[[Candidate], tuple[object, ...]]:
+    """Return the order of the files of one goal, the best first; it knows no tolerance."""
+
+    def order(one: Candidate) -> tuple[object, ...]:
+        if asked.goal == "targets":
+            return _bytes_left(one), one.form != "weights", one.loss.delta, one.file
+        return _rank(one, asked.goal), not one.runs, asked.axis(one), one.loss.delta, _size(one), one.file
+
+    return order
+
+
+def _standing(one: Candidate, asked: _Question, choice: Candidate | None) -> Standing:
+    if choice is not None and one.file == choice.file:
+        return "chosen"
+    if one not in asked.within:
+        return "loses too much"
+    if not pays(one):
+        return "no gain"
+    return "dominated" if any(dominates(other, one) for other in asked.within) else "alternative"
+
+
+def _size(one: Candidate) -> float:
+    return one.figures.file_bytes
+
+
+def _time(one: Candidate) -> float:
+    return one.figures.time_ratio.value
+
+
+def _bytes_left(one: Candidate) -> float:
+    """Return the share of bytes that a schedule leaves."""
+    return 1.0 if one.schedule is None else 1 - one.schedule.achieved.get("bytes", 0.0)
+
+
+def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
+    if promise is not None:
+        return f"is shown to lose {promise.text}"
+    return f"loses at most {METRICS[files[0].metric].change_text(tolerance)}" if files else ""
+
+
+_NOUNS: dict[str, tuple[str, str, str]] = {
+    "smaller": ("smallest", "smaller", "takes longer"),
+    "faster": ("fastest", "faster", "is larger"),
+    "targets": ("strongest", "stronger", ""),
+}
+"""By goal: words for the best, for a better one, and for what is worse about that."""
+
+
+def _why(choice: Candidate, asked: _Question) -> str:
+    """Return the first of some sentences that is true; the last one is, as the others are dominated."""
+    if _rank(choice, asked.goal) == 1:
+        return _why_second(asked)
+    best, better, worse = _NOUNS.get(asked.goal, _NOUNS["smaller"])
+    if asked.goal == "targets":
+        what = f"proven schedule that {asked.limit}"
+        peers = [one for one in asked.within if one.schedule is not None]
+    else:
+        what = f"file that runs and {asked.limit}" if choice.runs else f"file of weights that {asked.limit}"
+        peers = [one for one in asked.within if one.runs == choice.runs]
+    ahead = [one for one in peers if asked.axis(one) < asked.axis(choice)]
+    if not ahead:
+        return f"It is the {best} {what}."
+    if asked.goal == "faster":
+        ahead = [one for one in ahead if one.figures.time_ratio.high < choice.figures.time_ratio.low]
+        if not ahead:
+            return f"No {what} is clearly faster."
+    if all(one.loss.delta > choice.loss.delta for one in ahead):
+        return f"Every {better} {what} loses more."
+    other = _size if asked.goal == "faster" else _time
+    if worse and all(one.loss.delta > choice.loss.delta or other(one) > other(choice) for one in ahead):
+        return f"Every {better} {what} {worse} or loses more."
+    return f"Every {better} {what} has a clearly better one beside it."
+
+
+def _why_second(asked: _Question) -> str:
+    """Return the reason for a file that is only as good as the original in what the goal counts."""
+    what, gain = ("faster", "takes no longer and is smaller") if asked.goal == "faster" else ("smaller", "is faster")
+    reached = [one for one in asked.within if _rank(one, asked.goal) == 0]
+    if reached:
+        return f"It {gain}."
+    return f"No file that {asked.limit} is clearly {what}; this one {gain}."
+
+
+def _why_none(asked: _Question) -> str:
+    if not asked.files:
+        return "No file has been measured yet."
+    if asked.goal == "targets":
+        known = any(one.schedule is not None for one in asked.files)
+        return f"No proven schedule {asked.limit}." if known else "No schedule has been proven yet."
+    if not any(map(pays, asked.files)):
+        return "No measured file is clearly smaller or faster."
+    if not any(map(pays, asked.within)):
+        return f"No file that is clearly smaller or faster {asked.limit}."
+    if any(_rank(one, asked.goal) is not None for one in asked.within):
+        return f"No file that {asked.limit} is clearly better than the original in all that counts."
+    if asked.goal == "faster":
+        return f"No file that {asked.limit} is clearly faster; those that are smaller take longer."
+    return f"No file that {asked.limit} is clearly smaller; those that are faster are larger."

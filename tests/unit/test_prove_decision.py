@@ -1,0 +1,150 @@
+"""The decision on named sets of files: which is taken, and the sentence that says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from senseapp.prove.decision import decision, dominates, usual_decision
+from senseapp.records.candidate import Candidate
+from senseapp.records.deployment import Median
+from senseapp.records.promise import Promise
+from senseapp.records.schedule import Schedule
+from tests.deployments import a_candidate, a_counted_change, a_judged_candidate, some_figures
+
+ORIGINAL = some_figures(0.010, 1.0, 903_000)
+SCHEDULE = Schedule(model="net", method="optimal", entries=(), achieved={"bytes": 0.5})
+
+
+def a_file(kilobytes: int, share: float = 1.0, worse: int = 0, *, form: str = "int8", saved: float = 0.0) -> Candidate:
+    """Return a file with so many of 500 right answers lost."""
+    schedule = replace(SCHEDULE, achieved={"bytes": saved}) if saved else None
+    found = a_candidate(
+        form, size=1000 * kilobytes, share=share, schedule=schedule, original=ORIGINAL, metric="top1", tried=1
+    )
+    changes = (a_counted_change(worse, 500, metric="top1"),)
+    return replace(found, figures=replace(found.figures, changes=changes))
+
+
+SMALL = a_file(306)
+QUICK = a_file(311, 0.63)
+PACKED = a_file(201, form="small", saved=0.5)
+LOSSY = a_file(250, 0.5, 15)
+MILD = a_file(320, 0.95, 2)
+PLAIN = a_file(892, form="weights", saved=0.5)
+STRONG = a_file(893, form="weights", saved=0.8, worse=15)
+LARGER = a_file(950, 0.5)
+SLOWER = a_file(300, 2.0)
+SMALL_AND_AS_FAST = a_file(300, 1.0)
+
+UNSURE = a_file(304, 0.66)
+UNSURE = replace(UNSURE, figures=replace(UNSURE.figures, time_ratio=Median(value=0.66, low=0.55, high=0.7)))
+
+CASES = {
+    "nothing measured": ([], "smaller", 0.01, None, "No file has been measured yet."),
+    "hardly smaller, twice as fast, as right": (
+        *([SMALL, QUICK], "smaller", 0.01, QUICK),
+        "Every smaller file that runs and loses at most 1.0 points takes longer or loses more.",
+    ),
+    "hardly smaller: one takes longer, one loses more": (
+        *([SMALL, a_file(305, 0.63, 100), QUICK], "smaller", 0.3, QUICK),
+        "Every smaller file that runs and loses at most 30.0 points takes longer or loses more.",
+    ),
+    "a clearly better one of a smaller file, but not of the smallest left": (
+        *([a_file(300, 0.65), a_file(305, 0.6), UNSURE], "smaller", 0.01, UNSURE),
+        "Every smaller file that runs and loses at most 1.0 points has a clearly better one beside it.",
+    ),
+    "packed weights beside a file that runs": (
+        *([PACKED, SMALL], "smaller", 0.01, SMALL),
+        "It is the smallest file that runs and loses at most 1.0 points.",
+    ),
+    "packed weights alone": (
+        *([PACKED], "smaller", 0.01, PACKED),
+        "It is the smallest file of weights that loses at most 1.0 points.",
+    ),
+    "one of two is within": (
+        *([LOSSY, SMALL], "smaller", 0.01, SMALL),
+        "It is the smallest file that runs and loses at most 1.0 points.",
+    ),
+    "the smallest loses too much for a stricter tolerance": (
+        *([MILD, a_file(500)], "smaller", 0.002, a_file(500)),
+        "It is the smallest file that runs and loses at most 0.2 points.",
+    ),
+    "none is within": (
+        *([LOSSY], "smaller", 0.01, None),
+        "No file that is clearly smaller or faster loses at most 1.0 points.",
+    ),
+    "none pays": ([a_file(900)], "smaller", 0.01, None, "No measured file is clearly smaller or faster."),
+    "only faster": (
+        *([a_file(903, 0.5)], "smaller", 0.01, a_file(903, 0.5)),
+        "No file that loses at most 1.0 points is clearly smaller; this one is faster.",
+    ),
+    "faster but larger": (
+        *([LARGER], "smaller", 0.01, None),
+        "No file that loses at most 1.0 points is clearly smaller; those that are faster are larger.",
+    ),
+    "the fastest": (
+        *([SMALL, QUICK, LARGER], "faster", 0.01, LARGER),
+        "It is the fastest file that runs and loses at most 1.0 points.",
+    ),
+    "only smaller, as fast": (
+        *([SMALL_AND_AS_FAST], "faster", 0.01, SMALL_AND_AS_FAST),
+        "No file that loses at most 1.0 points is clearly faster; this one takes no longer and is smaller.",
+    ),
+    "only smaller, slower": (
+        *([SLOWER], "faster", 0.01, None),
+        "No file that loses at most 1.0 points is clearly faster; those that are smaller take longer.",
+    ),
+    "targets": (
+        *([SMALL, PLAIN, PACKED, STRONG], "targets", 0.01, PLAIN),
+        "It is the strongest proven schedule that loses at most 1.0 points.",
+    ),
+    "stronger targets lose clearly more": (
+        *([PLAIN, STRONG], "targets", 0.05, STRONG),
+        "It is the strongest proven schedule that loses at most 5.0 points.",
+    ),
+    "targets without a schedule": ([SMALL], "targets", 0.01, None, "No schedule has been proven yet."),
+    "no schedule within": ([STRONG], "targets", 0.01, None, "No proven schedule loses at most 1.0 points."),
+    "only to look": (
+        *([SMALL, LOSSY], "look", 0.01, SMALL),
+        "It is the smallest file that runs and loses at most 1.0 points.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "goal", "tolerance", "choice", "reason"), CASES.values(), ids=CASES)
+def test_named_cases(files, goal, tolerance, choice, reason) -> None:
+    answer = decision(files, goal, tolerance)
+    assert answer.reason == reason
+    assert (answer.choice and answer.choice.file) == (choice and choice.file)
+
+
+def test_a_promise_that_none_keeps_is_said() -> None:
+    answer = decision([a_judged_candidate(4, metric="top1")], "smaller", 0.01, Promise(most=0.01))
+    assert answer.choice is None
+    assert answer.reason == (
+        "No file that is clearly smaller or faster is shown to lose at most 1 point, with 95 % certainty."
+    )
+
+
+def test_a_file_is_dominated_by_one_that_is_clearly_better_in_one_and_no_worse_beyond_noise() -> None:
+    assert dominates(QUICK, SMALL)
+    assert not dominates(SMALL, QUICK)
+    assert not dominates(QUICK, QUICK)
+    assert not dominates(a_file(330, 0.63), SMALL)  # 8 % larger
+    assert not dominates(a_file(311, 0.63, 1), SMALL)  # loses more
+    assert not dominates(a_file(305), SMALL)  # no clear difference
+    assert not dominates(a_file(311, 0.975), SMALL)
+    assert not dominates(a_file(100, 0.5, form="weights"), SMALL)  # another program reads it
+    assert dominates(SMALL, a_file(307, 1.0, 100))
+    wide = replace(QUICK.figures, time_ratio=Median(value=0.63, low=0.5, high=1.1))
+    assert not dominates(replace(QUICK, figures=wide), SMALL)
+
+
+def test_every_file_has_a_standing() -> None:
+    answer = usual_decision([QUICK, SMALL, LOSSY, a_file(905), a_file(600, 0.4)], "smaller")
+    assert list(answer.standings.values()) == ["chosen", "dominated", "loses too much", "no gain", "alternative"]
+    assert [one.file for one in answer.alternatives] == [a_file(600, 0.4).file]
+    assert answer.headline == QUICK.headline
+    assert answer.headline.startswith("903 kB → 311 kB · 0.63 × the time (0.62 to 0.64) · 100 of 100 answers right")

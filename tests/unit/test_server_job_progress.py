@@ -1,0 +1,101 @@
+"""The one bar: it only moves forward, never stands still, ends at 1, and corrects the time left under load."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from senseapp.server.job_progress import Bar, Step
+
+PLAN = (
+    Step(title="Read", seconds=2),
+    Step(title="Estimate", seconds=3),
+    Step(title="Make", seconds=20),
+    Step(title="Measure", seconds=15),
+    Step(title="Make", seconds=5),
+)
+
+
+def run(plan: tuple[Step, ...], factors: list[float], reports: int = 10) -> tuple[list[float], list[float], float]:
+    """Carry out ``plan``, each step ``factors`` times as long as planned; return the bar and the time left by second.
+
+    Each step reports ``reports`` counts, evenly.
+    """
+    bar, now, shown, left = Bar.started(0.0, plan), 0.0, [0.0], [0.0]
+    for step, factor in zip(plan, factors, strict=True):
+        seconds = step.seconds * factor
+        for number in range(reports):
+            bar = bar.told(f"{step.title} · {number} of {reports}", now)
+            end = now + seconds / reports
+            while int(now) < int(end):
+                now = float(int(now) + 1)
+                bar = bar.advanced(now)
+                shown.append(bar.fraction)
+                left.append(bar.seconds_left(now))
+            now = end
+    return shown, left, now
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.5, 60, allow_nan=False), st.floats(0.3, 6, allow_nan=False)), min_size=1, max_size=8)
+)
+@settings(max_examples=60, deadline=None)
+def test_it_only_moves_forward_never_stands_still_and_stays_below_1(drawn: list[tuple[float, float]]) -> None:
+    plan = tuple(Step(title=f"step {place}", seconds=seconds) for place, (seconds, _) in enumerate(drawn))
+    shown, left, _ = run(plan, [factor for _, factor in drawn])
+    assert all(after > before for before, after in pairwise(shown))
+    assert shown[-1] < 1
+    assert min(left[1:], default=1.0) > 0
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0, 0.5])
+def test_load_slows_the_bar_and_corrects_the_time_left(factor: float) -> None:
+    shown, left, end = run(PLAN, [factor] * len(PLAN))
+    for second in range(int(end) - 5):
+        assert shown[second + 5] - shown[second] > 0.004  # as people see it in five seconds
+    for second in range(int(0.25 * end), int(0.9 * end)):
+        assert left[second] == pytest.approx(end - second, rel=0.35)
+    assert shown[int(end)] > 0.9
+    if factor == 1.0:
+        for second, fraction in enumerate(shown):
+            assert fraction == pytest.approx(second / end, abs=0.06)
+
+
+def test_a_load_that_comes_in_mid_run_is_seen_within_the_step() -> None:
+    plan = (Step(title="a", seconds=10), Step(title="b", seconds=30), Step(title="c", seconds=30))
+    _, left, end = run(plan, [1, 4, 4])
+    assert left[70] == pytest.approx(end - 70, rel=0.3)  # halfway through the first loaded step
+
+
+def test_a_step_that_says_nothing_still_moves_and_does_not_fill_the_bar() -> None:
+    shown, _, end = run(PLAN, [1, 1, 5, 1, 1], reports=1)
+    assert all(shown[second + 5] - shown[second] > 0.002 for second in range(int(end) - 5))
+    assert shown[105] == pytest.approx(105 / end, abs=0.05)  # two steps are left after the long one
+
+
+def test_a_skipped_step_a_repeated_title_and_details() -> None:
+    bar = Bar.started(0.0, PLAN).told("Loading the model", 0.5)
+    assert (bar.doing, bar.detail) == ("Read", "Loading the model")
+    bar = bar.told("Make · Rounding weights · 12 of 40 layers", 2.0)
+    assert (bar.index, bar.doing, bar.detail, bar.share) == (2, "Make: 12 of 40 layers", "Rounding weights", 0.0)
+    assert bar.told("Make · Timing", 3.0).index == 2  # the same step goes on
+    bar = bar.told("Measure · 3 of about 15 · 0 of 256 images", 4.0)
+    assert (bar.index, bar.share, bar.doing, bar.detail) == (3, 0.2, "Measure: 3 of about 15", "0 of 256 images")
+    assert bar.told("Make", 5.0).index == 4
+    assert bar.told("Estimate", 5.0).index == 3  # what is over does not begin again
+
+
+def test_work_without_a_plan_moves_and_says_what_it_does() -> None:
+    bar = Bar.started(0.0).told("Opening the candidate", 1.0)
+    assert (bar.doing, bar.detail) == ("Opening the candidate", "")
+    assert 0 < bar.advanced(5.0).fraction < bar.advanced(100.0).fraction < 1
+
+
+def test_a_better_plan_keeps_the_bar_where_it_is() -> None:
+    bar = Bar.started(0.0, PLAN).told("Estimate", 2.0)
+    doubled = bar.planned([Step(title=each.title, seconds=2 * each.seconds) for each in PLAN], 3.0)
+    assert (doubled.index, doubled.fraction) == (1, bar.advanced(3.0).fraction)
+    assert doubled.seconds_left(3.0) > 1.8 * bar.seconds_left(3.0)
