@@ -125,10 +125,11 @@ class _ReadingSearch:
         if not (told or self.model.preparation_evidence == "graph"):
             for words, data in self._ranges(own):
                 found += self._with_preparation(data, (words,), labelled=labelled)
-        if labelled:
-            steps = () if told else (self._other_order, self._other_fits)
-        else:
-            steps = () if self._knows_order else (self._other_order,)
+        steps: list[Callable[[DataSpec], Iterator[tuple[str, DataSpec]]]] = []
+        if labelled and not told:
+            steps = [self._other_order, self._other_fits]
+        elif not (labelled or self._knows_order):
+            steps = [self._other_order]
         start = _best(found)
         for others in steps:
             for words, data in others(start.candidate.data):
