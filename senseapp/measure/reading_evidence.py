@@ -54,7 +54,7 @@ class ReadingCandidate:
         return "" if self.reader is None else self.reader.key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scored:
     """A candidate on the images: of all together, of each and of each with other labels, (n,); NaN says nothing."""
 

@@ -91,14 +91,15 @@ def test_masks_beside_the_pictures_are_no_pictures_to_a_detector(labels: str, tm
     assert len(load({**files, "boxes.json": coco(images=[{"id": 7, "file_name": "a.png"}])}, tmp_path)) == 1
 
 
-def test_boxes_follow_the_picture(tmp_path: Path) -> None:
-    square = Preprocessing(input_shape=(3, 40, 40), mean=(0.0,) * 3, std=(1.0,) * 3, fit="letterbox")
+@pytest.mark.parametrize(("fit", "above"), [("letterbox", 10), ("corner", 0)])
+def test_boxes_follow_the_picture(tmp_path: Path, fit: str, above: int) -> None:
+    square = Preprocessing(input_shape=(3, 40, 40), mean=(0.0,) * 3, std=(1.0,) * 3, fit=fit)
     path = write_folder(tmp_path / "set", {"a.png": picture(), "boxes.json": coco()})
     images = load_images(
         DataSpec(kind="folder", path=str(path)), square, num_classes=3, task=DETECTION, class_names=NAMES
     )
-    assert images.labels[0]["boxes"].tolist() == [[5.0, 14.0, 15.0, 20.0]]  # half as large, below 10 rows of border
-    assert set(images.batch(0, 1)[0, :, :10].mul(255).round().flatten().tolist()) == {114.0}  # grey
+    assert images.labels[0]["boxes"].tolist() == [[5.0, above + 4.0, 15.0, above + 10.0]]  # half as large
+    assert set(images.batch(0, 1)[0, :, above + 20 :].mul(255).round().flatten().tolist()) == {114.0}  # grey
 
 
 def test_yolo_files_with_names_in_yaml(tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_categories_of_coco(
     files = {"a.png": picture(), "boxes.json": coco(annotations=boxes, categories=categories)}
     images = load(files, tmp_path, num_classes=num_classes, class_names=(), background="none")
     assert classes_of(images) == [expected]
-    assert images.label_orders == ()
+    assert all(each.certain for each in images.label_orders)
     assert not any("assumed" in note for note in images.notes)
     names = {each["id"]: each["name"] for each in categories}
     assert [images.class_names[place] for place in expected] == [names[number] for number in used]

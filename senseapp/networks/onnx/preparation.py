@@ -47,13 +47,13 @@ class UsualPreparation:
         if usual is None or self.evidence != "assumed":
             return self
         values, mean, std = _USUAL_VALUES[usual.values]
-        words = values if usual.channel_order == "rgb" else f"{values}, channels in the order {usual.channel_order}"
+        words = f"{values}, channels in the order bgr" if usual.channel_order == "bgr" else values
         channels = len(self.preprocessing.mean)
         found = replace(
             self.preprocessing,
             mean=channel_statistics(mean, channels),
             std=channel_statistics(std, channels),
-            channel_order=usual.channel_order,
+            channel_order=usual.channel_order or "rgb",
             fit=usual.fit,
         )
         sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."

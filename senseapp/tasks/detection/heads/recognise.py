@@ -114,14 +114,15 @@ def _decoded(
         )
 
 
-def of_several(tensors: Sequence[Tensor], size: Size) -> Iterator[HeadLayout]:
+def of_several(tensors: Sequence[Tensor], size: Size, *, every: bool = False) -> Iterator[HeadLayout]:
     """Yield the layouts of classes (N, A, K) and boxes (N, A, 4), or of both for each stride."""
     boxes = [place for place, each in enumerate(tensors) if each.shape[2] == 4]
     if len(tensors) == 2 and boxes and tensors[0].shape[1] == tensors[1].shape[1]:
-        place = max(
-            boxes, key=lambda each: (not values.sums_to_one(tensors[each]), values.has_sides(tensors[each]), each)
-        )
-        yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size)
+        fits = {each: (not values.sums_to_one(tensors[each]), values.has_sides(tensors[each])) for each in boxes}
+        first = max(boxes, key=lambda each: (fits[each], each))
+        alike = [each for each in boxes if every and each != first and fits[each] == fits[first]]
+        for place in (first, *alike):  # shares of four classes look like boxes
+            yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size)
         return
     classes, distances = _levels(tensors)
     strides = _MORE_STRIDES[: len(classes)]
