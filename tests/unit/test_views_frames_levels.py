@@ -15,13 +15,12 @@ from senseapp.views.frames.levels import (
     CURVE_AXES,
     accuracy_reward,
     curve_rows,
-    layer_frame,
     reached_note,
     why_no_reward,
 )
 from senseapp.views.frames.results import measurement_frame
 from tests.distiller_tables import TABLE
-from tests.pages.records import FRAGILE, NOT_PRUNABLE, profile, result
+from tests.pages.records import FRAGILE, profile, result
 
 RESULT = result()
 
@@ -107,29 +106,6 @@ def test_without_what_it_needs_there_is_no_reward_but_a_sentence():
 
 
 PRUNED = result(RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5))))
-
-
-def test_the_table_of_a_layer_shows_the_published_numbers():
-    rows = layer_frame(read_distiller_csv(TABLE), "conv1")
-    assert list(rows["level_text"]) == ["15 %", "50 %"]
-    assert list(rows["top1"]) == ["69.5 %", "41.2 %"]
-    assert list(rows["top1_change"]) == ["0.3 points", "28.5 points"]
-    assert list(rows["top5"]) == ["89.0 %", "66.5 %"]
-    assert list(rows["loss"]) == ["1.260 nats", "3.125 nats"]
-    assert list(rows["loss_change"]) == ["0.009 nats", "1.874 nats"]
-    assert set(rows["source"]) == {"measured"}
-
-
-def test_a_layer_without_a_value_has_its_reason_in_place_of_numbers():
-    rows = layer_frame(PRUNED, NOT_PRUNABLE)
-    assert len(rows) == 2
-    assert set(rows["source"]) == {"none"}
-    assert rows["reason"].str.contains("channels are added").all()
-    assert rows["top1"].isna().all()
-
-
-def test_a_layer_that_this_run_lacks_has_no_rows():
-    assert layer_frame(result(), "layer9.conv").empty
 
 
 def test_whole_filters_and_channels_say_how_far_a_level_is_reached():

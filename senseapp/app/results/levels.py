@@ -144,9 +144,6 @@ def _cells_in_words(view: RunView, layers: int) -> str:
     return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
 
 
-_UNKNOWN_IF_IMPORTED = ("layer_type", "low", "high", "params", "macs", "members")
-
-
 def layer_files(view: RunView) -> None:
     """Offer everything that was measured as files."""
     row = st.container(horizontal=True)

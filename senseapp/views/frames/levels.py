@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import METRICS, Metric, primary_among
-from senseapp.records.measurement import RunResult, Status
+from senseapp.records.measurement import RunResult
 from senseapp.views.frames.results import metrics_of
 
 EXTREMES = ("loses most", "loses least")
@@ -88,31 +88,6 @@ def reached_note(result: RunResult) -> str:
             "less than the level says."
         )
     return f"{what}, so a layer moves in steps of 1 / (their number); the column Reached says what it truly got."
-
-
-def layer_frame(result: RunResult, layer: str) -> pd.DataFrame:
-    """Return one row per level of ``layer``, the mildest first: every metric's value and change, or why there is none.
-
-    Columns: ``level_text``, ``reached_text``, ``NAME`` and ``NAME_change`` for each metric, ``source``, ``reason``.
-    """
-    scale = result.compression.scale
-    found = [item for item in result.shown if layer == item.layer or layer in item.members]
-    rows = []
-    for item in sorted(found, key=lambda item: scale.strength(item.level)):
-        measured = item.status is Status.MEASURED
-        row = {
-            "level_text": scale.text(item.level),
-            "reached_text": scale.reached_text(item.achieved_level) if measured else "–",
-            "source": ("estimated" if item.estimated else "measured") if measured else "none",
-            "reason": item.reason,
-        }
-        for change in item.changes:
-            view = METRICS[change.metric]
-            row[change.metric] = view.value_text(change.value)
-            row[f"{change.metric}_change"] = view.change_text(change.delta)
-        rows.append(row)
-    pairs = [column for name in metrics_of(result) for column in (name, f"{name}_change")]
-    return pd.DataFrame(rows, columns=["level_text", "reached_text", *pairs, "source", "reason"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
