@@ -175,8 +175,7 @@ def results(tab: str) -> Callable[[Page, Stage], None]:
         page.get_by_text(LEVEL, exact=True).first.click()
         settled(page)
         page.get_by_role("tab", name="More" if tab == "Network" else tab, exact=True).click()
-        if charts:
-            expect(page.locator("[data-testid=stVegaLiteChart] svg").filter(visible=True).first).to_be_visible()
+        expect(page.locator("[data-testid=stVegaLiteChart] svg").filter(visible=True).first).to_be_visible()
         settled(page)
 
     return show
