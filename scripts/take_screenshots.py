@@ -30,8 +30,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.server.leaderboard import headline
 from senseapp.server.service import Service
-from senseapp.views.report.document import build_report
-from senseapp.views.report.figures import ReportContents
+from senseapp.views.report.document import ReportContents, build_report
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"
@@ -168,7 +167,7 @@ def results(tab: str, *, charts: bool = True) -> Callable[[Page, Stage], None]:
         page.goto(f"{stage.url}/results?run={stage.bits}")
         page.get_by_text(LEVEL, exact=True).first.click()
         settled(page)
-        page.get_by_role("tab", name=tab, exact=True).click()
+        page.get_by_role("tab", name="More" if tab == "Network" else tab, exact=True).click()
         if charts:
             expect(page.locator("[data-testid=stVegaLiteChart] svg").filter(visible=True).first).to_be_visible()
         settled(page)
@@ -179,7 +178,8 @@ def results(tab: str, *, charts: bool = True) -> Callable[[Page, Stage], None]:
 def histograms(page: Page, stage: Stage) -> None:
     """Show a layer's weights on their grid."""
     page.goto(f"{stage.url}/results?run={stage.bits}")
-    page.get_by_role("tab", name="Histograms", exact=True).click()
+    page.get_by_role("tab", name="More", exact=True).click()
+    page.get_by_role("radio", name="Histograms", exact=True).click()
     page.get_by_role("button", name="Show histogram").click()
     expect(page.get_by_text("Become zero")).to_be_visible()
     settled(page)
@@ -211,7 +211,7 @@ def runs(page: Page, stage: Stage) -> None:
 def report(page: Page, stage: Stage) -> None:
     """Show the report, as a file."""
     page.goto(stage.report.as_uri())
-    expect(page.locator("figure[data-state=drawn]").first).to_be_visible()
+    expect(page.locator("figure.chart img").first).to_be_visible()
 
 
 SHOTS: dict[str, Callable[[Page, Stage], None]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from senseapp.tasks.annotations import PerImage
 
@@ -43,6 +43,11 @@ class WrittenLabels:
     several: Sequence[LabelTruth] = ()
 
     @property
+    def sorting(self) -> dict[str, Any]:
+        """How names are sorted where their order means the outputs, and which of them have no pictures."""
+        return {"own_order": self.layout == "image set", "empty": set(self.names).difference(self.labels)}
+
+    @property
     def truths(self) -> Sequence[LabelTruth]:
         """Return :attr:`several`, or for each picture its one label."""
         return self.several or [LabelTruth(true=(label,)) for label in self.labels]
@@ -54,7 +59,6 @@ class LabelMapProposal:
 
     Attributes:
         pairs: (label as written, index of the output), for those that were matched.
-        how: what they were matched by.
         unmatched: labels that mean none of the model's outputs.
         words: how they were matched, as people read it: ``by number``.
         num_orders: orders of the outputs that fit the labels, this one included; measuring decides between several.
@@ -62,7 +66,6 @@ class LabelMapProposal:
     """
 
     pairs: tuple[tuple[str, int], ...]
-    how: str
     unmatched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     words: str = ""

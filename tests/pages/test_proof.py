@@ -54,7 +54,7 @@ def a_validation(schedule, **parts) -> ValidationResult:
 
 def test_the_button_puts_the_proof_in_the_queue(app, finished_run, service, shown_schedule) -> None:
     open_page(app, PAGE, run=finished_run)
-    assert "Measure what they lose together" in texts(app)
+    assert "check what they lose together" in texts(app)
     app.button(key=f"schedule.verify.{finished_run}").click().run()
     assert not app.exception
     assert service.work.progress(Verification(run_id=finished_run, schedule=shown_schedule)).state is RunState.QUEUED

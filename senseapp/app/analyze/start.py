@@ -221,6 +221,7 @@ def offer_demos() -> RunSpec | None:
             icon=":material/photo_library:",
             help="EfficientNet-Lite0, a network for phones, on photographs.",
         )
+        _promise(PHOTOGRAPHS_DEMO)
         detector = st.button(
             "A detector",
             key="analyze.detector",
@@ -228,9 +229,17 @@ def offer_demos() -> RunSpec | None:
             icon=":material/select_all:",
             help="A small network that finds coloured rectangles on photographs.",
         )
+        _promise(DETECTION_DEMO)
     if photographs:
         return PHOTOGRAPHS_DEMO
     return DETECTION_DEMO if detector else None
+
+
+def _promise(demo: RunSpec) -> None:
+    """Say how long a demo takes beside its button, once its model was read."""
+    seconds = backend.service().inputs.known_time(demo)
+    if seconds is not None:
+        st.caption(fmt.about(seconds), width="content")
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:

@@ -139,11 +139,6 @@ def go_to(page: str, run_id: str) -> NoReturn:
     st.switch_page(page, query_params={RUN_PARAMETER: run_id, **session().addressed.get(run_id, {})})
 
 
-def go_to_page(page: str) -> NoReturn:
-    """Go to a page that is not of one run."""
-    st.switch_page(page)
-
-
 def current_run() -> str:
     """Return the run that the URL names, else the last one looked at; or ``""``."""
     run_id = st.query_params.get(RUN_PARAMETER) or session().last_run

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -22,11 +22,11 @@ from senseapp.solve.curves import weight_bytes
 from senseapp.views.palette import NO_VALUE, row_bands
 from senseapp.views.words import format as fmt
 
-_EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
+_EDITED = ("layer", "row", "amount", "locked", "least", "most", "alone", "share", "damage", "reason")
 
 COLUMNS = (
     "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "reached", "drop", "low", "high",
-    "value", "macs_left", "layer_macs_left", "change_text", "interval_text", "unclear", "ranked", "source", "group",
+    "value", "change_text", "interval_text", "unclear", "ranked", "source", "group",
     "members", "description",
 )  # fmt: skip
 
@@ -46,11 +46,9 @@ def measurement_frame(result: RunResult, metric: str, *, level: float | None = N
     """Return one row per layer (or coupled group) and level, or at one ``level``, that has a value of ``metric``.
 
     Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
-    the metric's axes; ``layer_macs_left`` counts the layer's MACs (a group's together) with the level's share of its
-    inputs and of its outputs gone, NaN where levels are bits; ``unclear`` says that the 95 % interval holds zero,
-    ``band`` is the colour (:mod:`senseapp.views.palette`); ``rank`` is 1 for the most fragile at a level and
-    shared by layers that cannot be told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution
-    order, then by strength.
+    the metric's axes; ``unclear`` says that the 95 % interval holds zero, ``band`` is the colour
+    (:mod:`senseapp.views.palette`); ``rank`` is 1 for the most fragile at a level and shared by layers that cannot be
+    told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
     """
     view = METRICS[metric]
     items = result.shown if level is None else result.at(level)
@@ -89,9 +87,6 @@ def _rows(result: RunResult, items: Iterable[LayerMeasurement], metric: Metric) 
             "level": item.level,
             "level_text": level_text,
             "reached": item.achieved_level,
-            "macs_left": result.profile.macs - item.removed_macs,
-            "layer_macs_left": sum(layers[name].macs for name in item.members or (item.layer,) if name in layers)
-            * (math.nan if scale.stronger_is_lower else (1 - item.level) ** 2),
             "source": source,
             "group": item.group,
             "members": ", ".join(item.members) or item.layer,
@@ -126,11 +121,6 @@ def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False)
     """Return the rows of one level, in network order or the most fragile first."""
     rows = frame[frame["level"] == level]
     return rows.sort_values(["drop", "layer"], ascending=[False, True]) if by_sensitivity else rows
-
-
-def top_frame(ranked: pd.DataFrame, number: int, *, fragile: bool) -> pd.DataFrame:
-    """Return the ``number`` most fragile of a level's rows, which come the most fragile first, or the most robust."""
-    return ranked.head(number) if fragile else ranked.iloc[::-1].head(number)
 
 
 def apart_frame(result: RunResult) -> pd.DataFrame:
@@ -183,10 +173,12 @@ def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
 
     ``drop`` is what the layer loses on its own at the level shown first, 0 where that is unknown, and ``band`` its
     colour.
-    Other columns: ``layer``, ``row``, ``members``, ``amount_text``, ``drop_text``, ``damage_text``, ``description``.
+    Other columns: ``layer``, ``row``, ``members``, ``amount_text``, ``drop_text``, ``damage_text``, ``description`` and
+    ``reason``, which says why a layer is left alone.
     """
     metric = METRICS[schedule.metric]
     alone = {str(row["layer"]): row for row in _at_opening_level(result, metric.name).to_dict("records")}
+    usual = median([float(row["drop"]) for row in alone.values()] or [0.0])
     rows = []
     for entry in schedule.entries:
         own = alone.get(entry.layer)
@@ -203,9 +195,34 @@ def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
                 "drop_text": f"{own['change_text']} at {own['level_text']}" if own else "–",
                 "damage_text": metric.change_text(entry.predicted_damage),
                 "description": f"{entry.layer}: {text}",
+                "reason": _reason(entry, result, loss=float(own["drop"]) if own else None, usual=usual),
             }
         )
     return pd.DataFrame(rows)
+
+
+_FRAGILE = 2.0
+"""Loss of a layer alone, in losses of the median layer, from which it is called fragile."""
+
+_SMALL = 0.5
+"""Share of the weights, in even shares, below which a layer is called small."""
+
+
+def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usual: float) -> str:
+    """Return why a layer is left alone, from its ``loss`` alone and that of the median layer; empty for the others."""
+    if entry.compression != "none":
+        return "locked" if entry.locked else ""
+    if entry.locked:
+        return "locked by you"
+    if loss is None:
+        return "cannot be pruned" if result.compression.description.removes_channels else "not measured"
+    num_params = {layer.name: layer.num_params for layer in result.profile.layers}
+    weights = sum(num_params.get(name, 0) for name in entry.members)
+    if loss > _FRAGILE * usual:
+        return "too fragile"
+    if weights < _SMALL * sum(num_params.values()) / max(1, len(num_params)):
+        return "nothing to gain: few weights"
+    return "not needed for the target"
 
 
 def _at_opening_level(result: RunResult, metric: str) -> pd.DataFrame:
@@ -264,15 +281,16 @@ def editing_frame(
 ) -> pd.DataFrame:
     """Return one row per layer or coupled group that can be scheduled, for the table that people edit.
 
-    Columns are ``layer``, ``row``, ``amount``, ``locked``, ``least``, ``most``, ``loss`` (alone, at the level shown
-    first), ``alone`` (the same in words), ``share`` (of all compressible weights, in percent) and ``damage``.
-    ``amount``, ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was
+    Columns are ``layer``, ``row``, ``amount``, ``locked``, ``least``, ``most``, ``alone`` (its loss alone, at the level
+    shown first), ``share`` (of all compressible weights, in percent), ``damage`` and ``reason``. ``amount``, ``least``
+    and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was
     set.
     """
     metric = damage_metric(result)
     frame = _at_opening_level(result, metric)
     scale = result.spec.sensitivity.compression.scale
     entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
+    usual = median([float(drop) for drop in frame["drop"]] or [0.0])
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     total = max(1, sum(num_params.values()))
     rows = []
@@ -290,10 +308,10 @@ def editing_frame(
                 "locked": layer in fixed,
                 "least": None if least is None else scale.shown(least),
                 "most": None if most is None else scale.shown(most),
-                "loss": max(0.0, float(item["drop"])),
                 "alone": f"{item['change_text']} at {item['level_text']}",
                 "share": 100 * weights / total,
                 "damage": METRICS[metric].change_text(entry.predicted_damage) if entry is not None else "–",
+                "reason": "" if entry is None else _reason(entry, result, loss=float(item["drop"]), usual=usual),
             }
         )
     numbers = {"amount": "float64", "least": "float64", "most": "float64"}

@@ -14,19 +14,17 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from senseapp.core.foreign_values import BadValue, is_int, read_yaml, whole
 from senseapp.tasks.annotations import AnnotationFiles, Listing
-from senseapp.tasks.coco import class_number
 from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, MOST_CLASSES, PictureBoxes
 
 Row: TypeAlias = tuple[int, list[float]]
 """The class and the other numbers of a line."""
-Columns: TypeAlias = int | Literal["outline", "outline and score", "unknown"]
+Columns: TypeAlias = int | Literal["outline", "unknown"]
 """What long lines hold behind the class: so many numbers of which the first four are a box, or corners; or either."""
 _MOST_BYTES = 4_000_000  # 5,000 boxes, or outlines, of 800 bytes
-_MOST_YAML = 64_000  # bytes, half a second; 1,200 classes have 25,000
 _BOX = 4  # numbers of a box
 _SLACK = 0.01  # of a side: tools round corners to just outside of the picture
 _ROOM = 0.55  # of a box's sides, from its centre: key points may lie just outside
@@ -69,7 +67,8 @@ def rows_of(content: bytes) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(lines, 1):
         if line:
             try:
-                yield number, (class_number(line[0], MOST_CLASSES), [float(each) for each in line[1:]])
+                label = whole(float(line[0]), "a class number", most=MOST_CLASSES - 1)
+                yield number, (label, [float(each) for each in line[1:]])
             except ValueError:
                 raise ValueError(f"line {number} is not a class number with coordinates") from None
 
@@ -81,8 +80,6 @@ def _box_of(values: list[float], columns: Columns, number: int) -> list[float]:
         raise ValueError(f"line {number} has {1 + count} numbers, of unknown meaning")
     if columns == count:
         values = values[:_BOX]
-    elif columns == "outline and score" and count % 2:
-        values = values[:-1]
     if not all(_inside(value) for value in values):
         raise ValueError(f"line {number} has a coordinate outside of 0 to 1, the share of a side")
     if len(values) == _BOX:
@@ -149,16 +146,13 @@ def _sixth(files: Sequence[Sequence[float]]) -> Columns:
 
 def _longer(long: Sequence[list[float]], alike: NDArray[np.float64] | None) -> Columns:
     """Return what lines of seven numbers and more hold; ``alike`` are those of one length, if nearly all are."""
-    many = len(long) >= _MANY
     inside = [len(values) % 2 for values in long if all(map(_inside, values))]
     even, odd = inside.count(0) / len(long), inside.count(1) / len(long)
     boxes, sure = (0.0, False) if alike is None else _boxes_with_points(alike)
     clear = sure or max(even, odd) < _HALF
-    if alike is not None and boxes >= (_HALF if clear else _MOST) and (clear or many):
+    if alike is not None and boxes >= (_HALF if clear else _MOST) and (clear or len(long) >= _MANY):
         return int(alike.shape[1])
-    if boxes <= _FEW and even > odd:
-        return "outline"
-    return "outline and score" if boxes <= _FEW and odd >= _MOST and many else "unknown"
+    return "outline" if boxes <= _FEW and even > odd else "unknown"
 
 
 def _boxes_with_points(rows: NDArray[np.float64]) -> tuple[float, bool]:
@@ -192,18 +186,16 @@ def find_names(listing: Listing) -> tuple[tuple[str, ...], tuple[int, int] | Non
         if _file(path) in _LISTS:
             told: Mapping[str, Any] = {"names": content[:_MOST_BYTES].decode("utf-8-sig", "replace").splitlines()}
         else:
-            told = read_yaml(content)
+            told = told_in(content)
         names, points = names or names_of(told.get("names")), points or points_of(told.get("kpt_shape"))
     return names, points
 
 
-def read_yaml(content: bytes) -> Mapping[str, Any]:
-    """Return the entries of a YAML file, all of them texts; none of one that is large or damaged."""
-    if len(content) > _MOST_YAML:
-        return {}
+def told_in(content: bytes) -> Mapping[str, Any]:
+    """Return the entries of a YAML file; none of one that is large or damaged."""
     try:
-        found = yaml.load(content.decode("utf-8-sig"), Loader=yaml.BaseLoader)
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
+        found = read_yaml(content.decode("utf-8-sig"))
+    except (UnicodeDecodeError, BadValue):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -211,20 +203,16 @@ def read_yaml(content: bytes) -> Mapping[str, Any]:
 def names_of(told: object) -> tuple[str, ...]:
     """Return names by number from a list, or from a mapping of numbers.
 
-    >>> names_of({"0": "cat", "2": "dog"})
+    >>> names_of({0: "cat", 2: "dog"})
     ('cat', '', 'dog')
     """
     entries = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ()
-    names = {int(key): name.strip() for key, name in entries if _is_number(str(key)) and isinstance(name, str)}
-    kept = {number: name for number, name in names.items() if name and number < MOST_CLASSES}
+    names = {key: str(name).strip() for key, name in entries if is_int(key) and isinstance(name, str | int | float)}
+    kept = {number: name for number, name in names.items() if name and 0 <= number < MOST_CLASSES}
     return tuple(kept.get(number, "") for number in range(max(kept, default=-1) + 1))
 
 
 def points_of(told: object) -> tuple[int, int] | None:
     """Return the number of key points and of numbers for each, of ``[17, 3]``; None for anything else."""
-    fits = isinstance(told, list) and len(told) == 2 and all(map(_is_number, told))
-    return (int(told[0]), int(told[1])) if isinstance(told, list) and fits else None
-
-
-def _is_number(text: object) -> bool:
-    return isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 6
+    fits = isinstance(told, list) and len(told) == 2 and all(is_int(each) and 0 < each < _MOST_BYTES for each in told)
+    return (told[0], told[1]) if isinstance(told, list) and fits else None
