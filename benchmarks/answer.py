@@ -4,7 +4,7 @@
 
 Each round is a new home, a server that was just started, and a browser of its own: the page opens, somebody reads it
 for ten seconds, and presses the demo's button; nothing else is touched or scrolled. Noted are the promise before Run
-(or, where a button starts at once, the first time left), the first chart, the first file, the end of the bar with the
+(without one, the first time left), the first chart, the first file, the end of the bar with the
 file, and how long the bar stood still at most. A picture of each moment is written to FOLDER. Browser and server share
 this machine, with ``--load`` also with so many processes that compute.
 """
@@ -47,7 +47,13 @@ _LOOK = f"""(() => {{
         note: document.querySelector('[data-testid=stMain] [data-testid=stAlert]')?.innerText || '',
     }};
 }})()"""
-_PROMISE = "(document.body.innerText.match(/: (?:about )?([^:]*?) until the file/) || ['', ''])[1]"
+_PROMISES = {
+    "digits": "(document.body.innerText.match(/: (?:about )?([^:]*?) until the file/) || ['', ''])[1]",
+    **{
+        demo: f"document.querySelector('.st-key-{_BUTTONS[demo]} ~ * [data-testid=stCaptionContainer]')?.innerText"
+        for demo in ("photographs", "detector")
+    },
+}
 _PLAIN = "performance.setResourceTimingBufferSize(1000)"  # a visitor's pages run no script of ours
 
 
@@ -77,7 +83,7 @@ def visit(tab: Tab, url: str, demo: str, pictures: Path) -> Seen:
     tab.wait_for(f"(() => {{ const one = {button}; return one && !one.disabled }})()", PATIENCE_SECONDS)
     tab.wait_for("[...document.images].every(one => one.complete)", PATIENCE_SECONDS)  # they move what is below them
     time.sleep(READING_SECONDS)
-    seen = Seen(promise=seconds_in(tab.value(_PROMISE)) if demo == "digits" else None)
+    seen = Seen(promise=seconds_in(tab.value(_PROMISES[demo]) or ""))
     tab.click(button)
     started = changed = time.monotonic()
     shown, had_bar = "", False

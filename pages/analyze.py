@@ -23,7 +23,8 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     goal = choose_goal(draft.goal)
     demo = offer_demos()
     with st.container(gap="xsmall"):
-        blocks = {title: Block(title) for title in ("Model", "Images", UNDERSTOOD, "Compression")}
+        names = {"Model": "", "Images": "", UNDERSTOOD: "reading", "Compression": ""}
+        blocks = {title: Block(title, name) for title, name in names.items()}
     aim = st.container(gap="small")
     with blocks["Model"].fields:
         model = choose_model(draft.model)

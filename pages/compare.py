@@ -7,7 +7,7 @@ from senseapp.app.common.notices import empty_state, errors_here
 from senseapp.app.common.tables import settings_table
 from senseapp.app.compare.sides import choose_metric, choose_sides
 from senseapp.app.compare.view import choose_runs, comparison_view, files_view
-from senseapp.records.comparison import compare
+from senseapp.records.comparison import are_one_network, compare
 
 st.title("Compare", anchor=False)
 st.markdown("Two models, two compressions, two sets of images; or the estimate of one run beside its measurement.")
@@ -27,5 +27,12 @@ with errors_here():
     with right:
         metric = choose_metric(sides) if sides else None
     if metric is not None:
-        comparison_view(compare(sides, metric.name))
+        if are_one_network(sides):
+            comparison_view(compare(sides, metric.name))
+        else:
+            st.info(
+                "These runs are of different networks, so their layers are not compared: layers of the same name are "
+                "not the same.",
+                icon=":material/info:",
+            )
         settings_table(sides)

@@ -30,8 +30,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.server.leaderboard import headline
 from senseapp.server.service import Service
-from senseapp.views.report.document import build_report
-from senseapp.views.report.figures import ReportContents
+from senseapp.views.report.document import ReportContents, build_report
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.metrics import Interval, Metric, Moments, powers
-from senseapp.tasks import ScanDirections, Targets, Task, WrittenLabels, refuse_output
+from senseapp.tasks import Task
+from senseapp.tasks.base import ScanDirections, refuse_output
+from senseapp.tasks.labels import Targets, WrittenLabels
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -32,7 +32,7 @@ from senseapp.metrics.detection import (
     AveragePrecision,
     DetectionRecordMetric,
 )
-from senseapp.metrics.detection.average_precision import EXPECTED_IMAGES, precision_drop, tables_of_matches
+from senseapp.metrics.detection.average_precision import precision_drop, tables_of_matches
 from senseapp.metrics.detection.matching import Objects, unpacked
 from senseapp.metrics.detection.rules import SURE_SCORE
 from senseapp.metrics.mean_iou import GROUPS, MIOU
@@ -62,6 +62,7 @@ HEAD = (
 SUMMARY = "Intervals of average precision and F1 by what is lost (`python -m benchmarks.dense.coverage`)"
 _FROM = (0.0, 3.0, _MID_P, FEW, 30.0)
 _SEED = 4141
+_EXPECTED_IMAGES = 1_000  # of the figure that intervals are of: that of all images would be rounded by chance
 _TRUTH_SAMPLES = 100
 _METRICS: tuple[DetectionRecordMetric, ...] = (MAP, MAP_50, AGREEMENT, AGREEMENT_50, OBJECTS)
 Draw = Callable[[np.random.Generator, int], tuple[float, float]]
@@ -224,7 +225,7 @@ def _compressed(
 def _expected(metric: RecordMetric, before: list[Record], after: list[Record]) -> float:
     """Return the mean drop over samples of images."""
     shares = np.full(len(before), 1 / len(before))
-    counts = np.random.default_rng(1).multinomial(EXPECTED_IMAGES, shares, size=_TRUTH_SAMPLES).astype(float)
+    counts = np.random.default_rng(1).multinomial(_EXPECTED_IMAGES, shares, size=_TRUTH_SAMPLES).astype(float)
     return float((metric.values_of(before, counts) - metric.values_of(after, counts)).mean())
 
 

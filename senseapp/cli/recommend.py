@@ -11,6 +11,7 @@ from senseapp.cli.output import ProgressObserver, candidate_json, phases, promis
 from senseapp.cli.run_arguments import add_promise, loss_from, promise_from, run_folder
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.prove.decision import Decision, decision
+from senseapp.records.file_names import file_name
 from senseapp.records.goal import Goal
 from senseapp.records.promise import kept
 from senseapp.records.recommendation import Recommendation
@@ -51,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="CHECKPOINT", help="weights file to write")
     parser.add_argument("--goal", choices=get_args(Goal), help="what the file that --best writes is chosen for")
     parser.add_argument(
-        "--best", type=Path, metavar="STEM", help="write the recommended file, whose suffix its form gives, as well"
+        "--best",
+        type=Path,
+        metavar="STEM",
+        help="write the recommended file as well: STEM with the suffix of its form, or, in the folder STEM, by a name "
+        "that says what it holds",
     )
 
 
@@ -89,8 +94,10 @@ def run(arguments: argparse.Namespace) -> None:
     best = answer.choice
     if best is not None and arguments.best is not None:
         with storage_errors(f"the folder of {arguments.best.name}"):
-            arguments.best.parent.mkdir(parents=True, exist_ok=True)
             target = arguments.best.with_name(arguments.best.name + best.suffix)
+            if arguments.best.is_dir():
+                target = arguments.best / file_name(result.spec.model, best)
+            target.parent.mkdir(parents=True, exist_ok=True)
             replace_file(target, folder.candidate_file(best).read_bytes())
         files = (*files, target)
     offers = [candidate_json(each) for each in candidates if answer.offers(each)]

@@ -8,7 +8,6 @@ from pathlib import Path
 from senseapp.cli.run_arguments import run_folder, schedule_at
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.server.leaderboard import headline
@@ -17,8 +16,8 @@ from senseapp.store.run_folder import RunFolder
 NAME = "report"
 SUMMARY = "Write a run as one HTML file: charts, tables, settings, proofs."
 EPILOG = """\
-FILE opens in any browser and loads nothing from anywhere. It shows the proofs and the histograms that the run's folder
-holds; --schedule adds a schedule that is not proven.
+FILE opens in any browser and loads nothing from anywhere. It shows the files and proofs that the run's folder holds;
+--schedule adds a schedule that is not proven.
 
 examples:
   python -m senseapp report runs/demo -o report.html
@@ -39,8 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
     folder = RunFolder(arguments.run_folder)
     result = folder.load_result()
     schedules = (schedule_at(arguments.schedule, result),) if arguments.schedule else ()
-    from senseapp.views.report.document import build_report
-    from senseapp.views.report.figures import ReportContents  # loads pandas, which most commands do without
+    from senseapp.views.report.document import (
+        ReportContents,
+        build_report,
+    )  # loads pandas, which most commands do without
 
     contents = ReportContents(
         title=arguments.title or f"{result.profile.title} · {result.compression.kind}",
@@ -48,7 +49,6 @@ def run(arguments: argparse.Namespace) -> None:
         headline=headline(result),
         schedules=schedules,
         validations=folder.records(ValidationResult),
-        histograms=folder.records(QuantizationHistogram),
         changed=folder.records(ChangedAnswers),
         candidates=folder.candidates(),
         recommendation=next(reversed(folder.records(Recommendation)), None),

@@ -16,8 +16,7 @@ from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from senseapp.data.geometry import Geometry
 from senseapp.data.picture_names import SPELLINGS, PictureNames
 from senseapp.data.picture_process import DECODERS
-from senseapp.tasks import AnnotationFiles, AnnotationReader, pairs_by_stem
-from senseapp.tasks.annotations import LABEL_FOLDERS
+from senseapp.tasks.annotations import LABEL_FOLDERS, AnnotationFiles, AnnotationReader, pairs_by_stem
 
 _EXACT = SPELLINGS[: 1 + SPELLINGS.index("other case")]
 

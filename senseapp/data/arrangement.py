@@ -12,8 +12,8 @@ from senseapp.data.contents import Contents, Entry, PictureSource
 from senseapp.data.label_columns import single_labels
 from senseapp.data.label_sets import says_several, several_labels
 from senseapp.data.label_tables import read_label_table
-from senseapp.tasks import AnnotationReader, LabelTruth, Layout
-from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS
+from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS, AnnotationReader
+from senseapp.tasks.labels import LabelTruth, Layout
 
 _TABLE_NAMES = ("labels.csv", "labels.tsv")  # the first found is taken; labels.txt often lists the classes
 _UNREAD_NAMES = ("labels.json", "labels.jsonl", "metadata.json", "metadata.jsonl")  # of labels, in other libraries

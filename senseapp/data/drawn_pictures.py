@@ -14,7 +14,7 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.data.bit_depth import Depth, depth_note, mixed_depths_note
 from senseapp.data.decoding import Decoded, Remark
 from senseapp.data.per_image import allocate_rows, chosen_of
-from senseapp.tasks import PerImage
+from senseapp.tasks.annotations import PerImage
 
 _REMARKS: dict[Remark, str] = {
     "animated": "taken from the first frame of an animation",

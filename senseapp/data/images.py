@@ -18,7 +18,8 @@ from senseapp.data.geometry import EvalTransform
 from senseapp.data.per_image import chosen_of, leave_on_disk
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
-from senseapp.tasks import LabelMapProposal, PerImage
+from senseapp.tasks.annotations import PerImage
+from senseapp.tasks.labels import LabelMapProposal
 
 
 @runtime_checkable

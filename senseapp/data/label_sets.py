@@ -14,7 +14,7 @@ from senseapp.core.table_records import column_key
 from senseapp.core.texts import listed, printable
 from senseapp.data.label_columns import BLANK, truth_in
 from senseapp.data.label_tables import LABEL_WORDS, LabelTable
-from senseapp.tasks import LabelTruth
+from senseapp.tasks.labels import LabelTruth
 
 _LIST_WORDS = LABEL_WORDS | {"annotations", "attributes", "findinglabels", "findings", "tag", "tags"}
 _UNCERTAIN = re.compile(r"-1(?:[.,]0*)?|u|uncertain|unknown", re.ASCII | re.IGNORECASE)

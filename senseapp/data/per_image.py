@@ -15,7 +15,7 @@ import torch
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import plural
-from senseapp.tasks import PerImage
+from senseapp.tasks.annotations import PerImage
 
 # 850 pictures of 224 pixels; more lie in a file, which the system keeps in memory while it has room
 _MOST_IN_MEMORY_BYTES = 128_000_000

@@ -28,8 +28,9 @@ from senseapp.data.reading import read_drawn, require_readable
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import MULTILABEL, FittedAnnotations, Targets, Task, WrittenLabels
+from senseapp.tasks import MULTILABEL, Task
 from senseapp.tasks.class_numbers import Background, ModelClasses
+from senseapp.tasks.labels import FittedAnnotations, Targets, WrittenLabels
 
 _LEAST_SIDE, _MOST_SIDE = 96, 160
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""

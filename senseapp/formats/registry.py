@@ -21,6 +21,7 @@ ZIP_FORMAT = "zip"
 MANIFEST_NAME = "manifest.json"
 README_NAME = "README.txt"
 _STEM = "schedule"
+_APART = "The graph (.pt2) is large, and not in this zip: choose the format Model Explorer to get both."
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold; equal content gives equal bytes
 _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
 
@@ -82,7 +83,7 @@ def _target_files(
     for target in FORMATS.values():
         name = f"{_STEM}{target.suffix}"
         if target.render is None and name in extra:
-            lines += _told(target, schedule, profile, name, run)
+            lines += [*_told(target, schedule, profile, name, run)[:-1], f"    {_APART}", ""]
             continue
         try:
             files[name] = target.write(schedule, profile).encode()

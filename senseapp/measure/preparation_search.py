@@ -34,7 +34,8 @@ from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.tasks import LabelMapProposal, task_named
+from senseapp.tasks import task_named
+from senseapp.tasks.labels import LabelMapProposal
 from senseapp.tasks.reading import Evidence
 
 _MOST_IMAGES = 64  # in all

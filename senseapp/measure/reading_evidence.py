@@ -17,7 +17,9 @@ from senseapp.metrics.paired_tests import mean_is_above_zero
 from senseapp.metrics.predictions import Predictions
 from senseapp.metrics.segmentation import VOID
 from senseapp.records.spec import DataSpec
-from senseapp.tasks import LabelMapProposal, PerImage, Task
+from senseapp.tasks import Task
+from senseapp.tasks.annotations import PerImage
+from senseapp.tasks.labels import LabelMapProposal
 from senseapp.tasks.reading import OutputReader
 
 LEAST_IMAGES = 8

@@ -22,7 +22,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.spec import RunSpec
-from senseapp.tasks import PerImage
+from senseapp.tasks.annotations import PerImage
 
 _BATCH = 8  # images that are hashed at once, as float32
 _CHOSEN_PER_RUN = ("levels", "layers", "layer_types", "metric", "mode", "num_samples", "device")

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -309,7 +310,6 @@ def _environment(passes: PassSettings, context: MeasurementContext) -> dict[str,
 
 def _versions(device: torch.device) -> dict[str, str]:
     import timm
-    import torch_pruning
     import torchvision
 
     return {
@@ -317,7 +317,7 @@ def _versions(device: torch.device) -> dict[str, str]:
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
         "timm": timm.__version__,
-        "torch-pruning": torch_pruning.__version__,
+        "torch-pruning": version("torch-pruning"),  # its own `__version__` is that of an earlier release
         "device": str(device),
         "threads": str(torch.get_num_threads()),
     }

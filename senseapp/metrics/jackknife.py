@@ -27,8 +27,7 @@ class Drop:
         smallest: mean, mean square and mean cube of what one more loss of the smallest kind would take.
         shares: what each image would take if all were lost there, (N,).
         losing: images on which something was lost, (N,).
-        rounding: variance of what rounding adds.
-        unrounded: by how much more ``estimate`` would be rounded up on average after one more loss.
+        rounding: variance of what the rounding of the metric to a few levels adds.
         number: of the images that say something.
     """
 
@@ -40,7 +39,6 @@ class Drop:
     shares: NDArray[np.float64]
     losing: NDArray[np.bool_]
     rounding: float = 0.0
-    unrounded: float = 0.0
     number: int
 
 
@@ -100,13 +98,12 @@ def _next_losses(added: NDArray[np.float64], drop: Drop, finite: NDArray[np.bool
     unlike = math.exp(-int(losing.sum()))
     whole = _power_means(drop.shares)
     like_others = _loss_of_an_image(np.where(losing, added, 0.0).clip(0), members @ drop.shares, whole)
-    return [(1 - unlike, _at_least(drop, like_others)), (unlike, _at_least(drop, whole))]
+    return [(1 - unlike, _larger(drop.smallest, like_others)), (unlike, _larger(drop.smallest, whole))]
 
 
-def _at_least(drop: Drop, loss: PowerMeans) -> PowerMeans:
-    """Return the mean, mean square and mean cube of a ``loss``, or of the smallest one where that is more."""
-    mean, square, cube = map(max, drop.smallest, loss)
-    return mean + drop.unrounded, square, cube
+def _larger(one: PowerMeans, other: PowerMeans) -> PowerMeans:
+    mean, square, cube = map(max, one, other)
+    return mean, square, cube
 
 
 def _loss_of_an_image(added: NDArray[np.float64], shares: NDArray[np.float64], whole: PowerMeans) -> PowerMeans:

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from senseapp.metrics.base import Interval, Moments
+from senseapp.metrics.base import AnswerDrop, Interval, Moments
 from senseapp.metrics.segmentation import (
     VOID,
     SegmentationMetric,
@@ -33,25 +33,6 @@ GROUPS = 32  # the interval has one degree of freedom less; each group holds sum
 _SUMS = 5  # true pixels; then of both networks the pixels found and those found rightly
 _COUNTED_TOGETHER = 2**22  # pixels, which bounds the memory
 _MULTIPLIER = 2654435761  # Knuth, The Art of Computer Programming, volume 3, section 6.4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassIou:
-    """What one class loses.
-
-    Attributes:
-        index: of the class.
-        before, after: its IoU.
-        delta: how much lower it is after compression.
-        ci_low, ci_high: interval of ``delta``.
-    """
-
-    index: int
-    before: float
-    after: float
-    delta: float
-    ci_low: float
-    ci_high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,24 +75,14 @@ class MeanIou(SegmentationMetric):
         grouped = _grouped(moments)
         return (-1.0, 1.0) if moments[0] and not len(grouped) else _interval(grouped, confidence)
 
-    def of_classes(self, moments: Moments, confidence: float = 0.95) -> tuple[ClassIou, ...]:
-        """Return what each class that occurs loses, with an interval of its own."""
+    def of_classes(self, moments: Moments, confidence: float = 0.95) -> tuple[AnswerDrop, ...]:
+        """Return what each class that occurs loses of its IoU, with an interval of its own."""
         grouped = _grouped(moments)
         totals = grouped.sum(0)
-        before, after = _iou(totals, 0), _iou(totals, 1)
-        found = []
+        drops, found = _iou(totals, 0) - _iou(totals, 1), []
         for index in (int(each) for each in (totals[:, 0] > 0).nonzero()[0]):
             low, high = _interval(grouped[:, [index]], confidence)
-            found.append(
-                ClassIou(
-                    index=index,
-                    before=float(before[index]),
-                    after=float(after[index]),
-                    delta=float(before[index] - after[index]),
-                    ci_low=low,
-                    ci_high=high,
-                )
-            )
+            found.append(AnswerDrop(index=index, drop=float(drops[index]), low=low, high=high))
         return tuple(found)
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from senseapp.data.images import ImageSet, PreparedImages
 from senseapp.data.pictures import png_of
-from senseapp.metrics.base import SIGNIFICANCE
+from senseapp.metrics.base import SIGNIFICANCE, AnswerDrop
 from senseapp.metrics.intervals import discordant_interval, proportion_interval
 from senseapp.metrics.predictions import Predictions
 from senseapp.records.answers import UNKNOWN, ChangedAnswers, ChangedPicture, ClassDrop, FileAnswers
-from senseapp.tasks import AnswerDrop, Task
+from senseapp.tasks import Task
 
 _MOST_PICTURES = 12  # stored with a proof, each with its thumbnail
 _MOST_CLASSES = 20  # that lose most, stored with a proof; the number of all stands beside them

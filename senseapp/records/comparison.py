@@ -129,6 +129,22 @@ def shared_metrics(sides: Sequence[Side]) -> frozenset[str]:
     return frozenset.intersection(*(side.metrics for side in sides)) if sides else frozenset()
 
 
+def are_one_network(sides: Sequence[Side]) -> bool:
+    """Return whether layers of one name are the same layers on all sides.
+
+    They are where at least half of the names are known to each side, and no layer has another number of weights.
+    """
+    first, *others = ({layer.name: layer.num_params for layer in side.result.profile.layers} for side in sides)
+    sized = all(side.result.profile.sizes_known for side in sides)
+    for other in others:
+        shared = first.keys() & other.keys()
+        if 2 * len(shared) < min(len(first), len(other)) or (
+            sized and any(first[name] != other[name] for name in shared)
+        ):
+            return False
+    return True
+
+
 def compare(sides: Sequence[Side], metric: str) -> Comparison:
     """Match the layers of ``sides`` by name and rank them; raises InvalidSpec where they cannot be compared.
 

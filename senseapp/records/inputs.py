@@ -7,7 +7,7 @@ from typing import Literal
 
 from senseapp.core.errors import ReadingOpen
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.tasks import LabelMapProposal, Layout
+from senseapp.tasks.labels import LabelMapProposal, Layout
 from senseapp.tasks.reading import Evidence, Reading
 
 USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)

@@ -82,46 +82,6 @@ class QuantizationHistogram:
             place / count if count else math.nan for place, count in zip(self.place_sums, self.cell_counts, strict=True)
         )
 
-    @property
-    def profile(self) -> tuple[float, ...]:
-        """Mean distribution of the values inside a cell, (sub_bins,), summing to 1; see :meth:`_profile`.
-
-        Flat means that rounding errors are spread evenly, which is what error estimates assume.
-        """
-        return self._profile(self.counts)
-
-    @property
-    def sensitivity_profile(self) -> tuple[float, ...]:
-        """Mean distribution of the gradient's magnitude inside a cell, (sub_bins,); all 0 where there is none."""
-        return self._profile(self.gradient_magnitudes)
-
-    def _profile(self, bins: tuple[float, ...]) -> tuple[float, ...]:
-        """Leave the cell of 0 out where others hold any: what became 0 before would hide the rest."""
-        others = [self._cell(bins, cell) for cell in range(self.cells) if cell != self.zero_cell]
-        totals = [sum(column) for column in zip(*others, strict=True)]
-        if not any(totals):
-            totals = list(self._cell(bins, self.zero_cell))
-        whole = sum(totals)
-        return tuple(value / whole if whole else 0.0 for value in totals)
-
-    def off_grid_share(self, profile: tuple[float, ...]) -> float:
-        """Return the share of ``profile`` that lies further than an eighth of a step from the grid point."""
-        near = self.sub_bins // 8
-        middle = self.sub_bins // 2
-        return 1 - sum(profile[middle - near : middle + near])
-
-    @property
-    def sensitive_zero_share(self) -> float:
-        """Share of the gradient's magnitude in the cell of 0; NaN where there is no gradient."""
-        whole = sum(self.gradient_magnitudes)
-        return sum(self._cell(self.gradient_magnitudes, self.zero_cell)) / whole if whole else math.nan
-
-    @property
-    def sensitive_clamped_share(self) -> float:
-        """Share of the gradient's magnitude at values beyond the grid; NaN where it is unknown."""
-        whole = sum(self.gradient_magnitudes)
-        return self.clamped_sensitivity / whole if whole else math.nan
-
     def value_at(self, place: float) -> float:
         """Return the value of a place on the grid; NaN where each channel has its own scale."""
         return (place - self.zero_cell) * self.scale

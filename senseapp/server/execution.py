@@ -170,7 +170,8 @@ def _measure(
     # A run that stops once settled must repeat its decisions from the measurements that it had at each part.
     done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
     new = _measure_missing(folder, observer, session, done)
-    seconds = sum(item.seconds for item in earlier) + time.monotonic() - started
+    resumed = 0.0 if reused is not None else sum(item.seconds for item in earlier)  # another run's time is not ours
+    seconds = resumed + time.monotonic() - started
     return _with_notes(session.result(latest((*earlier, *new)), estimates, seconds=seconds), notes)
 
 

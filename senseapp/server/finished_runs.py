@@ -13,6 +13,7 @@ from senseapp.core.files import storage_errors
 from senseapp.descriptions import sources
 from senseapp.records.answers import ChangedAnswers, FileAnswers, PictureAnswers
 from senseapp.records.candidate import Candidate
+from senseapp.records.file_names import file_name
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -137,12 +138,13 @@ class Work:
         finally:
             discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
-    def pack_kit(self, run_id: str, candidate: Candidate, name: str, target: Path) -> Path:
-        """Write a zip of a file for a runtime, called ``name`` in it, and how it is used; return ``target``."""
+    def pack_kit(self, run_id: str, candidate: Candidate, target: Path) -> Path:
+        """Write a zip of a file for a runtime and how it is used; return ``target``."""
         from senseapp.runtimes.base import runtime_named  # torch loads here
 
         content = self.candidate_file(run_id, candidate)
         record = self._store.record(self._store.readable(run_id, self._owner))
+        name = file_name(record.spec.model, candidate)
         is_edited = record.spec.model.library == sources.ONNX.name
         kit = {} if is_edited else runtime_named(candidate.runtime.name).kit(name)
         with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:

@@ -139,8 +139,8 @@ def _read_as(wanted: ModelSpec, known: ModelSpec, model: LoadedModel, task: Task
     if not wanted.layout or not isinstance(model.module, OnnxNetwork):
         return model
     reader = model.module.reader = task.reader_of(wanted.layout)
-    named = model.class_names if len(model.class_names) == reader.num_outputs else ()
-    width = reader.num_outputs or model.num_classes
+    named = model.class_names if len(model.class_names) == reader.num_classes else ()
+    width = reader.num_classes or model.num_classes
     return replace(model, num_classes=width, background=reader.background, class_names=named)
 
 

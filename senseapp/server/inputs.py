@@ -185,6 +185,10 @@ class Inputs:
         planner, load = self._backend.planner, MACHINE_LOAD.slowdown()
         return sum(step.seconds for step in planner.steps(spec, self.model_card(spec.model), count, load=load))
 
+    def known_time(self, spec: RunSpec) -> float | None:
+        """Return :meth:`estimate_time` where it is known without loading the model, else None."""
+        return self.estimate_time(spec) if self._backend.cards.knows(spec.model) else None
+
     def files_follow(self, spec: RunSpec) -> bool:
         """Return whether files are made at the end of a run by themselves; False if images were not counted."""
         count = num_images(spec, self._backend.image_counts)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from senseapp.core.codec import encode
-from senseapp.core.errors import InvalidSpec, MeasurementFailed, NotFound
+from senseapp.core.errors import InvalidSpec, NotFound
 from senseapp.core.files import storage_errors
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.answers import ChangedAnswers, FileAnswers
@@ -15,7 +15,7 @@ from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_fields, key_of, open_evaluator
-from senseapp.store.run_folder import RunFolder, key_in
+from senseapp.store.run_folder import key_in
 
 _HISTOGRAM = ("layer", "tensor", "bits", "per_channel", "fold", "objective", "num_images")
 """Fields of version 1, in the order in which keys hash them."""
@@ -45,60 +45,6 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
 
         result = context.folder.load_result()
         return histogram_of(result, self.spec, data_roots=context.data_roots, progress=context.observer.phase)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramWall(FinishedRunTask[tuple[QuantizationHistogram, ...]]):
-    """Histograms of the same tensor of several layers, from shared passes; each is kept as by :class:`HistogramTask`.
-
-    Attributes:
-        spec: of each, except for its layer.
-        layers: their names.
-    """
-
-    kind: ClassVar[type] = QuantizationHistogram
-
-    spec: HistogramSpec
-    layers: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        """Names the question; no file has this name."""
-        return key_of(f"{_text_of(self.spec)} layers={self.layers}")
-
-    def part(self, layer: str) -> HistogramTask:
-        """Return the task of one layer."""
-        return HistogramTask(run_id=self.run_id, spec=replace(self.spec, layer=layer))
-
-    def finished(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...]:
-        """Return the histograms that are kept in ``folder``."""
-        known = (self.part(layer).outcome(folder) for layer in self.layers)
-        return tuple(each for each in known if each is not None)
-
-    def outcome(self, folder: RunFolder) -> tuple[QuantizationHistogram, ...] | None:
-        """Return the histograms, or None until all of them are kept."""
-        finished = self.finished(folder)
-        return finished if len(finished) == len(self.layers) else None
-
-    def find_out(self, context: TaskContext) -> tuple[QuantizationHistogram, ...]:
-        """Compute the missing histograms; raises MeasurementFailed, after the others are kept, if some have none."""
-        from senseapp.measure.histograms import histograms_of
-
-        known = {each.spec.layer for each in self.finished(context.folder)}
-        missing = [layer for layer in self.layers if layer not in known]
-        result, progress = context.folder.load_result(), context.observer.phase
-        found = histograms_of(result, self.spec, missing, data_roots=context.data_roots, progress=progress)
-        refusals = [each for each in found.values() if isinstance(each, MeasurementFailed)]
-        for layer, each in found.items():
-            if isinstance(each, QuantizationHistogram):
-                context.folder.save(self.part(layer).key, each)
-        if refusals:
-            more = f" {len(refusals) - 1} more of the layers have none either." if len(refusals) > 1 else ""
-            raise MeasurementFailed(f"{refusals[0]}{more}")
-        return self.finished(context.folder)
-
-    def keep(self, folder: RunFolder, found: tuple[QuantizationHistogram, ...]) -> None:
-        """Do nothing: each histogram is kept as soon as it is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

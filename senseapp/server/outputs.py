@@ -132,8 +132,8 @@ class GraphFiles:
         return _overlay(schedule, self.nodes)
 
     def zipped(self, schedule: Schedule) -> dict[str, bytes]:
-        """Return the two files of ``schedule`` as they go into a zip."""
-        return _zipped(self.overlay(schedule), self.path.read_bytes())
+        """Return the file of ``schedule`` that goes into a zip."""
+        return _zipped(self.overlay(schedule))
 
 
 def read_graph(folder: RunFolder) -> GraphFiles | None:
@@ -183,8 +183,9 @@ def _overlay(schedule: Schedule, nodes: Mapping[str, list[str]]) -> str:
     return overlay_of(schedule_values(schedule), nodes, title=title, notes=schedule.file_notes)
 
 
-def _zipped(overlay: str, graph: bytes) -> dict[str, bytes]:
-    return {f"{_STEM}.model-explorer.json": overlay.encode(), f"{_STEM}.model-explorer.pt2": graph}
+def _zipped(overlay: str) -> dict[str, bytes]:
+    """Return the overlay as a file of the zip; the graph that it colours may be of 100 MB, and is given apart."""
+    return {f"{_STEM}.model-explorer.json": overlay.encode()}
 
 
 _OVERLAY = "model-explorer"
@@ -200,7 +201,7 @@ def write_target_file(schedule: Schedule, result: RunResult, *, format_name: str
     from senseapp.formats.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if format_name == ZIP_FORMAT:
-        return _write({path: zipped_formats(schedule, result, lambda: _zipped(*_coloured(schedule, result)))})
+        return _write({path: zipped_formats(schedule, result, lambda: _zipped(_coloured(schedule, result)[0]))})
     target = export_format(format_name)
     if target.name == _OVERLAY:
         overlay, graph = _coloured(schedule, result)

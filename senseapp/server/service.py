@@ -176,8 +176,7 @@ class Service:
 
     def _is_short(self, spec: RunSpec) -> bool:
         """Return whether a run goes to the lane of short jobs, which requires a known predicted time."""
-        known = self._backend.cards.knows(spec.model)
-        return self._backend.is_short_run(spec, self.inputs.estimate_time(spec) if known else None)
+        return self._backend.is_short_run(spec, self.inputs.known_time(spec))
 
     def import_csv(
         self, title: str, content: bytes, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None

@@ -95,7 +95,7 @@ def run_works(
 
 _READ, _INT8, _WEIGHTS = (0.8, 0.02, 2.4), (2.0, 0.1, 18.0), (0.5, 0.1, 18.0)
 _OWN, _PARTS = (0.6, 0.03, 15.0), (0.5, 0.02, 5.0)
-_TEST, _FLOAT_TEST = (0.8, 0.02, 15.0), (1.0, 0.04, 14.0)
+_TEST, _WRITE, _FLOAT_TEST = (0.8, 0.02, 15.0), (1.3, 0.05, 0.0), (0.3, 0.02, 9.0)
 """Of a step: fixed seconds, seconds for each layer, passes over its images."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
 
@@ -123,7 +123,7 @@ _SCHEDULES = 15  # whole schedules that a recommendation measures before the pro
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
 _REPAIR_PASSES = 10  # over the images for a repair's fit and evaluation
 _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
-_PROVING = 0.4  # share of the proof in the work of the search
+_PROVING = 0.45  # share of the proof in the work of the search
 
 
 def schedule_works(profile: ModelProfile, settings: SensitivitySpec, *, num_images: int, task: str) -> Works:
@@ -134,7 +134,11 @@ def schedule_works(profile: ModelProfile, settings: SensitivitySpec, *, num_imag
     calls = _CALLS_PER_LAYER / 2 * layers * images / _USUAL_BATCH  # nothing is watched
     calls += _CALLS_PER_SECOND * images * _ANSWER_SECONDS.get(task, 0.0)
     both = {StepTitle.SCHEDULES: 1 - _PROVING, StepTitle.PROOF: _PROVING}
-    search = {each: RunWork(macs=share * profile.macs * images, calls=share * calls) for each, share in both.items()}
+    written = {StepTitle.PROOF: _work(_WRITE, profile, 0).calls}
+    search = {
+        each: RunWork(macs=share * profile.macs * images, calls=share * calls + written.get(each, 0.0))
+        for each, share in both.items()
+    }
     if settings.compression.description.removes_channels:
         return search | file_works(profile, num_images=num_images, task=task)
     return search | {StepTitle.TEST: _work(_FLOAT_TEST, profile, min(num_images, _FILE_IMAGES), task)}
@@ -264,7 +268,7 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 
 _LOOK_SECONDS = 0.12  # for which all processors are kept busy to see how much of them there is
 _LOAD_SECONDS = 10.0  # for which a look holds
-_LOAD_POWER = 1.3  # threads of a pass wait for the slowest, so passes suffer more than one thread
+_KEPT_BUSY = 0.55  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
 def slowdown(own_threads: int = 0) -> float:
@@ -296,11 +300,11 @@ def slowdown(own_threads: int = 0) -> float:
 def slowdown_at(share: float, processors: int, own_threads: int = 0) -> float:
     """Return the :func:`slowdown` where a thread on each of the processors got this ``share`` of them.
 
-    >>> [slowdown_at(share, 2) for share in (1.0, 0.5)], slowdown_at(0.5, 2, own_threads=2)
-    ([1.0, 2.46...], 1.0)
+    >>> [slowdown_at(share, 2) for share in (1.0, 0.75, 0.5, 0.25)], slowdown_at(0.25, 2, own_threads=6)
+    ([1.0, 1.0, 1.1, 2.2], 1.0)
     """
-    beside = processors * (1 / share - 1) - own_threads  # threads
-    return float(max(1.0, 1 + beside / processors) ** _LOAD_POWER)
+    beside = max(0.0, processors * (1 / share - 1) - own_threads)  # threads
+    return max(1.0, _KEPT_BUSY * (1 + beside / processors))
 
 
 class LoadWatch:

@@ -9,19 +9,12 @@ from __future__ import annotations
 from senseapp.core.errors import UnsupportedModel
 from senseapp.core.registry import Registry
 from senseapp.metrics import METRICS
-from senseapp.tasks.annotations import (
-    AnnotationFiles,
-    AnnotationReader,
-    Listing,
-    PerImage,
-    PictureGeometry,
-    pairs_by_stem,
-)
-from senseapp.tasks.base import AnswerChanges, AnswerDrop, PartedDirections, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import Task
 from senseapp.tasks.classification import CLASSIFICATION
-from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, LabelTruth, Layout, Targets, WrittenLabels
 from senseapp.tasks.multilabel import MULTILABEL
 from senseapp.tasks.segmentation import SEGMENTATION
+
+__all__ = ["CLASSIFICATION", "MULTILABEL", "SEGMENTATION", "TASKS", "Task", "task_named", "task_of_output"]
 
 
 def _add_metrics(task: Task) -> None:
@@ -57,31 +50,3 @@ def task_of_output(model_output: object, num_images: int) -> Task | None:
 def task_named(name: str) -> Task:
     """Return the task of that name; raises InvalidSpec where there is none."""
     return TASKS.named(name)
-
-
-__all__ = [
-    "CLASSIFICATION",
-    "MULTILABEL",
-    "SEGMENTATION",
-    "TASKS",
-    "AnnotationFiles",
-    "AnnotationReader",
-    "AnswerChanges",
-    "AnswerDrop",
-    "FittedAnnotations",
-    "LabelMapProposal",
-    "LabelTruth",
-    "Layout",
-    "Listing",
-    "PartedDirections",
-    "PerImage",
-    "PictureGeometry",
-    "ScanDirections",
-    "Targets",
-    "Task",
-    "WrittenLabels",
-    "pairs_by_stem",
-    "refuse_output",
-    "task_named",
-    "task_of_output",
-]

@@ -42,28 +42,23 @@ class Listing(Protocol):
     @property
     def pictures(self) -> Collection[str]:
         """Files with the name of an image format; label images are among them."""
-        ...
 
     @property
     def others(self) -> Collection[str]:
         """All other files but archives."""
-        ...
 
     @property
     def chosen(self) -> str:
         """The file or folder of annotations that a person chose; empty where nobody did."""
-        ...
 
     def read(self, path: str) -> bytes:
         """Return one file, up to the size limit of one file; raises InvalidDataset where it cannot be read."""
-        ...
 
     def named(self, names: Sequence[str], *, beside: str) -> Sequence[str | None]:
         """Return the picture that each of ``names`` means in the file ``beside``; None where it means none, or two.
 
         They are paths in the archive or from the folder of that file, or bare names.
         """
-        ...
 
 
 class PictureGeometry(Protocol):
@@ -75,24 +70,19 @@ class PictureGeometry(Protocol):
     @property
     def size(self) -> tuple[int, int]:
         """(width, height) of the stored picture."""
-        ...
 
     @property
     def output(self) -> tuple[int, int]:
         """(width, height) of the network's input."""
-        ...
 
     def mask(self, values: NDArray[np.uint8], *, fill: int) -> NDArray[np.uint8]:
         """Return a map of class numbers, (H, W), on the network's input, by the nearest pixel; ``fill`` is padding."""
-        ...
 
     def points(self, points: ArrayLike) -> NDArray[np.float64]:
         """Return where points (..., 2), as (x, y), lie in the network's input; some may lie outside."""
-        ...
 
     def boxes(self, boxes: ArrayLike) -> NDArray[np.float64]:
         """Return boxes (n, 4), as (left, top, right, bottom), in the network's input, cut at its edges."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

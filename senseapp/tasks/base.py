@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from senseapp.core.errors import InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
+from senseapp.metrics.base import AnswerDrop
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, PerImage
 from senseapp.tasks.class_numbers import Background, ModelClasses
 from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, Targets, WrittenLabels
@@ -54,31 +55,18 @@ class AnswerChanges:
     measure: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerDrop:
-    """What one class loses: its ``index``, the images it occurs in, the drop as a share, and its interval."""
-
-    index: int
-    num_images: int
-    drop: float
-    low: float
-    high: float
-
-
 class ScanDirections(Protocol):
     """A few directions v for each image: v·δz predicts the metrics of a small change δz of the output."""
 
     @property
     def vectors(self) -> Sequence[Tensor]:
         """Return one for each direction, like the output, float32."""
-        ...
 
     def changes(self, products: Tensor) -> Mapping[str, Tensor]:
         """Return what each metric loses on each image, (N,), float64, from ``products`` = v·δz, (N, directions).
 
         The metrics are those whose moments are of a mean; the task's divergence must be among them.
         """
-        ...
 
 
 class PartedDirections(ScanDirections, Protocol):
@@ -86,7 +74,26 @@ class PartedDirections(ScanDirections, Protocol):
 
     def reaching(self, places: Tensor) -> ScanDirections:
         """Return those of changes that reach only these ``places``, bool, shaped as the output of one image."""
-        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomDirections:
+    """Random directions v for each image: a divergence is the mean of (v·δz)², times a factor.
+
+    Source: Hutchinson (1990), Communications in Statistics 19.
+
+    Attributes:
+        vectors: like the output, float32.
+        metric: name of the divergence.
+    """
+
+    vectors: tuple[Tensor, ...]
+    metric: str
+    factor: float = 1.0
+
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
+        """Return the divergence of each image; see :class:`ScanDirections`."""
+        return {self.metric: self.factor * products.double().square().mean(1)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +112,7 @@ class Task(ABC):
         shown_metric: what a preview tells of the uncompressed model where there are labels; empty for nothing.
         extra_metrics: registered with the task; any other metric that names it belongs to it too.
         prepared_by_answers: whether answers are class scores, by which the images can choose their preprocessing.
+        one_output: how a single output is read, in one sentence, where it stands for two classes.
         several_labels: whether several labels may be true of one image.
         has_score_threshold: whether answers are those with a score from a threshold on, which each file has of its own.
         one_tensor: whether :meth:`predictions` are one row of numbers, which metrics of any task can compare.
@@ -126,6 +134,7 @@ class Task(ABC):
     shown_metric: str = ""
     extra_metrics: tuple[Metric, ...] = ()
     prepared_by_answers: bool = False
+    one_output: str = ""
     several_labels: bool = False
     has_score_threshold: bool = False
     one_tensor: bool = True
@@ -213,11 +222,11 @@ class Task(ABC):
 
     def outputs_of_head(self, width: int) -> int:
         """Return how many numbers :meth:`output` has for each image of a network whose last layer has ``width``."""
-        return width
+        return 2 if width == 1 and self.one_output else width
 
     def head_note(self, width: int) -> str:
         """Return one sentence on how a last layer of this ``width`` is read, where it could be read otherwise."""
-        return ""
+        return self.one_output if width == 1 else ""
 
     # ---- metrics
 
@@ -321,9 +330,13 @@ class Task(ABC):
 
     # ---- what people are shown
 
-    @abstractmethod
+    def answer(self, output: Any) -> Any:
+        """Return the prediction for one image, without a batch axis, in the form of a label."""
+        return output
+
     def output_text(self, output: Any, names: Sequence[str]) -> str:
         """Return the prediction for one image, without a batch axis, as a short text."""
+        return self.target_text(self.answer(output), names)
 
     def target_text(self, target: Any, names: Sequence[str]) -> str:
         """Return the label of one image in a few letters; empty for tasks that read no labels."""
@@ -351,7 +364,7 @@ class Task(ABC):
 
     def drawn(self, picture: NDArray[np.uint8], output: Any) -> NDArray[np.uint8] | None:
         """Return a picture, RGB (H, W, 3), with the prediction of it drawn in it; None where none is drawn."""
-        return None
+        return self.drawn_target(picture, self.answer(output))
 
     def drawn_target(self, picture: NDArray[np.uint8], target: Any) -> NDArray[np.uint8] | None:
         """Return a picture with its label drawn in it; see :meth:`drawn`."""

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import combinations, pairwise
-from math import comb
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from senseapp.core.errors import InvalidDataset
@@ -26,7 +25,6 @@ _PLACEHOLDER = re.compile(r"(class|label|cls|category|output)\d+|")  # a spellin
 _MARKS = re.compile(r"[\W_]+")
 _BY_NAME, _GIVEN, _AS_WRITTEN = "by name", "as the class map says", "as written"
 _SHIFTS = {0: _AS_WRITTEN, 1: "one above those in the files", -1: "one below those in the files"}
-_MOST_PLACES = 12  # ways to leave outputs without a class that are tried
 _EXACT, _LISTED, _USED, _MISFIT = range(4)  # what a reading fits: as many classes, all listed, all used, or not these
 
 
@@ -153,11 +151,9 @@ def class_readings(
     for each in by_name:
         if 2 * len(needed & each.meaning.keys()) >= len(needed) or {*model.classes} <= {*each.meaning.values()}:
             return (_proposal(each, written, certain=True),)
-    found: list[Numbering] = []
-    for candidates in ((*more, *_by_number(written, model)), _with_free_outputs(written, model)):
-        ranked = [(_rank(each, written, model), each) for each in candidates]
-        best = min((rank for rank, _ in ranked), default=_MISFIT)
-        found = found or [each for rank, each in ranked if rank == best < _MISFIT]
+    ranked = [(_rank(each, written, model), each) for each in (*more, *_by_number(written, model))]
+    best = min((rank for rank, _ in ranked), default=_MISFIT)
+    found = [each for rank, each in ranked if rank == best < _MISFIT]
     distinct: dict[tuple[int, ...], Numbering] = {}
     for each in (*by_name, *found):
         distinct.setdefault(tuple(each.meaning.get(number, -1) for number in sorted(written.used)), each)
@@ -218,16 +214,6 @@ def _by_number(written: WrittenClasses, model: ModelClasses) -> Iterator[Numberi
         if len(ordered) == len(model.classes):
             meaning = _with_rest(dict(zip(ordered, model.classes, strict=True)), written)
             yield Numbering(how=how, meaning=meaning, assumed=not written.numbered or ordered is used)
-
-
-def _with_free_outputs(written: WrittenClasses, model: ModelClasses) -> Iterator[Numbering]:
-    """Yield orders of listed classes that leave some outputs without one."""
-    if not written.names or comb(len(model.classes), len(written.listed)) > _MOST_PLACES:
-        return
-    for places in combinations(model.classes, len(written.listed)):
-        free = listed(str(each) for each in model.classes if each not in places)
-        meaning = _with_rest(dict(zip(written.listed, places, strict=True)), written)
-        yield Numbering(how=f"in their order, none as output {free}", meaning=meaning, assumed=True)
 
 
 def _with_rest(meaning: dict[int, int], written: WrittenClasses) -> dict[int, int]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from senseapp.core.texts import first_names, plural, printable
@@ -19,65 +17,23 @@ from senseapp.tasks.annotations import AnnotationFiles, Listing
 PictureId: TypeAlias = int | str
 Written: TypeAlias = Mapping[str, Any]
 """One object as the file has it."""
+PictureSize: TypeAlias = tuple[int, int] | None
+"""(width, height) in pixels; None where the file does not say."""
 _MOST_BYTES = 64_000_000  # the file of COCO's validation pictures has 20 MB
 _MOST_FILES = 8  # tried, the likeliest first: each may have 64 MB
 _MOST_PICTURES = 500_000  # four times COCO's training pictures
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CocoPicture:
-    """Name of a picture, and its (width, height) in pixels; None where the file does not say."""
-
-    name: str
-    size: tuple[int, int] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CocoFile:
-    """Content of one file.
-
-    Attributes:
-        pictures: by their ids.
-        objects: of each picture, by its id; also of pictures that the file does not list.
-        names: of classes, by their numbers.
-        notes: sentences on what was left out.
-    """
-
-    path: str
-    pictures: Mapping[PictureId, CocoPicture]
-    objects: Mapping[PictureId, Sequence[Written]]
-    names: Mapping[int, str]
-    notes: tuple[str, ...] = ()
-
-    def present(self, listing: Listing) -> tuple[dict[str, PictureId], tuple[str, ...]]:
-        """Return the id of each picture that is there, by its path, and a sentence on those that are not."""
-        paths = listing.named([each.name for each in self.pictures.values()], beside=self.path)
-        found = {path: number for number, path in zip(self.pictures, paths, strict=True) if path is not None}
-        lost = len(paths) - len(found)
-        said = (f"{printable(self.path)} lists {plural(lost, 'picture')} that are not there.",) if lost else ()
-        return found, (*self.notes, *said)
-
-    def used(self, present: Iterable[PictureId]) -> Counter[int]:
-        """Return how many of some pictures have each class."""
-        classes = ({each["category_id"] for each in self.objects.get(number, ())} for number in present)
-        return Counter(label for found in classes for label in found)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names by class number; numbers that are not used have an empty one."""
-        return tuple(self.names.get(number, "") for number in range(max(self.names, default=-1) + 1))
-
-
 def find_coco(
     listing: Listing,
-    interpret: Callable[[CocoFile], AnnotationFiles | None],
+    parse: Callable[[Sequence[Written], PictureSize], Any],
     *,
     first: Sequence[str],
     part: str,
     check: Callable[[Written], object],
     most: int,
 ) -> AnnotationFiles | None:
-    """Return what ``interpret`` makes of the first file that lists pictures which are there.
+    """Return what ``parse`` makes of the objects of each picture, by the first file that lists pictures that are there.
 
     Where no file does, nothing is ``parsed``, and the notes are those of the first that lists others; None without one.
     Files whose names have a part of ``first`` are read before others; of ones that a person chose, only that one.
@@ -88,43 +44,59 @@ def find_coco(
         ValueError: a file that a person chose, or all that look like one, are damaged; the message says what is wrong.
     """
     paths = sorted(path for path in listing.others if path.casefold().endswith(".json"))
-    if listing.chosen:
-        ordered = [listing.chosen]
-    else:
-        ordered = sorted(paths, key=lambda path: (not any(part in path.casefold() for part in first), path))
+    likely = sorted(paths, key=lambda path: (not any(part in path.casefold() for part in first), path))
     damaged: list[ValueError] = []
     elsewhere: AnnotationFiles | None = None
-    for path in ordered[:_MOST_FILES]:
+    for path in [listing.chosen] if listing.chosen else likely[:_MOST_FILES]:
         try:
-            file = _read(listing, path, part, check, most)
-            found = None if file is None else interpret(file)
+            content = parsed_json(listing.read(path))
+            if not _is_wanted(content, part, is_chosen=bool(listing.chosen)):
+                continue
+            pictures = _pictures(_listed(content["images"], "images"))
+            names, objects, notes = _objects(content, path, part, check, most)
+            paths_of = listing.named([name for name, _ in pictures.values()], beside=path)
+            present = {there: number for number, there in zip(pictures, paths_of, strict=True) if there is not None}
+            parsed = {there: parse(objects.get(number, ()), pictures[number][1]) for there, number in present.items()}
         except ValueError as error:
             damaged.append(ValueError(f"{printable(path)}: {error}"))
             continue
-        if found is not None and (found.parsed or listing.chosen):
-            return replace(found, choices=tuple(paths))
-        elsewhere = elsewhere or found
+        lost = len(pictures) - len(present)
+        if lost:
+            notes.append(f"{printable(path)} lists {plural(lost, 'picture')} that are not there.")
+        used = Counter(
+            label for number in present.values() for label in {each["category_id"] for each in objects.get(number, ())}
+        )
+        found = AnnotationFiles(parsed=parsed, choices=tuple(paths), names=names, used=used, notes=tuple(notes))
+        if parsed or listing.chosen:
+            return found
+        elsewhere = elsewhere or AnnotationFiles(choices=tuple(paths), notes=found.notes)
     if damaged:
         raise damaged[0]
-    return elsewhere and AnnotationFiles(choices=tuple(paths), notes=elsewhere.notes)
+    return elsewhere
 
 
-def _read(listing: Listing, path: str, part: str, check: Callable[[Written], object], most: int) -> CocoFile | None:
-    content = parsed_json(listing.read(path))
+def _is_wanted(content: object, part: str, *, is_chosen: bool) -> bool:
+    """Return whether a file is one of COCO's whose annotations have such a part; raises ValueError for a chosen one."""
     if not isinstance(content, Mapping) or not {"images", "annotations"} <= content.keys():
-        if listing.chosen:
+        if is_chosen:
             raise ValueError('a COCO file has the keys "images" and "annotations"')
-        return None
-    written, categories = (_listed(content.get(key, []), key) for key in ("annotations", "categories"))
-    if written and not listing.chosen and not any(isinstance(each, Mapping) and part in each for each in written):
-        return None
-    names, number_of = _classes(categories, written, most)
+        return False
+    written = _listed(content["annotations"], "annotations")
+    return is_chosen or not written or any(isinstance(each, Mapping) and part in each for each in written)
+
+
+def _objects(
+    content: Mapping[str, Any], path: str, part: str, check: Callable[[Written], object], most: int
+) -> tuple[tuple[str, ...], dict[PictureId, list[Written]], list[str]]:
+    """Return class names by number, the objects of each picture, and a sentence where some are left out."""
+    written = _listed(content["annotations"], "annotations")
+    names = _classes(_listed(content.get("categories", []), "categories"), written, most)
     objects: dict[PictureId, list[Written]] = {}
     refused: list[str] = []
     for each in written:
         try:
             picture = _id(each, "image_id", "an annotation")
-            label = number_of(required(each, "category_id", "an annotation"))
+            label = class_number(required(each, "category_id", "an annotation"), most)
             if not required(each, part, "an annotation"):
                 raise ValueError(f"an annotation without {part}")
             check(each)
@@ -136,37 +108,23 @@ def _read(listing: Listing, path: str, part: str, check: Callable[[Written], obj
     if refused and not objects:
         raise ValueError(refused[0])
     reasons = first_names(list(dict.fromkeys(refused)))
-    left = (f"{plural(len(refused), 'annotation')} in {printable(path)} left out: {reasons}.",) if refused else ()
-    pictures = _pictures(_listed(content["images"], "images"))
-    return CocoFile(path=path, pictures=pictures, objects=objects, names=names, notes=left)
+    left = [f"{plural(len(refused), 'annotation')} in {printable(path)} left out: {reasons}."] if refused else []
+    return tuple(names.get(number, "") for number in range(max(names, default=-1) + 1)), objects, left
 
 
-def _classes(
-    categories: Sequence[Any], written: Sequence[Any], most: int
-) -> tuple[dict[int, str], Callable[[object], int]]:
-    """Return the name of each class number, and what returns the number of an id: itself, or its place if it is large.
+def _classes(categories: Sequence[Any], written: Sequence[Any], most: int) -> dict[int, str]:
+    """Return the name of each class number.
 
     A first category without objects that is the supercategory of all others names the set, as Roboflow writes it.
     """
-    named = {_id(each, "id", "a category"): each for each in categories}
-    number_of: Callable[[object], int] = partial(class_number, most=most)
-    ids = [number for number in named if isinstance(number, int) and number >= 0]
-    if ids and len(ids) == len(named) < most <= max(ids):
-        places = {str(number): place for place, number in enumerate(sorted(ids))}
-
-        def number_of(value: object) -> int:
-            if str(value) not in places:
-                raise ValueError("an annotation of a category that is not listed")
-            return places[str(value)]
-
-    names = {number_of(number): each for number, each in named.items()}
+    names = {class_number(_id(each, "id", "a category"), most): each for each in categories}
     if len(names) > 1:
         first, *others = sorted(names)
         is_set = {str(names[number].get("supercategory")) for number in others} == {str(names[first].get("name"))}
         used = (each.get("category_id") for each in written if isinstance(each, Mapping))
         if is_set and names[first]["id"] not in used:
             del names[first]
-    return {number: str(each.get("name", "")) for number, each in names.items()}, number_of
+    return {number: str(each.get("name", "")) for number, each in names.items()}
 
 
 def class_number(value: object, most: int) -> int:
@@ -200,10 +158,11 @@ def _listed(value: object, key: str) -> list[Any]:
     return value
 
 
-def _pictures(values: list[Any]) -> dict[PictureId, CocoPicture]:
+def _pictures(values: list[Any]) -> dict[PictureId, tuple[str, PictureSize]]:
+    """Return the name and the size of each picture."""
     if len(values) > _MOST_PICTURES:
         raise ValueError(f'"images" must be a list of up to {_MOST_PICTURES:,} pictures')
-    found: dict[PictureId, CocoPicture] = {}
+    found: dict[PictureId, tuple[str, PictureSize]] = {}
     for each in values:
         number, name = _id(each, "id", "a picture"), required(each, "file_name", "a picture")
         if not isinstance(name, str):
@@ -212,7 +171,7 @@ def _pictures(values: list[Any]) -> dict[PictureId, CocoPicture]:
             raise ValueError(f"two pictures with the id {str(number)[:40]!r}")
         size = each.get("width"), each.get("height")
         whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size)
-        found[number] = CocoPicture(name=name, size=size if whole else None)
+        found[number] = name, size if whole else None
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from senseapp.tasks.annotations import PerImage
 
@@ -41,6 +41,11 @@ class WrittenLabels:
     num_outputs: int
     output_names: Sequence[str] = ()
     several: Sequence[LabelTruth] = ()
+
+    @property
+    def sorting(self) -> dict[str, Any]:
+        """How names are sorted where their order means the outputs, and which of them have no pictures."""
+        return {"own_order": self.layout == "image set", "empty": set(self.names).difference(self.labels)}
 
     @property
     def truths(self) -> Sequence[LabelTruth]:

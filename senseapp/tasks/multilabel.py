@@ -271,7 +271,7 @@ MULTILABEL = Multilabel(
     model_kind="multi-label",
     output_title="Labels",
     label_words=("label", "labels"),
-    label_places="Class folders, or labels.csv where there is one",
+    label_places="Class folders, or a table beside the pictures",
     label_help="A table with the file and a column of 0 and 1 for each label, or with all labels of a file in one "
     "column.",
     score_label="Highest logit",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.metrics.values import COSINE, FIDELITY, SQUARED_ERROR, TASK, squared_errors
-from senseapp.tasks.base import AnswerChanges, ScanDirections, Task
+from senseapp.tasks.base import AnswerChanges, RandomDirections, ScanDirections, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,25 +26,6 @@ _MOST_VALUES = 2**22  # of one output of an image: 16 MB
 _NUMBER_BYTES = 4  # of float32
 _SEED = 0  # so that all networks and images are compared at the same values
 _MOST_SHOWN = 3  # outputs, in a text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueDirections:
-    """Two random directions v for each image; the mean of (v·δz)² is the squared error relative to the power.
-
-    With random signs ε and v = ε / √(outputs · power), E[(v·δz)²] is the mean over the outputs of ‖δz‖² / power.
-
-    Source: Hutchinson (1990), Communications in Statistics 19.
-
-    Attributes:
-        vectors: (N, outputs, values) each, float32.
-    """
-
-    vectors: tuple[Tensor, ...]
-
-    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
-        """Return each image's squared error; see :class:`~senseapp.tasks.ScanDirections`."""
-        return {SQUARED_ERROR.name: products.double().square().mean(1)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +70,15 @@ class Values(Task):
         return "" if predictions.any() else "The uncompressed model returns only zeros, so nothing can be lost."  # type: ignore[union-attr]
 
     def directions(self, output: Tensor, targets: Any, signs: Tensor, most: int) -> ScanDirections:
-        """Return two random directions, the second with every other sign turned; see :meth:`Task.directions`."""
+        """Return two random directions, the second with every other sign turned; see :meth:`Task.directions`.
+
+        With random signs ε and v = ε / √(outputs · power), E[(v·δz)²] is the mean over the outputs of ‖δz‖² / power.
+        """
         power = output.detach().double().square().sum(2, keepdim=True)
         first = signs * (power * output.shape[1]).rsqrt().where(power > 0, 0.0).float()
         second = first.clone()
         second[:, :, 1::2] *= -1
-        return ValueDirections(vectors=(first, second))
+        return RandomDirections(vectors=(first, second), metric=SQUARED_ERROR.name)
 
     def score(self, output: Tensor) -> Tensor:
         """Return the sum of each image's logarithm of the power of an output, a mean over outputs."""

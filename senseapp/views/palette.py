@@ -72,20 +72,6 @@ def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric
     return np.where(found < 0, CANNOT_TELL, found)
 
 
-def text_colour(band: int) -> str:
-    """Return the colour of text on a ``band``: black or white, whichever has more contrast; grey where none is painted.
-
-    Source: relative luminance of WCAG 2.2; at 0.179 black and white have the same contrast.
-    """
-    colour = _COLOURS[band]
-    if colour == UNKNOWN:
-        return INK
-    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-    linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-    return "#000000" if luminance > 0.179 else "#FFFFFF"
-
-
 def fragility_colour() -> alt.Color:
     """Return the channel that paints the column ``band``; its legend stands beside the chart, always in sight."""
     scale = alt.Scale(domain=list(range(len(_COLOURS))), range=list(_COLOURS))

@@ -86,7 +86,7 @@ def offline(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.mark.wide
-def test_a_report_opens_offline_and_answers_clicks(page: Page, offline: Page, tmp_path: Path) -> None:
+def test_a_report_opens_offline(page: Page, offline: Page, tmp_path: Path) -> None:
     import_and_open(page, table(tmp_path / "published.csv", (8.0, 4.0, 2.0, 1.0)))
     page.get_by_role("button", name="Share or save").click()
     with page.expect_download() as download:
@@ -98,15 +98,7 @@ def test_a_report_opens_offline_and_answers_clicks(page: Page, offline: Page, tm
 
     offline.goto(file.as_uri())
     expect(offline.get_by_role("heading", name="published", exact=True)).to_be_visible()
-    figures = offline.locator("figure.chart")
-    expect(figures).to_have_count(4)
-    for place in range(4):
-        expect(figures.nth(place)).to_have_attribute("data-state", "drawn")
-    bars = figures.first.locator("path[aria-roledescription=bar]")
-    expect(bars).to_have_count(len(LAYERS))
-    expect(bars.first).to_have_attribute("aria-label", "conv1: 8.0 points at 50 %, measured")
-    figures.first.get_by_role("combobox").select_option("25 %")
-    expect(bars.first).to_have_attribute("aria-label", "conv1: 4.0 points at 25 %, measured")
-    bars.first.hover(force=True)
-    expect(offline.get_by_text("95 % interval", exact=True)).to_be_visible()
+    picture = offline.locator("figure.chart img")
+    assert picture.evaluate("image => image.complete && image.naturalHeight") > 100
+    offline.get_by_text("Loss of right answers when one layer is compressed").click()
     expect(offline.get_by_role("cell", name="8.0 points (unknown)")).to_be_visible()

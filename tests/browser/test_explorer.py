@@ -94,19 +94,12 @@ def curves_are_searched_and_a_click_picks_one(results: Page) -> None:
     expect_picked(results, "layer1.0.conv2")
 
 
-def a_box_of_the_graph_picks_its_layer(results: Page) -> None:
-    results.goto(f"{results.url.split('&')[0]}&show-layers=yes&tab=network&network=as-it-runs")
-    mark(results, "layer1.0.conv2").click()
-    expect_picked(results, "layer1.0.conv2")
-
-
 @pytest.mark.wide
 def test_a_click_in_each_view_picks_a_layer_in_all_of_them(results: Page) -> None:
     a_click_frames_its_row_and_leaves_the_rest_of_the_chart_as_it_was_drawn(results)
     a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results)
     a_cell_of_the_heat_map_moves_every_view_to_its_layer(results)
     curves_are_searched_and_a_click_picks_one(results)
-    a_box_of_the_graph_picks_its_layer(results)
 
 
 def a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results: Page) -> None:
@@ -136,31 +129,12 @@ def a_histogram_with_the_sensitivity_of_its_bins(results: Page) -> None:
     )
     expect(chart).to_be_visible()
     expect(chart.get_by_text("|gradient| of the score")).to_be_visible()
-    expect(results.get_by_text("How are values spread inside a cell?")).to_be_visible()
-
-
-def a_wall_of_histograms_opens_each_large(results: Page) -> None:
-    results.get_by_role("radio", name="Weights").click()
-    results.get_by_role("radio", name="Several").click()
-    results.get_by_placeholder("part of a name").fill("layer1.0.*")
-    results.get_by_placeholder("part of a name").press("Enter")
-    results.get_by_role("button", name="Show 2 histograms").click()
-    small = results.locator('[aria-roledescription=visualization][aria-label*="become zero"]')
-    expect(small).to_have_count(2)
-    results.get_by_role("button", name="layer1.0.conv2", exact=True).click()
-    large = results.get_by_role("dialog")
-    expect(large.get_by_text("Where do the weights of layer1.0.conv2 lie on the")).to_be_visible()
-    expect(large.get_by_text("|gradient| of the score")).to_be_visible()
-    results.keyboard.press("Escape")
-    expect(large).to_have_count(0)
-    expect(small).to_have_count(2)
 
 
 @pytest.mark.wide
-def test_histograms_alone_and_on_a_wall(results: Page) -> None:
+def test_histograms(results: Page) -> None:
     a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results)
     a_histogram_with_the_sensitivity_of_its_bins(results)
-    a_wall_of_histograms_opens_each_large(results)
 
 
 def a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_markup_of_a_run_file_is_shown_as_it_was_written(
         tab.click()
         check(page)
     page.goto(f"{server.url}/schedule?run={run_id}")
-    expect(page.get_by_text("Choose how much must go")).to_be_visible()
+    expect(page.get_by_text("More settings")).to_be_visible()
     check(page)
     page.goto(f"{server.url}/present?run={run_id}")
     expect(page.get_by_role("heading", level=1).first).to_be_visible()

@@ -108,7 +108,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     proven = read_schedule(files["schedule.yaml"], profile)
     assert proven.budget == ResourceBudget(kind="params", target=target / 100)
     assert [entry.layer for entry in proven.entries if entry.locked] == [proven.entries[0].layer]
-    assert {"schedule.model-explorer.json", "schedule.model-explorer.pt2", "manifest.json"} <= files.keys()
+    assert {"schedule.model-explorer.json", "manifest.json"} <= files.keys()
     assert sum(json.loads(files["schedule.fasterai-sparsifier.json"]).values()) > 100
 
 

@@ -95,3 +95,13 @@ def test_a_run_started_by_keyboard_is_found_again_and_told_of_and_cancel_keeps_w
     expect(page.get_by_text("What does each layer lose")).to_be_visible()
     wait_until(page, "window.shown.length === 1")
     assert page.evaluate("window.shown[0]").startswith("demo · sparsity: Cancelled")
+
+
+def test_a_menu_that_covers_the_page_closes_with_the_next_page(page: Page, server: Server) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(server.url)
+    page.get_by_test_id("stExpandSidebarButton").click()
+    menu = page.get_by_test_id("stSidebar")
+    menu.get_by_role("link", name="Runs").click()
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+    expect(menu).not_to_be_in_viewport()

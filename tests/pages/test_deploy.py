@@ -114,8 +114,8 @@ def test_the_kit_holds_the_file_and_how_it_is_used(task: DeliverTask, service: S
     with pytest.raises(NotFound, match="not on this server"):
         service.work.candidate_file(task.run_id, candidate)
     keep(backend, task, candidate)
-    with zipfile.ZipFile(service.work.pack_kit(task.run_id, candidate, "model.onnx", tmp_path / "file")) as archive:
-        assert archive.read("model.onnx") == b"onnx" * 1000
+    with zipfile.ZipFile(service.work.pack_kit(task.run_id, candidate, tmp_path / "file")) as archive:
+        assert archive.read("digits-int8.onnx") == b"onnx" * 1000
         assert archive.read("README.txt").decode().count("\n") == 3
     with pytest.raises(NotFound):
         Service(backend, owner="somebody else").work.candidate_file(task.run_id, candidate)

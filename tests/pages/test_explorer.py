@@ -132,14 +132,14 @@ def test_the_vertical_axis_is_the_change_the_metric_or_the_reward(results: AppTe
     axis = results.selectbox(key=f"curves.axis.{finished_run}")
     assert axis.options == ["Drop", "Metric itself", "Reward, layer's MACs", "Reward, network's MACs"]
     titles = {
-        "value": "Top-1 accuracy (%)",
+        "value": "Harm",
         "layer_reward": "Reward: −(1 − top-1) · ln(layer's MACs left)",
         "reward": "Reward: −(1 − top-1) · ln(MACs left)",
     }
     for name, title in titles.items():
         results.selectbox(key=f"curves.axis.{finished_run}").set_value(name).run()
         assert chart(results)["layer"][-1]["encoding"]["y"]["title"] == title
-    results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
+    results.selectbox(key=f"results.metric.{finished_run}").set_value("top1").run()
     assert "Reward" in chart(results)["layer"][-1]["encoding"]["y"]["title"]  # always of top-1
 
 

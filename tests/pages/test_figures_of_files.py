@@ -21,8 +21,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry, T
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.service import Service
-from senseapp.views.report.document import build_report
-from senseapp.views.report.figures import ReportContents
+from senseapp.views.report.document import ReportContents, build_report
 from tests.deployments import a_candidate
 from tests.pages.conftest import open_page, wait_for_card
 from tests.pages.records import NAMES, change

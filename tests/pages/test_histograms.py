@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import MeasurementFailed
-from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask, HistogramWall
+from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.service import Service
-from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE
 from tests.pages.conftest import open_layers
-from tests.pages.records import FRAGILE, NAMES, a_histogram
+from tests.pages.records import FRAGILE, a_histogram
 
 
 def open_tab(app: AppTest, run_id: str) -> AppTest:
@@ -50,16 +46,15 @@ def test_a_histogram_is_asked_for_and_its_failure_told(
 def test_a_made_histogram_is_shown_with_its_numbers(
     app: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RunFolder, "load", lambda folder, kind, key: a_histogram())
+    monkeypatch.setattr(HistogramTask, "outcome", lambda task, folder: a_histogram())
     open_tab(app, finished_run)
     assert not app.exception
     for part in ("33.3 %", "16.667 %", "−0.6 to 0.55", "Become zero"):
         assert part in texts(app)
-    assert len(app.get("vega_lite_chart")) == 3
-    assert "eighth of a step" in texts(app)
+    assert len(app.get("vega_lite_chart")) == 1
     assert all(len(chart.proto.alt) > 10 for chart in app.get("vega_lite_chart"))
     saved = [button.label for button in app.get("download_button") if button.label != "Download report"]
-    assert saved == 3 * ["PNG image", "SVG drawing", "CSV data"]
+    assert saved == ["PNG image", "SVG drawing", "CSV data"]
 
 
 def test_the_picked_layer_is_looked_at(app: AppTest, finished_run: str) -> None:
@@ -80,63 +75,6 @@ def test_the_loss_can_be_chosen_where_there_are_labels(app: AppTest, finished_ru
         "Outputs",
     ]
     assert app.select_slider(key=f"histogram.bits.{finished_run}").options == [str(bits) for bits in range(2, 9)]
-
-
-def several(app: AppTest, run_id: str) -> AppTest:
-    open_tab(app, run_id)
-    return app.button_group(key=f"histogram.layers.{run_id}").set_value("Several").run()
-
-
-def opened(app: AppTest, run_id: str) -> list[str]:
-    return [button.label for button in app.button if button.key and button.key.startswith("wall.open.")]
-
-
-def test_several_layers_by_a_pattern_are_made_in_one_task(
-    app: AppTest, finished_run: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def find(wall: HistogramWall, context: TaskContext) -> tuple[QuantizationHistogram, ...]:
-        for layer in wall.layers[:-1]:
-            part = wall.part(layer)
-            context.folder.save(part.key, replace(a_histogram(), spec=part.spec))
-        raise MeasurementFailed(f"{wall.layers[-1]} did not run on these images.")
-
-    monkeypatch.setattr(HistogramWall, "find_out", find)
-    several(app, finished_run)
-    app.text_input(key=f"histogram.search.{finished_run}").set_value("layer*conv*").run()
-    wanted = [name for name in NAMES if name.startswith("layer") and ".conv" in name]
-    start = app.button(key=f"histogram.start.{finished_run}")
-    assert start.label == f"Show {len(wanted)} histograms"
-    start.click().run()
-    assert "1st in the queue" in app.get("progress")[0].proto.text
-    backend.runner.run_next()
-    app.run()
-    assert not app.exception
-    assert opened(app, finished_run) == wanted[:-1]
-    assert len(app.get("vega_lite_chart")) == len(wanted) - 1
-    assert all("become zero" in chart.proto.alt for chart in app.get("vega_lite_chart"))
-    assert "did not run" in app.error[0].value
-    assert app.button(key=f"histogram.start.{finished_run}").label == "Try again"
-    app.button(key=f"wall.open.{wanted[0]}.{finished_run}").click().run()
-    assert not app.exception
-    assert f"weights of {wanted[0]} lie on the" in texts(app)  # large, in a dialog
-    assert app.selectbox(key=f"results.layer.{finished_run}").value == wanted[0]
-    app.button_group(key=f"histogram.layers.{finished_run}").set_value("One layer").run()
-    assert f"weights of {wanted[0]} lie on the" in texts(app)
-
-
-def test_no_layer_of_that_name_is_said(app: AppTest, finished_run: str) -> None:
-    several(app, finished_run).text_input(key=f"histogram.search.{finished_run}").set_value("nowhere").run()
-    assert "No layer has such a name" in app.info[0].value
-    assert not app.exception
-
-
-def test_a_wall_of_many_layers_has_pages(app: AppTest, finished_run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.app.results.histograms._AT_ONCE", 4)
-    monkeypatch.setattr(HistogramTask, "outcome", lambda task, folder: replace(a_histogram(), spec=task.spec))
-    several(app, finished_run)
-    assert opened(app, finished_run) == list(NAMES[:4])
-    app.button_group(key=f"histogram.page.{finished_run}.6").set_value(4).run()
-    assert opened(app, finished_run) == list(NAMES[4:])
 
 
 def test_an_imported_run_says_that_it_has_no_values(app: AppTest, service: Service) -> None:

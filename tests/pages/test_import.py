@@ -111,7 +111,7 @@ def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest
     assert not app.exception
     assert not app.error
     assert "Size if stored sparse" in texts(app)
-    assert "Multiplications" in texts(app)
+    assert "Weights left" in texts(app)
     assert "counts alike" not in texts(app)
 
 

@@ -31,20 +31,3 @@ def test_the_tree_opens_block_by_block_and_a_picked_layer_shows(app: AppTest, fi
     app.run()
     assert any(f"## {FRAGILE}" == element.value for element in app.markdown)
     assert all(len(chart.proto.alt) > 10 for chart in app.get("vega_lite_chart"))
-
-
-def test_the_graph_shows_what_runs_after_what(app: AppTest, finished_run: str) -> None:
-    open_layers(app, finished_run)
-    app.session_state[f"results.tab.{finished_run}"] = "Network"
-    app.run()
-    app.button_group(key=f"network.form.{finished_run}").set_value("As it runs").run()
-    assert not app.exception
-    spec = json.loads(app.get("vega_lite_chart")[0].proto.spec)
-    assert [each["mark"]["type"] for each in spec["layer"]] == ["line", "point", "rect", "rect", "rect", "text", "text"]
-    assert spec["height"] == 7 * 30  # seven rows
-    assert any("as the network runs" in caption.value for caption in app.caption)
-    app.button_group(key=f"network.size.{finished_run}").set_value("Names and losses").run()
-    assert not app.exception
-    spec = json.loads(app.get("vega_lite_chart")[0].proto.spec)
-    assert [each["encoding"]["text"]["field"] for each in spec["layer"][-2:]] == ["members", "change_text"]
-    assert (app.query_params["network"], app.query_params["graph"]) == ("as-it-runs", "names-and-losses")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -11,11 +13,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.state import VisitorState
+from senseapp.records.inputs import PreviewReport
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.inputs import DETECTION_DEMO
 from senseapp.server.service import Service
-from tests.pages.conftest import wait_for_card
+from tests.pages.conftest import ScriptedInputs, wait_for_card
 from tests.pictures import png
 
 NAMES = tuple(f"{letter}.png" for letter in "abcdef")
@@ -113,3 +116,26 @@ def test_files_that_come_alone_ask_for_their_pictures(app: AppTest, tmp_path: Pa
     assert "truth.csv came without pictures. Add the pictures" in app.info[0].value
     assert app.button(key="analyze.run").disabled
     assert [path.name for path in (tmp_path / "home" / "uploads").rglob("*") if path.is_file()] == ["pictures.zip"]
+
+
+def test_no_time_is_said_before_images_and_input_are_known(app: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, preview = threading.Event(), ScriptedInputs.preview
+
+    def slow(self: ScriptedInputs, spec: RunSpec) -> PreviewReport:
+        if spec.data.path:
+            seen.wait(30)
+        return preview(self, spec)
+
+    monkeypatch.setattr(ScriptedInputs, "preview", slow)
+    app.run().button_group(key="analyze.data.source").set_value("Upload images").run()
+    app.file_uploader[0].set_value([(name, content, "") for name, content in (PICTURES | TABLE).items()]).run()
+    for _ in range(100):
+        if any("Trying on some of the images" in caption.value for caption in app.caption):
+            break
+        time.sleep(0.05)
+        app.run()
+    assert "The time is predicted once model and images have been read." in [text.value for text in app.markdown]
+    assert not app.button(key="analyze.run").disabled
+    seen.set()
+    wait_for_card(app)
+    assert any("about 40 s" in text.value for text in app.markdown)

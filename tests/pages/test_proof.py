@@ -54,7 +54,7 @@ def a_validation(schedule, **parts) -> ValidationResult:
 
 def test_the_button_puts_the_proof_in_the_queue(app, finished_run, service, shown_schedule) -> None:
     open_page(app, PAGE, run=finished_run)
-    assert "Measure what they lose together" in texts(app)
+    assert "check what they lose together" in texts(app)
     app.button(key=f"schedule.verify.{finished_run}").click().run()
     assert not app.exception
     assert service.work.progress(Verification(run_id=finished_run, schedule=shown_schedule)).state is RunState.QUEUED
@@ -94,7 +94,7 @@ def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, s
         "Compressed model: weights (4.00 kB)",
         "Compressed model: weights with zeros compressed (1.50 kB)",
     } <= labels
-    assert any('gzip.open("demo_sparsity.sparse.safetensors.gz")' in block.value for block in app.code)
+    assert any('gzip.open("digits-sparse.sparse.safetensors.gz")' in block.value for block in app.code)
 
 
 def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backend: Backend, shown_schedule) -> None:

@@ -211,7 +211,7 @@ def test_a_running_run_offers_its_first_file(
     (folder.path / file.file).write_bytes(bytes(1200))
     app.run()
     assert file.headline in texts(app)
-    assert "The layers are measured next" in texts(app)
+    assert "The run goes on" in texts(app)
     (button,) = app.get("download_button")
     assert button.proto.label.startswith("Get the file that runs")
     assert app.button(key="run.cancel")  # the run goes on

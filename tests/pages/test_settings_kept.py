@@ -59,8 +59,6 @@ RESULTS: list[Settings] = [
         "histogram.objective.{run}": "none",
         "histogram.channel.{run}": True,
         "histogram.fold.{run}": True,
-        "histogram.layers.{run}": "Several",
-        "histogram.search.{run}": "conv1",
     },
 ]
 SCHEDULE: list[Settings] = [
@@ -160,13 +158,10 @@ def test_compare(
     open_page(app, page)
     app.selectbox(key="compare.metric").set_value("kl").run()
     app.button_group(key=key.format(run=second)).set_value(0.75).run()
-    _set(app, {"compare.order": "Moved most first", "compare.axes": "Values"})
     other = another_app()
     for name, text in app.query_params.items():
         other.query_params[name] = text
     open_page(other, page)
     assert other.selectbox(key="compare.metric").value == "kl"
     assert other.button_group(key=key.format(run=second)).value == 0.75
-    assert other.session_state["compare.order"] == "Moved most first"
-    assert other.session_state["compare.axes"] == "Values"
     assert dict(other.query_params) == dict(app.query_params)

@@ -220,26 +220,9 @@ def precisions_of_right(found: int, objects: int) -> tuple[float, float]:
     return rounded, smooth
 
 
-def test_the_variance_of_rounding_is_that_of_what_a_thousand_images_round_to() -> None:
-    """Of detections that are all right, average precision is the recall, and that at 101 recalls is rounded."""
-    for objects in (500, 5_000):  # of 100 images
-        many, beyond = 10 * objects, []
-        for recall in np.linspace(0.9, 0.91, 24, endpoint=False) + 1e-6:  # where it lies between two of 101 recalls
-            found = np.arange(many + 1)
-            rounded = (np.floor(100 * found / many + 1e-9) + 1) / 101
-            beyond.append(float(binom.pmf(found, many, recall) @ rounded) - recall * 100 / 101)
-        table = table_of_right(int(0.905 * objects), objects, 100)
-        full = table_of_right(objects, objects, 100)
-        drop = precision_drop({1: full}, {1: table}, 100, own=True)
-        assert drop.rounding == pytest.approx(np.var(beyond), rel=0.1, abs=1e-8)
-        assert precision_drop({1: table}, {1: table}, 100, own=False).rounding == pytest.approx(2 * drop.rounding)
-        alike = replace(table, right=np.repeat(table.right, 10, 0), wrong=np.repeat(table.wrong, 10, 0))
-        assert precision_drop({1: full}, {1: alike}, 100, own=True).rounding == pytest.approx(drop.rounding)
-
-
-def test_without_rounding_the_drop_is_that_of_all_recalls_and_rounding_is_known_on_average() -> None:
-    generator, beyond = np.random.default_rng(0), []
-    for objects in generator.integers(150, 900, 400):
+def test_without_rounding_the_drop_is_that_of_all_recalls() -> None:
+    generator = np.random.default_rng(0)
+    for objects in generator.integers(150, 900, 20):
         found = int(objects * generator.uniform(0.5, 0.95))
         rounded, smooth = precisions_of_right(found, objects)
         assert smooth == pytest.approx(found / objects, abs=1e-12)
@@ -247,17 +230,3 @@ def test_without_rounding_the_drop_is_that_of_all_recalls_and_rounding_is_known_
         drop = precision_drop({1: full}, {1: table}, 10, own=True)
         assert drop.smooth == pytest.approx(1 - smooth)
         assert drop.estimate == pytest.approx(1 - rounded)
-        beyond.append(drop.estimate - drop.smooth - drop.rounded)
-    assert np.mean(beyond) == pytest.approx(0, abs=3 * np.std(beyond) / 20)
-
-
-def test_a_recall_of_1_is_rounded_down_as_soon_as_an_object_is_lost() -> None:
-    """On average by half a recall, where a few of many objects are lost."""
-    generator, beyond = np.random.default_rng(0), []
-    for objects in generator.integers(150, 900, 400):
-        found = int(objects * generator.uniform(0.97, 1))
-        rounded, smooth = precisions_of_right(found, objects)
-        beyond.append(smooth - rounded)
-    record = AGREEMENT_50.image_record(ROWS, Objects.of(ROWS[:, 2:], ROWS[:, 1]))
-    assert AGREEMENT_50.drop([record], [record]).unrounded == pytest.approx(np.mean(beyond), rel=0.1)
-    assert _all_but_the_last_found(AGREEMENT_50).unrounded == 0

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import InvalidInput, UnknownModel
 from senseapp.descriptions import ModelSource
 from senseapp.records.spec import ModelSpec
-from senseapp.tasks import (
-    AnnotationFiles,
-    AnnotationReader,
-    Listing,
-    PictureGeometry,
-    ScanDirections,
-    Task,
-    pairs_by_stem,
-    refuse_output,
-)
+from senseapp.tasks import Task
+from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
+from senseapp.tasks.base import ScanDirections, refuse_output
 from tests.toy_rectangles import CLASSES, SIDE, scene
 from tests.toy_segmentation.metrics import (
     AGREEMENT,

@@ -128,17 +128,24 @@ def test_the_longest_silent_one_gives_way_and_speaking_ones_stay() -> None:
     run_async(check())
 
 
-def test_a_page_that_comes_back_to_its_session_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_comes_back_may_be_silent_also_where_its_session_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "is_session", lambda session: session == "known")
 
     async def check() -> None:
         sessions = Sessions()
-        app = Connections(sessions, silent_seconds=0.01)
-        back, forged = (Page(app, "ann", f"streamlit, token, {name}") for name in ("known", "unknown"))
-        await forged.done
-        assert (back.heard, forged.heard[-1], sessions.open) == (["websocket.accept"], "websocket.close", 1)
-        back.leave()
-        await back.done
+        app = Connections(sessions, in_all=3, silent_seconds=0.01)
+        back, ended, other = (Page(app, "ann", f"streamlit, token, {name}") for name in ("known", "ended", "made-up"))
+        await asyncio.sleep(0.05)
+        assert [page.heard for page in (back, ended, other)] == [["websocket.accept"]] * 3
+        assert sessions.open == 1  # no session is made for one that says nothing
+        new = Page(app, "bob")
+        await ended.done  # gives way, as the one that has been silent longest
+        assert ended.heard[-1] == "websocket.close"
+        other.speak()
+        await settle()
+        assert (sessions.open, sessions.messages) == (2, 1)
+        for page in (back, other, new):
+            page.leave()
 
     run_async(check())
 

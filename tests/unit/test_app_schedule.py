@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from senseapp.app.common.state import LayerEdits
-from senseapp.app.schedule.layers import spared_sentences, take_row
+from senseapp.app.schedule.layers import take_row
 from senseapp.app.schedule.trade_off import measured_frame, predicted_frame
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
@@ -16,7 +17,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule, mixed_schedule
 from senseapp.solve.trade_off import trade_off
 from senseapp.views.charts.savings import trade_off_chart
-from senseapp.views.frames.results import editing_frame, mixed_frame
+from senseapp.views.frames.results import editing_frame, mixed_frame, schedule_frame
 from tests.pages.records import change, result
 from tests.schedule_cases import quantized_run, sparse_run
 
@@ -77,25 +78,28 @@ def test_what_is_typed_locks_limits_or_takes_back(changes, row, fixed, bounds, t
     assert edits.bounds == bounds
 
 
-def test_spared_layers_come_with_what_speaks_for_it():
+def test_layers_that_are_left_alone_come_with_the_reason():
     run = sparse_run()
     schedule = make_schedule(run, budget=ResourceBudget(kind="params", target=0.7))
-    sentences = spared_sentences(editing_frame(run, schedule, fixed={}, bounds={}), SparsityConfig.scale)
-    assert sentences[0].startswith("**conv1** is left alone: it loses more than most (")
-    assert "it is small (1.8 % of the weights)" in sentences[0]
-    locked = spared_sentences(editing_frame(run, schedule, fixed={"conv1": 0.0}, bounds={}), SparsityConfig.scale)
-    assert locked[0] == "**conv1** is left alone: you locked it."
+    entries = tuple(
+        replace(entry, compression="none", level=0.0, locked=entry.layer == "fc") for entry in schedule.entries
+    )
+    rows = schedule_frame(replace(schedule, entries=entries), run).set_index("layer")
+    assert dict(rows["reason"]) == {
+        "conv1": "too fragile",
+        "conv2": "not needed for the target",
+        "conv3": "not needed for the target",
+        "fc": "locked by you",
+    }
+    small = schedule_frame(replace(schedule, entries=(replace(entries[0], layer="conv2", members=("conv1",)),)), run)
+    assert list(small["reason"]) == ["nothing to gain: few weights"]
+    unknown = schedule_frame(replace(schedule, entries=(replace(entries[0], layer="other", members=("other",)),)), run)
+    assert list(unknown["reason"]) == ["not measured"]
 
 
-def test_layers_that_keep_many_bits_are_spared():
-    schedule = make_schedule(quantized_run(), budget=ResourceBudget(kind="bits", target=3))
-    rows = editing_frame(quantized_run(), schedule, fixed={}, bounds={})
-    assert any("conv1** keeps" in sentence for sentence in spared_sentences(rows, QuantizationConfig.scale))
-
-
-def test_nothing_is_spared_where_all_layers_get_alike():
-    schedule = make_schedule(sparse_run(), budget=HALF, method="uniform")
-    assert spared_sentences(editing_frame(sparse_run(), schedule, fixed={}, bounds={}), SparsityConfig.scale) == []
+def test_layers_that_are_compressed_need_no_reason():
+    rows = schedule_frame(make_schedule(sparse_run(), budget=HALF, method="uniform"), sparse_run())
+    assert set(rows["reason"]) == {""}
 
 
 def test_zeros_and_bits_together_are_bytes_left():

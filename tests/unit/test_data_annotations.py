@@ -23,16 +23,9 @@ from senseapp.data.per_image import allocate_rows, bytes_of, chosen_of, on_devic
 from senseapp.data.pictures import survey_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
-from senseapp.tasks import (
-    CLASSIFICATION,
-    AnnotationFiles,
-    AnnotationReader,
-    Listing,
-    PictureGeometry,
-    Task,
-    WrittenLabels,
-    pairs_by_stem,
-)
+from senseapp.tasks import CLASSIFICATION, Task
+from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
+from senseapp.tasks.labels import WrittenLabels
 from tests import toy_detection, toy_segmentation
 from tests.pictures import encoded, png, random_picture, write_folder, write_tar, write_zip
 from tests.soak.annotation_files import by_hand

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from senseapp.records.candidate import Delivery
+from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.server import execution
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.execution import Measurement
+from senseapp.server.job_progress import JobCancelled
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from senseapp.server.tasks import TaskContext
@@ -181,3 +183,28 @@ def test_a_file_of_the_same_weights_and_images_is_taken_from_another_run(tmp_pat
         return
     assert task.make(evaluator, context).candidates == (candidate,)
     assert (folder.path / candidate.file).read_bytes() == b"abc"
+
+
+def test_what_follows_a_run_is_part_of_it_and_goes_on_after_a_cancel(tmp_path, monkeypatch) -> None:
+    engine, ends = FakeEngine(), [JobCancelled(), None]
+    backend = Backend(tmp_path, open_session=engine, workers=0, calibrate=fake_calibration)
+    monkeypatch.setattr(backend.planner, "follows", lambda *_: "schedule")
+    states = []
+
+    def follow(task: RecommendationTask, _context: TaskContext) -> None:
+        states.append(service.snapshot(task.run_id).state)
+        if (error := ends.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(RecommendationTask, "carry_out", follow)
+    service = Service(backend)
+    run_id = service.start(SPEC)
+    assert backend.runner.run_next()
+    assert service.run(run_id).state is RunState.CANCELLED
+    assert len(service.result(run_id).measurements) == TOTAL
+    service.resume(run_id)
+    assert backend.runner.run_next()
+    assert (service.run(run_id).state, service.snapshot(run_id).fraction) == (RunState.DONE, 1.0)
+    assert states == [RunState.RUNNING] * 2  # a run is not finished while its files are made
+    assert len(engine.opened) == 1  # nothing is measured again
+    backend.close()

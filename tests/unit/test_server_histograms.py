@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from senseapp.cli.main import main
-from senseapp.cli.output import ProgressBar
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.errors import MeasurementFailed, NotFound
+from senseapp.core.errors import NotFound
 from senseapp.records.jobs import RunState
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask, HistogramWall
+from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.service import Service
-from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import fake_calibration
-from tests.pages.records import a_histogram
 
 RUN = RunSpec(
     sensitivity=SensitivitySpec(
@@ -82,43 +78,6 @@ def test_folding_the_demo_is_possible(service, backend, run_id):
     folded = make(service, backend, run_id, HistogramSpec(layer=layer, objective="none", fold=True))
     assert not folded.notes
     assert folded.high != plain.high
-
-
-def test_a_wall_keeps_each_histogram_as_if_asked_for_alone(service, backend, run_id):
-    names = tuple(layer.name for layer in service.result(run_id).profile.layers[:3])
-    spec = HistogramSpec(layer="", tensor="outputs", bits=3, objective="mean")
-    alone = make(service, backend, run_id, replace(spec, layer=names[1]))
-    wall = HistogramWall(run_id=run_id, spec=spec, layers=names)
-    assert service.work.outcome(wall) is None
-    service.work.start(wall)
-    backend.runner.run_next()
-    found = service.work.outcome(wall)
-    assert [each.spec.layer for each in found] == list(names)
-    assert found[1] == alone
-    for each in found:
-        assert service.work.outcome(HistogramTask(run_id=run_id, spec=each.spec)) == each
-    assert {each.spec.layer for each in service.histograms(run_id)} >= set(names)
-
-
-def test_a_wall_keeps_what_it_finds_and_tells_the_rest(service, backend, run_id, monkeypatch):
-    def two_are_broken(result, spec, names, **_):
-        found = {name: MeasurementFailed(f"{name} did not run.") for name in names}
-        return found | {names[0]: replace(a_histogram(), spec=replace(spec, layer=names[0]))}
-
-    monkeypatch.setattr("senseapp.measure.histograms.histograms_of", two_are_broken)
-    wall = HistogramWall(run_id=run_id, spec=HistogramSpec(layer=""), layers=("a", "b", "c"))
-    with pytest.raises(MeasurementFailed, match=r"b did not run\. 1 more of the layers"):
-        wall.carry_out(TaskContext(folder=backend.store.folder(run_id), observer=ProgressBar()))
-    kept = [service.work.outcome(wall.part(name)) for name in wall.layers]
-    assert [each and each.spec.layer for each in kept] == ["a", None, None]
-
-
-def test_a_layer_of_a_wall_that_is_not_there_is_told(service, backend, run_id):
-    wall = HistogramWall(run_id=run_id, spec=HistogramSpec(layer=""), layers=("nowhere",))
-    service.work.start(wall)
-    backend.runner.run_next()
-    assert "no layer 'nowhere'" in service.work.progress(wall).error
-    assert service.work.outcome(wall) is None
 
 
 def test_a_layer_that_is_not_there_is_told_and_the_run_stays(service, backend, run_id):

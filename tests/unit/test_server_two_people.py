@@ -17,7 +17,7 @@ from senseapp.records.spec import HistogramSpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.finished_runs import Scheduling, Work
-from senseapp.server.layer_tasks import DiagnosisTask, HistogramTask, HistogramWall, LayerAnswers
+from senseapp.server.layer_tasks import DiagnosisTask, HistogramTask, LayerAnswers
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.service import Service
 from tests.deployments import a_candidate
@@ -53,7 +53,6 @@ TASKS = {
     "diagnosis": lambda run_id: DiagnosisTask(run_id=run_id, layer="stem", level=0.5),
     "answers": lambda run_id: LayerAnswers(run_id=run_id, layer="stem", level=0.5),
     "histogram": lambda run_id: HistogramTask(run_id=run_id, spec=HISTOGRAM),
-    "wall": lambda run_id: HistogramWall(run_id=run_id, spec=HISTOGRAM, layers=("stem",)),
 }
 PROOFS_ONLY = ("compressed_model", "changed")
 PARTS = {"": Service, "schedules.": Scheduling, "work.": Work}

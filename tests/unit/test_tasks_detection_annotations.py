@@ -153,7 +153,6 @@ CATEGORIES: list[tuple[list[dict[str, Any]], tuple[int, ...], int, list[int]]] =
     ([SET | {"supercategory": ""}, *ANIMALS], (1, 2), 2, [0, 1]),
     ([{"id": 0, "name": "a"}, {"id": 1, "name": "b"}, {"id": 2, "name": "c"}], (1, 2), 3, [1, 2]),
     ([{"id": 5, "name": "a"}, {"id": 90, "name": "b"}], (90, 5), 2, [1, 0]),
-    ([{"id": 4012345, "name": "b"}, {"id": 4012340, "name": "a"}], (4012345, 4012340), 2, [1, 0]),
 ]
 
 
@@ -308,7 +307,7 @@ BOMB = (
     ("read", "content", "said"),
     [
         (read_voc, BOMB, "a document type or an entity"),
-        (read_voc, b"<annotation>" * 50, "nested more than 12 deep"),
+        (read_voc, b"<annotation>" * 300_000, "no XML"),
         (read_voc, VOC.replace(b"11", b"eleven"), "xmin must be a number, got 'eleven'"),
         (read_voc, VOC.replace(b"<name>cat</name>", b""), "an object without a name"),
         (read_voc, VOC.replace(b"<xmin>11</xmin>", b""), "an object without xmin"),

@@ -22,7 +22,8 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import SensitivitySpec
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.tasks import MULTILABEL, LabelTruth, WrittenLabels
+from senseapp.tasks import MULTILABEL
+from senseapp.tasks.labels import LabelTruth, WrittenLabels
 from tests.plain_loop import sparse_logits
 from tests.small_models import NUM_CLASSES, small_network
 

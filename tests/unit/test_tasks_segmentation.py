@@ -383,20 +383,10 @@ def test_a_mask_with_too_large_numbers_is_refused_before_a_run(folder: Callable[
         SEGMENTATION.check_targets(torch.full((1, 8, 8), 7, dtype=torch.uint8), 1, 3)
 
 
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        ({}, palette()[:3].tolist()),  # of Pascal VOC
-        ({"labelmap.txt": b"# label:color_rgb:parts:actions\nred:9,0,0::\nbackground:0,0,1::\ngreen:0,9,0::\n"}, None),
-        ({"class_dict.csv": b"name,r,g,b\nred,9,0,0\nbackground,0,0,1\ngreen,0,9,0\n"}, None),
-        ({"label_colors.txt": b"9 0 0\tred\n0 0 1\tbackground\n0 9 0\tgreen"}, None),
-    ],
-)
-def test_colours_are_classes(file: Files, said: list[list[int]] | None, folder: Callable[[Files], DataSpec]) -> None:
-    colours = np.array(said or [[0, 0, 1], [9, 0, 0], [0, 9, 0]], dtype=np.uint8)
+def test_colours_of_pascal_voc_are_classes(folder: Callable[[Files], DataSpec]) -> None:
     files = {f"images/{n}.png": picture(n) for n in range(3)}
-    files |= {f"masks/{n}.png": encoded(Image.fromarray(colours[scene(n).mask])) for n in range(3)}
-    images = load(folder({**files, **file}), class_names=() if said else ("background", "red", "green"))
+    files |= {f"masks/{n}.png": encoded(Image.fromarray(palette()[scene(n).mask])) for n in range(3)}
+    images = load(folder(files), class_names=())
     for number in range(3):
         assert np.array_equal(images.labels[number], scene(number).mask)
 

@@ -15,9 +15,7 @@ from senseapp.solve.methods import make_schedule
 from senseapp.views.charts.axes import cut_labels, value_scale
 from senseapp.views.charts.histograms import (
     bin_frame,
-    cell_profile_chart,
     mark_frame,
-    profile_frame,
     quantization_bars,
 )
 from senseapp.views.charts.layers import schedule_bars, sensitivity_bars
@@ -353,12 +351,11 @@ def test_charts_of_histograms_have_about_500_bins_and_files_have_all(bits: int, 
     assert drawn["cell"].iloc[[0, -1]].tolist() == [1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1]
 
 
-def test_a_histogram_has_shares_centroids_and_a_profile() -> None:
+def test_a_histogram_has_shares_and_centroids() -> None:
     histogram = a_histogram()
     assert histogram.zero_share == pytest.approx(2 / 6)
     assert histogram.clamped_share == pytest.approx(1 / 6)
     assert histogram.centroids == pytest.approx((-0.2, 0.8, 1.8))
-    assert list(profile_frame(histogram)["share"]) == [0, 1, 0, 0]
     assert list(mark_frame(histogram)["mark"]).count("mean of a cell") == 3
 
 
@@ -370,4 +367,3 @@ def test_histograms_carry_the_sensitivity_only_where_there_is_one() -> None:
         ).to_dict()
         assert len(chart["layer"]) == layers
         assert chart["resolve"]["scale"]["y"] == "independent"
-    assert "share" in json.dumps(cell_profile_chart(profile_frame(histogram)).to_dict())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +9,16 @@ import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import METRICS
-from senseapp.records.comparison import ComparedPart, Comparison, Side, compare
+from senseapp.records.comparison import ComparedPart, Comparison, Side, are_one_network, compare
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
-from senseapp.views.charts.layers import paired_bars, rank_scatter
+from senseapp.views.charts.layers import paired_bars
 from senseapp.views.frames.comparison import (
-    agreement_frame,
     caveat_of_sides,
     finding,
     matching_text,
     moves_frame,
     pair_frame,
-    scatter_frame,
     side_labels,
     unmatched_frame,
 )
@@ -68,22 +65,10 @@ def test_there_is_a_row_for_each_layer_and_side_in_network_order() -> None:
     assert both["description"].iloc[1] == "conv1, B · other, 50 %: 20.0 points, measured"
 
 
-def test_layers_that_moved_come_first_on_request() -> None:
-    assert set(pair_frame(two(SWAPPED), by_shift=True)["layer"].head(4)) == {"conv1", FRAGILE}
-
-
 def test_a_rank_names_the_ranks_that_the_noise_leaves() -> None:
     texts = pair_frame(two(SWAPPED)).query("side.str.startswith('A')").set_index("layer")["rank_text"]
     assert texts[FRAGILE] == "1"
     assert texts["fc"] == "2 (2 to 6)"
-
-
-def test_the_scatter_pairs_every_other_side_with_the_first() -> None:
-    sides = [side(result(), title) for title in ("one", "two", "three")]
-    frame = scatter_frame(compare(sides, "top1"))
-    assert len(frame) == 2 * len(NAMES)
-    assert list(frame["side"].unique()) == ["B · two, 50 %", "C · three, 50 %"]
-    assert (frame["x"] == frame["y"]).all()
 
 
 def test_moves_say_where_a_layer_is_more_fragile_and_whether_that_is_sure() -> None:
@@ -117,14 +102,6 @@ def test_what_is_missing_is_listed_with_the_reason() -> None:
         [NOT_PRUNABLE, "has a value", "Its channels are added to those of layer2.0.conv2."]
     ]
     assert matching_text(comparison).endswith("5 layers matched by name · 1 without a value in B")
-
-
-def test_the_correlation_of_every_pair_is_in_a_table() -> None:
-    sides = [side(result()), side(with_drops(result(), SWAPPED)), side(result())]
-    frame = agreement_frame(compare(sides, "top1")).set_index("pair")
-    assert frame.loc["A and C", "spearman"] == pytest.approx(1.0)
-    assert frame.loc["A and B", "spearman"] == frame.loc["B and C", "spearman"]
-    assert set(frame["layers"]) == {6}
 
 
 @pytest.mark.parametrize(
@@ -172,27 +149,12 @@ def test_paired_bars_keep_the_colour_of_a_side_and_pale_estimates() -> None:
     assert bars["encoding"]["yOffset"]["sort"] == labels
     assert "opacity" in bars["encoding"]
     assert spec["height"] == {"step": 24, "for": "position"}
-    scatter = rank_scatter(scatter_frame(comparison), TOP1, labels=labels, ranks=True).to_dict()
-    points = next(layer for layer in scatter["layer"] if layer["mark"]["type"] == "point")
-    assert points["encoding"]["color"]["scale"] == bars["encoding"]["color"]["scale"]
 
 
-@pytest.mark.parametrize("ranks", [True, False])
-def test_both_axes_of_the_scatter_are_the_same_so_that_the_diagonal_means_equal(ranks: bool) -> None:
-    comparison = two(SWAPPED)
-    labels = side_labels(comparison.sides)
-    spec = rank_scatter(scatter_frame(comparison), TOP1, labels=labels, ranks=ranks).to_dict()
-    for layer in spec["layer"]:
-        scales = [layer["encoding"][channel]["scale"] for channel in ("x", "y")]
-        assert scales[0] == scales[1] == spec["layer"][0]["encoding"]["x"]["scale"]
-    low, high = scales[0]["domain"]
-    values = scatter_frame(comparison)[["x_rank", "y_rank"] if ranks else ["x_low", "y_high"]]
-    assert low < values.min().min()
-    assert high > values.max().max()
-
-
-def test_a_layer_that_breaks_the_model_leaves_the_axes_finite() -> None:
-    comparison = two({"conv1": math.inf})
-    spec = rank_scatter(scatter_frame(comparison), TOP1, labels=["A", "B"], ranks=False).to_dict()
-    assert all(map(math.isfinite, spec["layer"][0]["encoding"]["x"]["scale"]["domain"]))
-    assert comparison.layers[0].ranks[1] == 1
+def test_layers_of_different_networks_are_not_matched_by_their_names() -> None:
+    whole = result()
+    assert are_one_network([side(whole), side(with_drops(whole, SWAPPED))])
+    assert not are_one_network([side(whole), side(result(names=("x", "y", *NAMES[2:3])))])
+    first, *others = whole.profile.layers
+    wider = replace(whole.profile, layers=(replace(first, num_params=2 * first.num_params), *others))
+    assert not are_one_network([side(whole), side(replace(whole, profile=wider))])

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import base64
-import gzip
-import io
-import json
-import re
 from dataclasses import replace
-from functools import partial
 from html.parser import HTMLParser
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
@@ -22,12 +16,7 @@ from senseapp.records.schedule import ResourceBudget, ValidationResult
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
 from senseapp.solve.methods import make_schedule
-from senseapp.views.charts.layers import sensitivity_bars
-from senseapp.views.frames.levels import marked
-from senseapp.views.frames.results import at_level, measurement_frame
-from senseapp.views.report.document import build_report
-from senseapp.views.report.figures import ChartData, ReportContents, _Shown
-from senseapp.views.report.tables import layer_tables
+from senseapp.views.report.document import ReportContents, build_report
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 MOST_BYTES = 3_000_000
@@ -66,16 +55,10 @@ class _Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
     @property
-    def charts(self) -> dict[str, Any]:
-        """The specifications and frames of all charts."""
-        packed = next(text for kind, text in self.scripts if kind == "text/plain")
-        charts: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed)))
-        return charts
-
-    @property
-    def specs(self) -> list[dict[str, Any]]:
-        specs: list[dict[str, Any]] = self.charts["specs"]
-        return specs
+    def drawings(self) -> list[str]:
+        """The charts, as SVG."""
+        addresses = (str(attributes["src"]) for tag, attributes in self.tags if tag == "img")
+        return [base64.b64decode(address.removeprefix("data:image/svg+xml;base64,")).decode() for address in addresses]
 
 
 def report(whole: RunResult, *, title: str = "Demo", **more: Any) -> _Page:
@@ -95,31 +78,36 @@ def test_the_finding_the_source_of_the_numbers_and_the_settings_are_there(page: 
         "Compression Sparsity Granularity Single weights",
         "Images The demo's handwritten digits Measured on 512 images",
         "Memory layout default",
-        "Right answers 98.0 %",
-        "Rank agreement of estimate and measurement (Spearman, 1 is perfect): 0.97 at 50 %.",
+        "Right answers, uncompressed 98.0 %",
+        "Estimate and measurement rank the layers alike (1 is the same order): 0.97 at 50 %.",
         "1 January 1970, 00:00 UTC",
     ):
         assert part in page.text
 
 
-def test_every_view_is_drawn_and_has_its_words(page: _Page) -> None:
-    assert len(page.specs) == 3 + 1 + 1 + 3  # bars and network at each level, curves, heat map
-    assert (
-        "Loss of right answers of 6 layers at 50 %. Most fragile: layer2.0.conv1: 8.0 points at 50 %, measured"
-        in page.text
-    )
-    assert page.text.count("Level 25 % 50 % 75 %") == 2
+def test_the_answer_comes_first_and_the_settings_last(page: _Page) -> None:
+    places = [
+        page.text.index(part) for part in ("Most fragile: layer2", "What does each layer lose", "Compression Spar")
+    ]
+    assert places == sorted(places)
 
 
-def test_the_colours_are_named_beside_every_chart_that_has_them(page: _Page) -> None:
-    named = "up to 1 point to 3 to 10 to 30 more too few images to say"
-    assert page.text.count(named) == 3  # bars, heat map, network
+def test_the_layers_are_drawn_with_words_and_colours(page: _Page) -> None:
+    (drawing,) = page.drawings
+    assert "up to 1 point" in drawing
+    assert all(name in drawing for name in NAMES)
+    assert "Most fragile: layer2.0.conv1: 12.0 points at 75 %, measured" in page.text
 
 
-def test_every_number_of_every_metric_is_in_a_table_with_its_interval(page: _Page) -> None:
-    for name in ("top1", "loss", "kl", "agreement", "sqnr"):
-        assert f"{METRICS[name].change_title} when one layer is compressed" in page.text
+def test_every_number_of_the_metric_is_in_a_table_with_its_interval(page: _Page) -> None:
+    assert f"{METRICS['top1'].change_title} when one layer is compressed" in page.text
     assert "layer2.0.conv1 Conv2d 1.15 k 73.7 k 4.0 points (3.4 to 4.6) 8.0 points (7.4 to 8.6)" in page.text
+
+
+def test_it_is_read_in_five_minutes() -> None:
+    whole = result(estimates=True)
+    found = report(whole, validations=(proof(whole),), changed=())
+    assert len(found.text.split()) <= 1200
 
 
 def test_estimates_are_marked_as_such() -> None:
@@ -131,24 +119,17 @@ def test_estimates_are_marked_as_such() -> None:
     assert "Estimated from one backward pass and true passes over a few images" in report(passed).text
 
 
-def test_nothing_is_loaded_from_anywhere(page: _Page) -> None:
+def test_nothing_is_loaded_from_anywhere_and_no_script_runs(page: _Page) -> None:
     for tag, attributes in page.tags:
-        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
-        assert not {"src", "href", "srcset", "action", "data", "poster"} & set(attributes)
+        assert tag not in ("link", "iframe", "object", "embed", "base", "script")
+        assert not {"href", "srcset", "action", "data", "poster"} & set(attributes)
+        assert str(attributes.get("src", "data:")).startswith("data:")
     style = next(text for text in page.texts if "color-scheme" in text)
     assert "url(" not in style
     assert "@import" not in style
-
-
-def test_only_the_reports_own_scripts_may_run() -> None:
-    contents = ReportContents(title="Demo", result=result(), headline="")
-    text = build_report(contents)
-    policy = next(a["content"] for t, a in _Page(text).tags if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
-    assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    allowed = policy.split("script-src ")[1].split(";")[0].split()
-    assert len(allowed) == 3  # two hashes, and eval for Vega's expressions
-    assert "'unsafe-inline'" not in allowed
+    assert "script" not in policy
     assert "http" not in policy
 
 
@@ -156,35 +137,9 @@ def test_what_people_wrote_is_never_markup() -> None:
     names = (*NAMES[:-1], HOSTILE)
     whole = replace(result(names=names), notes=(HOSTILE,))
     page = report(whole, title=HOSTILE)
-    tags = [tag for tag, _ in page.tags]
-    assert "img" not in tags
-    kinds = [kind for kind, _ in page.scripts]
-    assert kinds.count("") == 2  # the library and the report's own
+    assert not {"script", "iframe", "object"} & {tag for tag, _ in page.tags}
     assert page.text.count("<script>alert('x')</script>") >= 4  # title twice, the row, the note
-    bars = page.specs[0]
-    assert HOSTILE in bars["layer"][0]["encoding"]["y"]["scale"]["domain"]
-
-
-def test_every_chart_finds_its_rows(page: _Page) -> None:
-    used = set(re.findall(r'"data": \{"name": "(\w+)"\}', json.dumps(page.specs)))
-    assert used == set(page.charts["frames"])
-    assert all("values" not in spec.get("data", {}) for spec in page.specs)
-
-
-def test_a_frame_is_kept_once_with_the_columns_that_are_drawn() -> None:
-    rows = marked(at_level(measurement_frame(result(), "top1"), 0.5))
-    rows.loc[rows.index[0], "high"] = float("inf")
-    data = ChartData()
-    numbers = [data.take(sensitivity_bars(rows, METRICS["top1"], x_domain=(-1, 9)), {"width": 5}) for _ in range(2)]
-    assert numbers == [0, 1]
-    assert data.specs[0] == data.specs[1]
-    assert data.specs[0]["width"] == 5
-    kept = pd.read_json(io.StringIO(data.frames[data.specs[0]["data"]["name"]]))
-    assert list(kept["row"]) == list(rows["row"])
-    assert list(kept["drop"]) == pytest.approx(list(rows["drop"]), abs=1e-6)
-    assert pd.isna(kept["high"][0])
-    assert kept["unclear"].tolist() == rows["unclear"].tolist()
-    assert not {"params", "value", "order"} & set(kept.columns)
+    assert "<script" not in page.drawings[0]
 
 
 @pytest.mark.wide
@@ -195,23 +150,7 @@ def test_a_long_network_at_many_levels_stays_small() -> None:
     whole = result(spec, names=names, estimates=True)
     text = build_report(ReportContents(title="Large", result=whole, headline=headline(whole)))
     assert len(text.encode()) < MOST_BYTES
-    tables, left_out = layer_tables(whole, partial(measurement_frame, whole))
-    assert len(tables[0].rows) == 300
-    assert ("no table of" in left_out) == (len(tables) < 5)
-
-
-@pytest.mark.parametrize(("layers", "levels", "drawn"), [(3, 20, 20), (3, 50, 20), (700, 50, 14), (2000, 9, 5)])
-def test_levels_without_a_drawing_are_said(layers: int, levels: int, drawn: int) -> None:
-    spec = RunSpec(sensitivity=SensitivitySpec(levels=tuple((1 + place) / (levels + 1) for place in range(levels))))
-    whole = result(spec)
-    whole = replace(whole, profile=replace(whole.profile, layers=whole.profile.layers[:1] * layers))
-    metric, levels_of_rows = METRICS["top1"], list(whole.levels)
-    shown = _Shown(result=whole, metric=metric, data=ChartData(), frame=pd.DataFrame(), levels=levels_of_rows)
-    found = shown.drawn_levels
-    assert len(found) == len(set(found)) == drawn
-    assert (found[0], found[-1], sorted(found)) == (whole.levels[0], whole.levels[-1], found)
-    sentence = f"{drawn} of {levels} levels are drawn; the tables have all."
-    assert shown.left_out.endswith(sentence) == (drawn < levels)
+    assert all(name in text for name in names)
 
 
 def proof(whole: RunResult) -> ValidationResult:
@@ -280,8 +219,7 @@ def test_other_compressions_have_reports_too(spec: RunSpec) -> None:
 
 def test_random_inputs_are_said_at_every_chart() -> None:
     page = report(result(RunSpec(data=DataSpec(kind="random"))))
-    figures = sum(tag == "figure" for tag, _ in page.tags)
-    assert page.text.count("Indicative only: the inputs are random") == figures + 1
+    assert page.text.count("Indicative only: the inputs are random") == 2
 
 
 def test_a_run_without_any_value_says_so() -> None:

@@ -69,8 +69,8 @@ class Block:
     Folded fields stay on the page, hidden by ``assets/style.css``: they hold what is filled in.
     """
 
-    def __init__(self, title: str) -> None:
-        self._title = title
+    def __init__(self, title: str, name: str = "") -> None:
+        self._title, self._name = title, name or title.lower()
         with st.container(border=True, gap=None):
             self._head = st.container(
                 horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center"
@@ -94,7 +94,7 @@ class Block:
                 # Two buttons, each of which sets a state: a click on what was drawn before the block opened by itself
                 # must not fold it.
                 st.button(
-                    f"{'Fold' if is_open else 'Change'} {self._title.lower().removeprefix('what we ')}",
+                    f"{'Fold' if is_open else 'Change'} {self._name}",
                     key=f"block.{self._title.lower()}.{'fold' if is_open else 'open'}",
                     type="tertiary",
                     icon=":material/unfold_less:" if is_open else ":material/unfold_more:",

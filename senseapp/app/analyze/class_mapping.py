@@ -17,7 +17,8 @@ from senseapp.core.markdown import md
 from senseapp.core.texts import first_names, plural
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
-from senseapp.tasks import LabelMapProposal, Task, task_named
+from senseapp.tasks import Task, task_named
+from senseapp.tasks.labels import LabelMapProposal
 from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:

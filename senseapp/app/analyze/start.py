@@ -222,7 +222,9 @@ def start_bar(
 def offer_demos() -> RunSpec | None:
     """Offer the second and the third demo; return the one whose button was pressed."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown("A demo that reads handwritten digits is filled in: press Run. Or try", width="content")
+        is_filled_in = (session().shown or session().draft).model == ModelSpec()
+        filled_in = "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or try"
+        st.markdown(filled_in, width="content")
         photographs = st.button(
             "Photographs",
             key="analyze.photographs",
@@ -230,6 +232,7 @@ def offer_demos() -> RunSpec | None:
             icon=":material/photo_library:",
             help="EfficientNet-Lite0, a network for phones, on photographs.",
         )
+        _promise(PHOTOGRAPHS_DEMO)
         detector = st.button(
             "A detector",
             key="analyze.detector",
@@ -237,9 +240,17 @@ def offer_demos() -> RunSpec | None:
             icon=":material/select_all:",
             help="A small network that finds coloured rectangles on photographs.",
         )
+        _promise(DETECTION_DEMO)
     if photographs:
         return PHOTOGRAPHS_DEMO
     return DETECTION_DEMO if detector else None
+
+
+def _promise(demo: RunSpec) -> None:
+    """Say how long a demo takes beside its button, once its model was read."""
+    seconds = backend.service().inputs.known_time(demo)
+    if seconds is not None:
+        st.caption(fmt.about(seconds), width="content")
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:

@@ -242,7 +242,7 @@ def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_ke
                 )
             )
             if part in changes:
-                label = f"Change {PART_TITLES[part].lower()}"
+                label = f"Change reading of {PART_TITLES[part].lower()}"
                 with row.popover(label, type="tertiary", icon=":material/edit:", key=f"reading.{part}"):
                     _form(part, [changes[part]], task_key)
 

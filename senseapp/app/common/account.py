@@ -17,7 +17,7 @@ from senseapp.app.common.address import address_of
 from senseapp.app.common.backend import Visitor, login_providers, visitor
 from senseapp.app.common.expert import expert_switch
 from senseapp.app.common.figure import figures_row
-from senseapp.app.common.notices import COME_BACK, REMEMBER_PLACE, complain, errors_here, run_script
+from senseapp.app.common.notices import COME_BACK, PAGE_OPENED, REMEMBER_PLACE, complain, errors_here, run_script
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
@@ -217,8 +217,9 @@ def sidebar(
 ) -> None:
     """Show the pages of the ``menu``, by title, and a fold of the ``foot`` with the switch *Expert* and the account.
 
-    ``shown`` is the path of the page that is open: the fold closes with another.
+    ``shown`` is the path of the page that is open: the fold, and a menu that covers the page, close with another.
     """
+    run_script(PAGE_OPENED, beside=f'<div hidden data-page="{shown}"></div>')
     st.logo(mark, size="large", icon_image=small_mark)
     run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
     known = visitor()

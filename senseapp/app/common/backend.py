@@ -28,6 +28,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
+from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
@@ -285,10 +286,12 @@ def _warm(owned: Service) -> None:
 
 
 def _load_slow_parts() -> None:
-    """Load what the first Schedule page and the first report would wait for."""
+    """Load what the first Schedule page and the first report would wait for, and what the demos' times need."""
+    for demo in (PHOTOGRAPHS_DEMO, DETECTION_DEMO):
+        with suppress(SenseError):  # its run says why
+            Service.at().inputs.model_card(demo.model)
     import_module("senseapp.solve.methods")  # with scipy's solver
-    report = import_module("senseapp.views.report.document")
-    report.page_parts()
+    import_module("senseapp.views.report.document")
 
 
 def _let_the_page_paint() -> None:

@@ -21,9 +21,9 @@ from senseapp.core.files import home, storage_errors
 from senseapp.core.markdown import md
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import small_form
+from senseapp.records.file_names import file_name
 from senseapp.server.service import Service
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import download_stem
 
 _FOLDER = "tmp"
 
@@ -110,7 +110,7 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     st.download_button(
         f"{label}, {fmt.bytes_size(candidate.figures.file_bytes)}",
         download(partial(owned.work.candidate_file, run_id, candidate)),
-        file_name=file_name(run_id, candidate),
+        file_name=_name(run_id, candidate),
         key=f"{key}.{run_id}",
         icon=":material/download:",
         type="primary" if primary else "secondary",
@@ -119,11 +119,8 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     )
 
 
-def file_name(run_id: str, candidate: Candidate) -> str:
-    """Return the name of a downloaded file: model and compression, then the form."""
-    stem = download_stem(backend.service().run(run_id).spec)
-    form = "" if candidate.form in ("weights", "onnx", "small") else f"-{candidate.form}"
-    return f"{stem}{form}{candidate.suffix}"
+def _name(run_id: str, candidate: Candidate) -> str:
+    return file_name(backend.service().run(run_id).spec.model, candidate)
 
 
 def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate | None) -> None:
@@ -134,7 +131,7 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
             st.download_button(
                 "Deployment kit (zip)",
                 download(partial(_kit, owned, run_id, chosen), is_temporary=True),
-                file_name=f"{download_stem(owned.run(run_id).spec)}-kit.zip",
+                file_name=f"{_name(run_id, chosen).removesuffix(chosen.suffix)}-kit.zip",
                 mime="application/zip",
                 key=f"recommendation.kit.{run_id}",
                 icon=":material/folder_zip:",
@@ -146,8 +143,8 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
                 file_button(run_id, each, key=f"recommendation.other.{place}")
     for each in candidates:
         if (small := small_form(each.file)) is not None:
-            st.code(small.reader(file_name(run_id, each)), language=None, wrap_lines=True)
+            st.code(small.reader(_name(run_id, each)), language=None, wrap_lines=True)
 
 
 def _kit(owned: Service, run_id: str, candidate: Candidate) -> Path:
-    return owned.work.pack_kit(run_id, candidate, f"model{candidate.suffix}", new_file())
+    return owned.work.pack_kit(run_id, candidate, new_file())

@@ -190,7 +190,8 @@ def figure(
     """
     with st.container(gap="xsmall"):
         title, buttons = head or figure_head()
-        title.markdown(md("## {}" if level == 2 else "### {}", question), width="stretch", help=about or None)
+        if not large:  # a screen for a room has a title of its own
+            title.markdown(md("## {}" if level == 2 else "### {}", question), width="stretch", help=about or None)
         if saves:
             with buttons:
                 chart_downloads(

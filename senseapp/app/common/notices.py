@@ -92,7 +92,28 @@ NOTIFY = """
 """
 """Shows what ``<div class="news" data-title data-text data-tag>`` says, where allowed and the page is out of sight."""
 
-INLINE_SCRIPTS = (REVEAL, REMEMBER_PLACE, COME_BACK, ASK_TO_NOTIFY, NOTIFY)
+PAGE_OPENED = """
+(function () {
+  const menu = document.querySelector("[data-testid=stSidebar]");
+  const close = document.querySelector("[data-testid=stSidebarCollapseButton] button");
+  if (innerWidth < 768 && close && menu.getBoundingClientRect().left >= 0) close.click();
+  if (history.keepsTabs) return;
+  history.keepsTabs = true;
+  const push = history.pushState;
+  history.pushState = function (state, title, url) {
+    const places = [location.href, new URL(url, location.href).href].map(function (place) {
+      const address = new URL(place);
+      for (const name of [...address.searchParams.keys()])
+        if (name === "tab" || name.startsWith("show-")) address.searchParams.delete(name);
+      return address.href;
+    });
+    (places[0] === places[1] ? history.replaceState : push).call(history, state, title, url);
+  };
+})();
+"""
+"""Closes a menu that covers the page, once another page is open; and makes tabs and folds no steps of Back."""
+
+INLINE_SCRIPTS = (PAGE_OPENED, REVEAL, REMEMBER_PLACE, COME_BACK, ASK_TO_NOTIFY, NOTIFY)
 
 
 def notify(title: str, text: str, tag: str) -> None:

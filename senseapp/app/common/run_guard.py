@@ -21,7 +21,6 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.finished_runs import TaskT
 from senseapp.server.leaderboard import headline
 from senseapp.server.service import Service
-from senseapp.views.report.figures import ReportContents
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, compression_text, download_stem
 
@@ -126,8 +125,7 @@ def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: 
         icon=":material/description:",
         type="tertiary",
         on_click="ignore",
-        help="One HTML file with the charts, tables, settings, proofs and histograms of this run. It opens in any "
-        "browser, offline.",
+        help="One HTML file: the answer, the layers, files, proofs and settings. It opens in any browser, offline.",
     )
 
 
@@ -138,9 +136,9 @@ def make_report(
     schedules: tuple[Schedule, ...],
     asked: Asked | None = None,
 ) -> bytes:
-    """Return the report with all proofs and histograms that the run has, and the answer to what the page asks."""
+    """Return the report with all proofs that the run has, and the answer to what the page asks."""
     candidates = service.work.candidates(record.run_id)
-    from senseapp.views.report.document import build_report  # loads the drawing library, 88 MB
+    from senseapp.views.report.document import ReportContents, build_report  # loads the drawing library, 88 MB
 
     contents = ReportContents(
         title=record.title,
@@ -148,7 +146,6 @@ def make_report(
         headline=record.headline or headline(result),
         schedules=schedules,
         validations=service.validations(record.run_id),
-        histograms=service.histograms(record.run_id),
         changed=service.changed_answers(record.run_id),
         recommendation=service.work.outcome(RecommendationTask(run_id=record.run_id)),
         candidates=candidates,

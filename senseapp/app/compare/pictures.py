@@ -25,7 +25,7 @@ from senseapp.views.words import format as fmt
 
 _MOST_PICTURES = 24  # four rows on a wide screen, each a picture that the server reads
 _WIDTH = 150  # pixels: a line of a caption holds an answer with its probability
-_SIDES = ("A", "B")
+_SIDES = ("First", "Second")
 KnownFiles = Sequence[tuple[RunRecord, tuple[Candidate, ...]]]
 
 

@@ -1,10 +1,9 @@
-"""A comparison of runs: the finding in one sentence, bars in pairs, the scatter of ranks, what moved or is missing."""
+"""A comparison of runs: their files, the finding in one sentence, bars in pairs, what is missing."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -12,6 +11,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.decided import decided
 from senseapp.app.common.download import file_button
+from senseapp.app.common.expert import metric_shown
 from senseapp.app.common.figure import choose_one, figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
@@ -19,21 +19,17 @@ from senseapp.app.common.tables import show_table
 from senseapp.app.compare.pictures import pictures_view
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
-from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
-from senseapp.views.charts.layers import pair_step, paired_bars, rank_scatter
+from senseapp.views.charts.layers import pair_step, paired_bars
 from senseapp.views.charts.savings import candidates_chart
 from senseapp.views.frames.comparison import (
-    agreement_frame,
     caveat_of_sides,
     finding,
     letter,
     matching_text,
-    moves_frame,
     pair_frame,
-    scatter_frame,
     side_labels,
     unmatched_frame,
 )
@@ -41,28 +37,7 @@ from senseapp.views.frames.files import answers_axis, candidates_frame, original
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import compression_text
 
-
-def moves_columns(sides: int) -> dict[str, Any]:
-    """Return the columns of the layers whose rank moved between ``sides`` runs."""
-    columns: dict[str, Any] = {
-        "row": st.column_config.TextColumn("Layer", pinned=True),
-        "shift": st.column_config.NumberColumn("Places moved", format="%g"),
-        "fragile_in": st.column_config.TextColumn("More fragile in"),
-        "sure": st.column_config.TextColumn("Sure", help="Whether the 95 % intervals rule out that nothing moved."),
-    }
-    for side in map(letter, range(sides)):
-        columns[f"rank_{side}"] = st.column_config.TextColumn(f"Rank in {side}")
-        if sides == 2:  # more would not fit beside each other; the bars show them
-            columns[f"change_{side}"] = st.column_config.TextColumn(f"Drop in {side}", help="Above zero is worse.")
-    return columns
-
-
 _PICKS = "compare"
-_SPEARMAN = "1 is the same order, −1 the opposite."
-_NETWORK, _MOVED = "Network order", "Moved most first"
-_RANKS, _VALUES = "Ranks", "Values"
-
-
 _SIZE, _TIME = "Size", "Time"
 
 
@@ -70,7 +45,7 @@ _SIZE, _TIME = "Size", "Time"
 def files_view(records: Sequence[RunRecord]) -> None:
     """Show the measured files of the runs as a choice: what each still answers against its size or its time."""
     parts, originals, known = [], [], []
-    for record in records:
+    for place, record in enumerate(records):
         try:
             candidates = backend.service().work.candidates(record.run_id)
         except SenseError as error:
@@ -78,8 +53,9 @@ def files_view(records: Sequence[RunRecord]) -> None:
             continue
         if candidates:
             known.append((record, candidates))
-            parts.append(candidates_frame(candidates, decided(record, candidates), run=record.title))
-            originals.append(original_row(candidates, run=record.title))
+            name = f"{letter(place)} · {record.title}" if len(records) > 1 else record.title
+            parts.append(candidates_frame(candidates, decided(record, candidates), run=name))
+            originals.append(original_row(candidates, run=name))
     if not known:
         st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
         return
@@ -121,21 +97,17 @@ def _best_files(known: Sequence[tuple[RunRecord, tuple[Candidate, ...]]]) -> Non
 
 @st.fragment
 def comparison_view(comparison: Comparison) -> None:
-    """Show all views of a comparison; a click answers without running the rest of the page again."""
+    """Show what each layer loses in each run; a click answers without running the rest of the page again."""
     st.markdown(md("## {}", finding(comparison)))
     st.caption(
         matching_text(comparison),
-        help="Spearman's rank correlation: 1 is the same order, 0 no relation, −1 the opposite order. Layers are "
-        "matched by name; those that are compressed together in every run count once.",
+        help="Rank correlation: 1 is the same order, 0 no relation, −1 the opposite order. Layers are matched by name; "
+        "those that are compressed together in every run count once.",
     )
     if comparison.layers:
-        bars, scatter = st.columns([5, 4], gap="medium")
-        with bars:
-            _bars(comparison)
-        with scatter:
-            _scatter(comparison)
-            _agreements(comparison)
-        _moves(comparison)
+        _bars(comparison)
+        if picked := _picked(comparison):
+            _picked_line(comparison, picked)
     _unmatched(comparison)
 
 
@@ -145,10 +117,8 @@ def _picked(comparison: Comparison) -> str:
 
 
 def _bars(comparison: Comparison) -> None:
-    order = choose_one(st.container(), "Order", (_NETWORK, _MOVED), scope="compare", name="order", key="compare.order")
-    rows = pair_frame(comparison, by_shift=order == _MOVED)
-    labels = side_labels(comparison.sides)
-    metric = METRICS[comparison.metric]
+    rows, labels = pair_frame(comparison), side_labels(comparison.sides)
+    metric = metric_shown(comparison.metric)
     figure(
         "What does each layer lose in each run?",
         paired_bars(rows, metric, labels=labels, picked=_picked(comparison)),
@@ -160,30 +130,6 @@ def _bars(comparison: Comparison) -> None:
         caveat=caveat_of_sides(comparison.sides),
         frame_height=rows_height(len(comparison.layers), step=pair_step(len(labels))),
     )
-
-
-def _scatter(comparison: Comparison) -> None:
-    shown = choose_one(st.container(), "Axes", (_RANKS, _VALUES), scope="compare", name="axes", key="compare.axes")
-    labels = side_labels(comparison.sides)
-    picked = _picked(comparison)
-    figure(
-        "Do the runs agree on which layers are fragile?",
-        rank_scatter(
-            scatter_frame(comparison),
-            METRICS[comparison.metric],
-            labels=labels,
-            ranks=shown == _RANKS,
-            picked=picked,
-        ),
-        alt_text=finding(comparison),
-        key=f"compare.scatter.{session().pick_round}",
-        run_id=_PICKS,
-        reading="One point per layer. On the dashed line both runs say the same; named are the layers whose rank moved "
-        "most. Grey lines are 95 % intervals.",
-        caveat=caveat_of_sides(comparison.sides),
-    )
-    if picked:
-        _picked_line(comparison, picked)
 
 
 def _picked_line(comparison: Comparison, picked: str) -> None:
@@ -205,41 +151,6 @@ def _picked_line(comparison: Comparison, picked: str) -> None:
             for row in rows[rows["layer"] == picked].itertuples()
         )
         st.markdown(md("  \n").join(md(":small[{}]", line) for line in lines))
-
-
-def _agreements(comparison: Comparison) -> None:
-    """Show the rank correlation of every pair, where there is more than the one of the headline."""
-    if len(comparison.sides) < 3:
-        return
-    st.markdown(md("## Rank correlation of each pair"))
-    show_table(
-        agreement_frame(comparison),
-        {
-            "pair": st.column_config.TextColumn("Runs"),
-            "spearman": st.column_config.NumberColumn("Spearman", format="%.2f", help=_SPEARMAN),
-            "layers": st.column_config.NumberColumn("Layers"),
-        },
-        alt_text="Spearman's rank correlation of each pair of runs",
-        key="compare.agreement",
-    )
-
-
-def _moves(comparison: Comparison) -> None:
-    rows = moves_frame(comparison)
-    st.markdown(md("## Which layers moved most?"))
-    if rows.empty:
-        st.caption("Every layer has the same rank in every run.")
-        return
-    st.caption(
-        "Ranks are among the matched layers, 1 for the most fragile; in brackets those that the 95 % intervals leave "
-        "possible. A move is sure if no rank is possible in both runs."
-    )
-    show_table(
-        rows,
-        moves_columns(len(comparison.sides)),
-        alt_text="Layers whose rank moved, those that moved furthest first",
-        key="compare.moves",
-    )
 
 
 def _unmatched(comparison: Comparison) -> None:

@@ -1,8 +1,7 @@
-"""The Network tab: what each part costs and loses, as the module tree or as the graph in which the layers run."""
+"""The network as its module tree: what each part costs and loses."""
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -13,15 +12,11 @@ from senseapp.app.results.layer_side import layer_side
 from senseapp.app.results.view import RunView
 from senseapp.records.profile import ModelProfile
 from senseapp.views.charts.axes import PICK
-from senseapp.views.charts.network import flow_graph, network_bars
+from senseapp.views.charts.network import network_bars
 from senseapp.views.frames.network import (
-    DRAWING,
     ancestors,
     blocks_of,
     deepest,
-    flow_edges,
-    flow_frame,
-    flow_layout,
     network_frame,
     opened_to,
 )
@@ -32,98 +27,21 @@ from senseapp.views.words.wording import caveat_of
 _WHOLE = "Whole network"
 _PARAMS, _MACS = "Parameters", "Multiplications"
 _OPEN_AT_FIRST = 2  # levels: the stages of a network and the blocks inside them
-_TREE, _GRAPH = "Module tree", "As it runs"
 _READING = (
     "Length is the share of the network, colour what it loses; a block loses the average of its layers, weighed by "
     "their {weights}. Long and blue is where to save: click a block to open or close it, a layer to see it everywhere."
 )
 
 
-_GRAPH_READING = (
-    "From top to bottom as the network runs: a line leads from a result to who reads it. Boxes are layers in the "
-    "colour of what they lose; the bar at their foot is their share of the multiplications, full for the largest. "
-    "Click a box to pick its layer; Ctrl with the wheel, or a pinch, zooms, Shift with a drag moves."
-)
-_WHOLE_GRAPH, _NAMES, _LOSSES = "Whole", "Names", "Names and losses"
-_STEPS = {_NAMES: 30.0, _LOSSES: 46.0}  # pixels between nodes: for one line of text in a box, and for two
-_GRAPH_HEIGHT = 560  # pixels of the frame: with its heading it fits on a laptop's screen
-_SMALLEST_STEP = 3.0  # pixels between nodes, below which boxes merge
-
-
 def network_tab(view: RunView) -> None:
-    """Show the tree or the graph, and the picked layer beside it."""
+    """Show the tree, and the picked layer beside it."""
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
-    shown = _TREE
-    if view.result.profile.flow:  # not in runs of older versions, nor in imported tables
-        forms = [_TREE, _GRAPH]
-        shown = row.segmented_control(
-            "Show as",
-            forms,
-            required=True,
-            **bound(view.run_id, "network", one_of(forms), _TREE, key=f"network.form.{view.run_id}"),
-        )
-    if shown == _GRAPH:
-        _graph(view, row)
-    else:
-        _tree(view, row)
-
-
-def _graph(view: RunView, row: DeltaGenerator) -> None:
-    profile = view.result.profile
-    layout, rows = flow_layout(profile.flow), flow_frame(profile, view.rows, view.metric)
-    sizes = [_WHOLE_GRAPH, _NAMES, _LOSSES]
-    size = row.segmented_control(
-        "Size",
-        sizes,
-        required=True,
-        **bound(view.run_id, "graph", one_of(sizes), _NAMES, key=f"network.size.{view.run_id}"),
-    )
-    step = _STEPS.get(size, min(_STEPS[_NAMES], max(_SMALLEST_STEP, _GRAPH_HEIGHT / layout.num_ranks)))
-    key = f"network.graph.{view.run_id}.{session().pick_round}"
-    chart, side = st.columns([5, 3], gap="medium")
-    with chart:
-        figure(
-            f"Where does the network run through fragile layers, {view.at}?",
-            flow_graph(
-                rows,
-                flow_edges(profile.flow),
-                view.metric,
-                step=step,
-                width=layout.width,
-                picked=view.picked_row,
-            ),
-            alt_text=f"{fmt.plural(len(rows), 'node')} in execution order, layers coloured by "
-            f"{view.metric.change_inside} at {view.level_text}",
-            key=key,
-            run_id=view.run_id,
-            caveat=caveat_of(view.result),
-            reading=_GRAPH_READING,
-            legend=fragility_legend(view.metric, no_value=not rows["known"].all()),
-            frame_height=_GRAPH_HEIGHT if step * layout.num_ranks > _GRAPH_HEIGHT else None,
-            shown=_place_in(rows, view.picked_row, layout.num_ranks),
-            lines=view.lines,
-            data=rows.drop(columns=list(DRAWING)),
-        )
-    with side:
-        layer_side(view)
-
-
-def _place_in(rows: pd.DataFrame, layer: str, num_ranks: int) -> float | None:
-    """Return how far down the box of a layer is, 0 to 1; None without one."""
-    found = rows.loc[(rows["layer"] == layer) & (rows["layer"] != ""), "rank"]
-    return (float(found.iloc[0]) + 0.5) / num_ranks if len(found) else None
-
-
-def _tree(view: RunView, row: DeltaGenerator) -> None:
     profile = view.result.profile
     block, by_macs = _choose(view, row)
     opened = _opened(view)
     rows = network_frame(profile, view.rows, view.metric, opened=opened, block=block, by_macs=by_macs)
-    share = (
-        f"Share of all layers' {'multiplications' if by_macs else 'parameters'}"
-        if profile.sizes_known
-        else "Share of all layers"
-    )
+    counted = "multiplications" if by_macs else "parameters"
+    share = f"Share of all layers' {counted}" if profile.sizes_known else "Share of all layers"
     key = f"network.{view.run_id}.{session().pick_round}"
     chart, side = st.columns([5, 3], gap="medium")
     with chart:
@@ -135,7 +53,7 @@ def _tree(view: RunView, row: DeltaGenerator) -> None:
             key=key,
             on_pick=lambda: _click(view.run_id, key),
             caveat=caveat_of(view.result),
-            reading=_READING.format(weights="multiplications" if by_macs else "parameters"),
+            reading=_READING.format(weights=counted),
             legend=fragility_legend(view.metric, no_value=not rows["known"].all()),
             frame_height=rows_height(len(rows)),
             shown=place_of(view.picked, list(rows["node"])),

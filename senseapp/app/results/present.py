@@ -1,4 +1,4 @@
-"""A finished run for a room: five screens of large type, the answer first, turned by keyboard or clicker."""
+"""A finished run for a room: screens of large type, the answer first, turned by keyboard or clicker."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from senseapp.app.results.recommendation import (
 )
 from senseapp.app.results.view import RunView, usual_view
 from senseapp.core.markdown import md
+from senseapp.records.answers import ChangedAnswers
+from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
@@ -33,74 +35,92 @@ from senseapp.views.words.wording import provenance_line
 # pixels: larger than on other pages, as a projected page is seen from far away
 _CODE_WIDTH, _PICTURE_WIDTH = 260, 190
 _MOST_ROWS = 14  # of bars with names that are read from the last row
-_TO_COME = "Results finds the smallest good model by itself, or offers to; once it has, {what} stands here."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slide:
+class _Run:
+    """What the screens show: what is not there has no screen."""
+
     record: RunRecord
     result: RunResult
+    candidates: tuple[Candidate, ...]
     found: Recommendation | None
+    view: RunView | None
+    changed: ChangedAnswers | None
+
+    @property
+    def screens(self) -> list[Callable[[_Run], None]]:
+        """The screens, in their order."""
+        there = {
+            _answer: True,
+            _bars: self.view is not None,
+            _range: self.found is not None and bool(self.found.tried),
+            _pictures: self.changed is not None,
+            _how_it_is_known: True,
+        }
+        return [screen for screen, is_there in there.items() if is_there]
 
 
 def present(record: RunRecord, result: RunResult) -> None:
     """Show the screen that the address names, and the buttons that turn to the next and the one before."""
     run_id = record.run_id
-    key = f"present.screen.{run_id}"
-    bound(run_id, "screen", named({str(place + 1): place for place in range(len(_SCREENS))}), 0, key=key)
+    run = _Run(
+        record=record,
+        result=result,
+        candidates=backend.service().work.candidates(run_id),
+        found=backend.recommendation_of(run_id),
+        view=usual_view(run_id, result),
+        changed=recommended_changes(run_id),
+    )
+    key, last = f"present.screen.{run_id}", len(run.screens) - 1
+    bound(run_id, "screen", named({str(place + 1): place for place in range(last + 1)}), 0, key=key)
     place = st.session_state[key]
     with st.container(key="present", gap="small"):
-        _SCREENS[place](_Slide(record=record, result=result, found=backend.recommendation_of(run_id)))
+        run.screens[place](run)
     with st.bottom.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center"):
         for label, icon, step, shortcut in _KEYS:
             st.button(
-                label if len(label) > 1 else "",
-                icon=f":material/{icon}:",
-                key=f"present.{(label or shortcut).lower()}",
+                label or shortcut,
+                icon=f":material/{icon}:" if icon else None,
+                key=f"present.{label.lower()}" if label else f"present_key.{shortcut.lower()}",
                 on_click=_turn,
-                args=(key, step),
-                disabled=not 0 <= place + step < len(_SCREENS),
+                args=(key, step, last),
+                disabled=not 0 <= place + step <= last,
                 shortcut=shortcut,
-                type="secondary" if len(label) > 1 else "tertiary",
-                help=None if len(label) > 1 else f"The same by {shortcut}, which clickers send.",
             )
-        st.caption(md("{} of {}", place + 1, len(_SCREENS)), width="content")
+        st.caption(md("{} of {}", place + 1, last + 1), width="content")
         if st.button("Leave", icon=":material/close:", key="present.leave", shortcut="Esc", type="tertiary"):
             go_to("pages/results.py", run_id)
 
 
 _KEYS = (
     ("Back", "arrow_back", -1, "Left"),
-    ("", "keyboard_arrow_up", -1, "PageUp"),
-    ("", "keyboard_arrow_down", 1, "PageDown"),
-    ("", "space_bar", 1, "Space"),
     ("Next", "arrow_forward", 1, "Right"),
+    ("", "", -1, "PageUp"),
+    ("", "", 1, "PageDown"),
+    ("", "", 1, "Space"),
 )
-"""Buttons that turn the screens: a button has one key, and clickers send others than keyboards."""
+"""Buttons that turn the screens: a button has one key, and clickers send others; those are out of sight."""
 
 
-def _turn(key: str, step: int) -> None:
-    st.session_state[key] = min(max(st.session_state.get(key, 0) + step, 0), len(_SCREENS) - 1)
+def _turn(key: str, step: int, last: int) -> None:
+    st.session_state[key] = min(max(st.session_state.get(key, 0) + step, 0), last)
 
 
-def _answer(shown: _Slide) -> None:
-    st.title(shown.record.title, anchor=False)
-    candidates = backend.service().work.candidates(shown.record.run_id)
-    if not candidates:
-        st.markdown(md("## {}", shown.record.headline or headline(shown.result)))
-        st.markdown(_TO_COME.format(what="the file to take"))
+def _answer(run: _Run) -> None:
+    st.title(run.record.title, anchor=False)
+    if not run.candidates:
+        st.markdown(md("## {}", run.record.headline or headline(run.result)))
         return
-    recommendation_answer(shown.record, candidates)
-    candidates_figure(shown.record, candidates, shown.result, large=True)
+    recommendation_answer(run.record, run.candidates)
+    candidates_figure(run.record, run.candidates, run.result, large=True)
 
 
-def _bars(shown: _Slide) -> None:
-    view = usual_view(shown.record.run_id, shown.result)
-    if view is None:
-        st.title("No layer has a value", anchor=False)
-        return
-    st.title(_on_layers(view), anchor=False)
-    bars_figure(view, marked(view.ranked).head(_MOST_ROWS), key=f"present.bars.{view.run_id}", picks=False, large=True)
+def _bars(run: _Run) -> None:
+    assert run.view is not None  # else it has no screen
+    st.title(_on_layers(run.view), anchor=False)
+    rows = marked(run.view.ranked).head(_MOST_ROWS)
+    bars_figure(run.view, rows, key=f"present.bars.{run.view.run_id}", picks=False, large=True)
 
 
 def _on_layers(view: RunView) -> str:
@@ -113,36 +133,29 @@ def _on_layers(view: RunView) -> str:
     return f"{fragile} of {total} {'loses' if fragile == 1 else 'lose'} more than is tolerable at {view.level_text}"
 
 
-def _range(shown: _Slide) -> None:
+def _range(run: _Run) -> None:
+    assert run.found is not None  # else it has no screen
     st.title("How much can be removed?", anchor=False)
-    if shown.found is None:
-        st.markdown(_TO_COME.format(what="the range"))
-        return
-    recommendation_figure(shown.record.run_id, shown.found, shown.result, large=True)
+    recommendation_figure(run.record.run_id, run.found, run.result, large=True)
 
 
-def _pictures(shown: _Slide) -> None:
-    changed = recommended_changes(shown.record.run_id)
-    st.title(changed.sentence if changed else "What does it answer differently?", anchor=False)
-    if changed is None:
-        st.markdown(_TO_COME.format(what="what the compressed model answers differently"))
-        return
-    st.markdown(md("## Pictures that the proven schedule answers differently"))
-    changed_pictures(changed, key=f"present.{shown.record.run_id}", width=_PICTURE_WIDTH)
+def _pictures(run: _Run) -> None:
+    assert run.changed is not None  # else it has no screen
+    st.title(run.changed.sentence, anchor=False)
+    changed_pictures(run.changed, key=f"present.{run.record.run_id}", width=_PICTURE_WIDTH)
 
 
-def _how_it_is_known(shown: _Slide) -> None:
-    profile = shown.result.profile
+def _how_it_is_known(run: _Run) -> None:
     st.title("How this is known", anchor=False)
     text, code = st.columns([3, 1], gap="large")
     with code.container(key="present_code"):
-        _code(shown.record)
+        _code(run.record)
     text.markdown(
-        f"Each of {fmt.plural(len(profile.layers), 'layer')} was compressed alone, and the loss measured on "
-        f"{fmt.plural(shown.result.num_samples, 'image')}. Every file was then made and measured whole."
+        f"Each of {fmt.plural(len(run.result.profile.layers), 'layer')} was compressed alone, and the loss measured on "
+        f"{fmt.plural(run.result.num_samples, 'image')}. Every file was then made and measured whole."
     )
-    text.markdown(md("**{}**", shown.record.headline or headline(shown.result)))
-    text.caption(md("{}  \n{}", run_line(shown.record), provenance_line(shown.result)))
+    text.markdown(md("**{}**", run.record.headline or headline(run.result)))
+    text.caption(md("{}  \n{}", run_line(run.record), provenance_line(run.result)))
 
 
 def _code(record: RunRecord) -> None:
@@ -158,6 +171,3 @@ def _code(record: RunRecord) -> None:
         )
     elif backend.visitor().name and not (record.shared or record.read_only):
         st.caption("Only you can open this link. Share the run on Runs for one that everybody can follow.")
-
-
-_SCREENS: tuple[Callable[[_Slide], None], ...] = (_answer, _bars, _range, _pictures, _how_it_is_known)

@@ -164,7 +164,7 @@ def first_answer(record: RunRecord) -> bool:
     st.markdown(md("## {}", answer.headline))
     file_button(record.run_id, answer.choice, primary=True)
     made_of = answer.choice.made_of
-    st.caption(f"{made_of}. Measured: this very file, in turns with the original. The layers are measured next.")
+    st.caption(f"{made_of}. Measured: this very file, in turns with the original. The run goes on.")
     return True
 
 

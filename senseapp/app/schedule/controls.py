@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, number, one_of, span, whole
@@ -45,20 +46,22 @@ _ROOM_LEFT = 2 / 3
 """Of the strongest level measured; at all of it, every layer would be taken to its end."""
 
 
-def choose_schedule(run_id: str, result: RunResult) -> ScheduleSettings:
-    """Show the controls that fit the run's compression."""
+def choose_schedule(run_id: str, result: RunResult, first: DeltaGenerator) -> ScheduleSettings:
+    """Show the controls that fit the run's compression: how much must go or may be lost in ``first``, others here."""
     scale = result.compression.scale
     method = _choose_method(run_id, scale)
     partner = choose_partner(run_id) if method == "optimal" else None
     kinds = result.compression.description.budgets
     chosen = "bytes" if partner is not None else _choose_budget(run_id, result, timed=method == "optimal")
     in_time = chosen == MILLISECONDS
-    time = choose_time(run_id, result) if in_time else None
+    with first:
+        time = choose_time(run_id, result) if in_time else None
     kind = next((kind for kind in ("bytes", *kinds) if kind == chosen), kinds[0])
     target = 0.5 if kind != "bits" else 4.0
-    allowed = _choose_loss(run_id, result) if method == "strongest" else None
-    if allowed is None and not in_time:
-        target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
+    with first:
+        allowed = _choose_loss(run_id, result) if method == "strongest" else None
+        if allowed is None and not in_time:
+            target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
     _follow_edits(run_id, result)
     limits = _fraction_limits(run_id) if scale.any_between else _bit_limits(run_id, result)
     return ScheduleSettings(

@@ -11,9 +11,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, one_of
-from senseapp.app.common.download import (
-    download,
-)
+from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -79,6 +77,9 @@ def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
         **bound(run_id, "format", one_of(names), names[0], key=f"schedule.format.{run_id}"),
         help="The same schedule in the words of the tool that will read it.",
     )
+    if others := [form.title for name, form in FORMATS.items() if name not in names]:
+        kinds = " and ".join(sorted({entry.compression for entry in schedule.entries} - {"none"}))
+        st.caption(f"Not offered, as they have no words for {kinds} of each layer: {', '.join(others)}.")
     return FORMATS[name if name in names else names[0]]
 
 
@@ -128,8 +129,8 @@ def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, of: _Of) -> No
         key=f"schedule.zip.{of.run_id}",
         mime="application/zip",
         icon=":material/folder_zip:",
-        help="One file for each format that can hold this schedule, the graph for Model Explorer, and a manifest with "
-        "their checksums. The first time this takes a few seconds.",
+        help="One file for each format that can hold this schedule, and a manifest with their checksums; not the large "
+        "graph of Model Explorer, which comes with that format. The first time this takes a few seconds.",
     )
 
 

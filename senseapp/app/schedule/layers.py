@@ -1,9 +1,7 @@
-"""Single layers on the Schedule page: the table that sets, locks and limits them, and which are spared and why."""
+"""Single layers on the Schedule page: the table that sets, locks and limits them, and says why some are left alone."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -11,13 +9,12 @@ import streamlit as st
 
 from senseapp.app.common.figure import rows_height
 from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits, session
-from senseapp.core.markdown import Markdown, md
 from senseapp.descriptions import CompressionDescription, LevelScale
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
 from senseapp.views.frames.results import editing_frame
 
-_READ_ONLY = ("row", "alone", "share", "damage")
+_READ_ONLY = ("row", "alone", "share", "damage", "reason")
 
 
 def layer_rows(run_id: str, schedule: Schedule | None, result: RunResult) -> pd.DataFrame:
@@ -41,7 +38,7 @@ def layer_table(run_id: str, rows: pd.DataFrame, result: RunResult) -> None:
         hide_index=True,
         placeholder="",
         height=rows_height(2 * len(rows)) or "auto",
-        column_order=["row", "amount", "locked", "least", "most", "alone", "share", "damage"],
+        column_order=["row", "amount", "locked", "least", "most", "reason", "alone", "share", "damage"],
         disabled=list(_READ_ONLY),
         column_config=_columns(compression),
         on_change=lambda: _take_edits(key, run_id, rows, compression.scale),
@@ -70,6 +67,7 @@ def _columns(compression: CompressionDescription) -> dict[str, Any]:
         "locked": st.column_config.CheckboxColumn("Locked", width="small"),
         "least": number("At least", width="small", **bounds),
         "most": number("At most", width="small", **bounds),
+        "reason": st.column_config.TextColumn("Why", help="Why a layer is left alone."),
         "alone": st.column_config.TextColumn("Loses alone"),
         "share": number("Weights", width="small", format="%.1f %%", help="Share of all compressible weights."),
         "damage": st.column_config.TextColumn("Predicted", width="small"),
@@ -106,50 +104,3 @@ def take_row(edits: LayerEdits, layer: str, changes: dict[str, Any], row: pd.Ser
 def _unlock_all(run_id: str) -> None:
     st.session_state[edits_key(run_id)] = LayerEdits()
     forget_typed()
-
-
-_MOST_SPARED = 4  # sentences beside the table
-_CLEARLY = 0.5  # of the typical amount: layers that get less are called spared
-_BIT_STEPS = 2.0  # more bits than is typical
-_TIMES = 2.0  # the loss of a typical layer: more than that is worth saying
-_SMALL = 0.5  # of an even share of the weights
-
-
-def spared_sentences(rows: pd.DataFrame, scale: LevelScale) -> list[Markdown]:
-    """Return one sentence for each of the :data:`_MOST_SPARED` layers that are spared most, with its reasons.
-
-    ``rows`` are those of :func:`senseapp.views.frames.results.editing_frame` for a schedule.
-    """
-    if rows.empty:
-        return []
-    weights = rows["share"].clip(lower=1e-9)
-    typical = float((rows["amount"] * weights).sum() / weights.sum())
-    more_spares = scale.stronger_is_lower
-    spares = rows["amount"] >= typical + _BIT_STEPS if more_spares else rows["amount"] <= _CLEARLY * typical
-    spared = rows[spares].sort_values(["amount", "loss"], ascending=[not more_spares, False]).head(_MOST_SPARED)
-    usual = median(rows["loss"])
-    even = 100.0 / len(rows) if (rows["share"] > 0).any() else 0.0  # sizes of imported figures may be unknown
-    return [
-        md("**{}** {}: {}", row["row"], _kept(row, scale), _why(row, usual, even)) for row in spared.to_dict("records")
-    ]
-
-
-def _kept(row: Mapping[Hashable, object], scale: LevelScale) -> str:
-    amount = float(str(row["amount"]))
-    if scale.stronger_is_lower:
-        return "stays as it is" if amount > max(scale.choices) else f"keeps {amount:g} {scale.suffix}"
-    return "is left alone" if amount == 0 else f"gets only {amount:.0f} {scale.suffix}"
-
-
-def _why(row: Mapping[Hashable, object], usual: float, even: float) -> str:
-    if row["locked"]:
-        return "you locked it."
-    loss, share = float(str(row["loss"])), float(str(row["share"]))
-    reasons: list[str] = []
-    if loss > _TIMES * usual and loss > 0:
-        times = f", {loss / usual:.0f} times the typical layer" if usual > 0 else ""
-        reasons.append(f"it loses more than most ({row['alone']}{times})")
-    if share < _SMALL * even:
-        part = f"{share:.1f} %" if share >= 0.05 else "under 0.1 %"
-        reasons.append(f"it is small ({part} of the weights), so little would be won")
-    return (" and ".join(reasons) or "other layers save as much for less damage") + "."

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, one_of, presets_button
-from senseapp.app.common.figure import figure, figures_row, rows_height
+from senseapp.app.common.address import presets_button
+from senseapp.app.common.expert import expert
+from senseapp.app.common.figure import figure, figures_row
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.schedule.controls import choose_schedule, take_target
 from senseapp.app.schedule.deploy import deploy_block
 from senseapp.app.schedule.files import downloads
-from senseapp.app.schedule.layers import layer_rows, layer_table, spared_sentences
+from senseapp.app.schedule.layers import layer_rows, layer_table
 from senseapp.app.schedule.proof import proof_block, strongest_block, verified
 from senseapp.app.schedule.settings import ScheduleSettings, partner_id, schedule_file
 from senseapp.app.schedule.trade_off import trade_off_view
@@ -29,68 +27,78 @@ from senseapp.records.resolution import baseline_warning, opening_level
 from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.solve.time_budget import time_range
 from senseapp.solve.trade_off import too_large
+from senseapp.views.charts.axes import ROW_STEP
 from senseapp.views.charts.layers import schedule_bars
 from senseapp.views.frames.results import amount_bars
-from senseapp.views.palette import fragility_legend
+from senseapp.views.palette import NO_VALUE, fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 
-_PARTS = ("Proof", "File that runs", "Trade-off", "Single layers", "Target files")
+_PARTS = {
+    "Proof": ":material/science:",
+    "File that runs": ":material/deployed_code:",
+    "Target files": ":material/data_object:",
+    "Single layers": ":material/layers:",
+    "Trade-off": ":material/show_chart:",
+}
+"""Titles and icons of what is folded below the schedule."""
+_CHART_HEIGHT = 290  # pixels: with the answer above it and the folded parts below, on one screen
 
 
 @st.fragment
 def schedule_panel(run_id: str, result: RunResult) -> None:
     """Show it all; a moved slider answers without running the rest of the page again.
 
-    The controls stand beside the answer and one chart; what follows from a schedule is in tabs below.
+    The target and the proof stand beside the figures and one chart; all else is folded below.
     """
     groups, exact = _groups(run_id, result)
     if warning := baseline_warning(result):
         st.warning(warning, icon=":material/warning:")
     left, right = st.columns([3, 5], gap="large")
     with left:
-        settings = choose_schedule(run_id, result)
-        opened = schedule_file(run_id, result)
-        foot = st.container(horizontal=True)
-        why = st.container()
+        target = st.container()
+        with st.expander("More settings", icon=":material/tune:"):
+            settings = choose_schedule(run_id, result, target)
+            opened = schedule_file(run_id, result)
+            foot = st.container(horizontal=True)
     with right:
         found = strongest_block(run_id, settings.drop) if settings.drop is not None and opened is None else None
         schedule = opened or _schedule(run_id, settings, found, result, groups)
         if schedule is not None:
-            _figures(schedule, settings, result, groups, measured=verified(schedule, run_id, partner=settings.partner))
+            _figures(schedule, settings, result, measured=verified(schedule, run_id, partner=settings.partner))
             _amounts(schedule, settings, result, run_id)
-    rows = layer_rows(run_id, schedule, result) if settings.partner is None else None
-    if schedule is not None:
-        with why:
-            _why(schedule, settings, result, rows)
-    key = f"schedule.part.{run_id}"
-    bound(run_id, "part", one_of(_PARTS), _PARTS[0], key=key)
-    proof, runs, costs, layers, files = st.tabs(_PARTS, on_change="rerun", key=key)
     is_final = schedule is not None and exact  # one of estimated size is about to be replaced
-    if schedule is not None and is_final and result.spec.data.kind != "imported":
-        with proof:
-            proven = proof_block(schedule, result, run_id, partner=settings.partner)
-        with runs:
+    proven = None
+    with st.container(gap="xsmall"):
+        proof, runs, files, layers, costs = (st.expander(title, icon=icon) for title, icon in _PARTS.items())
+    with left:
+        if schedule is not None and is_final and result.spec.data.kind != "imported":
+            proven = proof_block(schedule, result, run_id, proof, partner=settings.partner)
+        else:
+            st.caption(_why_no_proof(result, schedule))
+    with runs:
+        if proven is not None:
             deploy_block(proven, result)
-    else:
-        for tab in (proof, runs):
-            tab.caption(_why_no_proof(result, schedule))
-    with costs:
-        if settings.partner is None:
-            trade_off_view(run_id, result, settings, schedule, groups=groups, found=found)
         else:
-            st.caption("The trade-off is drawn for one compression alone.")
-    with layers:
-        if rows is not None:
-            layer_table(run_id, rows, result)
-        else:
-            st.caption("Layers are locked before compressions are combined: choose nothing under Combine with.")
+            st.caption(_why_no_proof(result, schedule))
     with files:
         if schedule is not None and is_final:
             downloads(schedule, result.profile, run_id, partner_id=partner_id(run_id))
         else:
             st.caption("The files follow once there is a schedule.")
-    with foot:  # of all that was drawn above and below
+    with layers:
+        if settings.partner is None:
+            layer_table(run_id, layer_rows(run_id, schedule, result), result)
+        else:
+            st.caption("Layers are locked before compressions are combined: choose nothing under Combine with.")
+        if schedule is not None:
+            _notes(schedule, settings, result)
+    with costs:
+        if settings.partner is None:
+            trade_off_view(run_id, result, settings, schedule, groups=groups, found=found)
+        else:
+            st.caption("The trade-off is drawn for one compression alone.")
+    with foot:  # of all that was drawn
         presets_button("schedule", run_id)
         if schedule is not None and is_final:
             report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
@@ -164,62 +172,51 @@ def _solved_elsewhere(
     return found
 
 
-def _figures(
-    schedule: Schedule,
-    settings: ScheduleSettings,
-    result: RunResult,
-    groups: tuple[CoupledGroup, ...],
-    *,
-    measured: str,
-) -> None:
+def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, *, measured: str) -> None:
+    """Show size before and after, what is left, and the loss: predicted, and measured once it is."""
     metric = METRICS[schedule.metric]
-    achieved, compression = schedule.achieved, result.spec.sensitivity.compression.description
-    weight_bytes = 4 * sum(layer.num_params for layer in result.profile.layers)
-    compact = "Size if stored sparse, as integers" if settings.partner is not None else compression.size_label
-    if settings.partner is None and compression.sets_bits:
-        changed = {"Average bits": f"32 → {achieved['bits']:.2f}"}
-    elif not result.profile.sizes_known:
-        changed = {"Mean amount over layers": fmt.percent(achieved["params"], digits=1)}
-    else:
-        changed = {
-            "Weights left": f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}",
-            "Multiplications": " → ".join(fmt.count(left * result.profile.macs) for left in (1, 1 - achieved["macs"])),
-        }
-    if weight_bytes:
-        before = result.profile.num_bytes or weight_bytes
-        after = fmt.bytes_size(before - achieved["bytes"] * weight_bytes)
-        changed = {compact: f"{fmt.bytes_size(before)} → {after}", **changed}
+    predicted = f"Predicted {metric.change_inside}"
+    own = result.compression.description.size_label
+    size = own if settings.partner is None else "Size if stored sparse, as integers"
     figures = {
-        **changed,
-        f"Predicted {metric.change_inside}": metric.change_text(schedule.predicted_damage),
+        **_saved(schedule, settings, result, size=size),
+        predicted: metric.change_text(schedule.predicted_damage),
         "Checked": measured or md(":gray[not yet]"),
     }
-    if settings.partner is not None:
-        figures = {"Average bits": f"32 → {achieved['bits']:.2f}", **figures}
-    elif settings.time is not None:
-        untouched = time_range(result, settings.time.times)[1]
-        figures = {"Predicted ms of a call": f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}", **figures}
-    elif schedule.budget is not None and not too_large(result):
-        asked = replace(settings, budget=schedule.budget)
-        try:
-            uniform = asked.solve(result, method="uniform", groups=groups)
-            figures["Uniform would give"] = metric.change_text(uniform.predicted_damage)
-        except SenseError:  # no common level meets the budget, which the optimal choice can
-            figures["Uniform would give"] = "not possible"
     helps = {
-        f"Predicted {metric.change_inside}": "What the layers lose alone, each measured at its level, and "
-        "what they add to each other as far as their answers foretell it (after a quick scan they are summed). Measure "
-        "the compressed model before you rely on it.",
-        "Checked": "The same, measured on the whole compressed model: press Check the whole schedule below.",
-        compact: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
-        "and what is not zero, at its bits. Once it is verified, every file says its size on the disk.",
+        predicted: "What the layers lose alone, each measured at its level, and what they add to each other as far as "
+        "their answers foretell it. Check the whole schedule before you rely on it.",
+        "Checked": "The same, measured on the whole compressed model.",
+        size: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
+        "and what is not zero, at its bits. Once it is checked, every file says its size on the disk.",
         "Multiplications": "Of a kernel that skips what is zero or gone.",
-        "Uniform would give": "The prediction for the same level in every layer at the same budget.",
     }
     figures_row(figures, helps=helps, key="schedule_figures")
     if settings.time is not None:
         for note in schedule.notes:
             st.caption(md(":material/info: {}", note))
+
+
+def _saved(schedule: Schedule, settings: ScheduleSettings, result: RunResult, *, size: str) -> dict[str, str]:
+    """Return what a schedule saves: milliseconds, bytes, and bits or weights; multiplications for experts."""
+    achieved = schedule.achieved
+    saved: dict[str, str] = {}
+    if settings.time is not None:
+        untouched = time_range(result, settings.time.times)[1]
+        saved["Predicted ms of a call"] = f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}"
+    if weight_bytes := 4 * sum(layer.num_params for layer in result.profile.layers):
+        before = result.profile.num_bytes or weight_bytes
+        saved[size] = f"{fmt.bytes_size(before)} → {fmt.bytes_size(before - achieved['bytes'] * weight_bytes)}"
+    if settings.partner is not None or result.compression.description.sets_bits:
+        saved["Average bits"] = f"32 → {achieved['bits']:.2f}"
+    elif not result.profile.sizes_known:
+        saved["Mean amount over layers"] = fmt.percent(achieved["params"], digits=1)
+    else:
+        saved["Weights left"] = f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}"
+        if expert():
+            left = (fmt.count(share * result.profile.macs) for share in (1, 1 - achieved["macs"]))
+            saved["Multiplications"] = " → ".join(left)
+    return saved
 
 
 def _amounts(schedule: Schedule, settings: ScheduleSettings, result: RunResult, run_id: str) -> None:
@@ -234,19 +231,13 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
         reading=f"Colour says what the layer loses alone at {level}: {METRICS[schedule.metric].axis}.",
-        legend=fragility_legend(METRICS[schedule.metric], no_value=True),
-        frame_height=rows_height(len(rows)),
+        legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),
+        frame_height=_CHART_HEIGHT if len(rows) * ROW_STEP > _CHART_HEIGHT else None,
     )
 
 
-def _why(schedule: Schedule, settings: ScheduleSettings, result: RunResult, rows: pd.DataFrame | None) -> None:
-    """Show the spared layers with the reason, and other notes on the schedule."""
-    if rows is not None:
-        sentences = spared_sentences(rows, result.spec.sensitivity.compression.scale)
-        if sentences:
-            with st.expander("Which layers are spared, and why", icon=":material/help:"):
-                st.markdown(md("\n").join(md("- {}", each) for each in sentences))
-    elif settings.limits.fixed:
+def _notes(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> None:
+    if settings.partner is not None and settings.limits.fixed:
         locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
         st.caption(md(":material/lock: Locked for {}, before the runs were combined: {}.", kind, locked))
     for note in schedule.notes:

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, one_of
@@ -20,24 +21,23 @@ from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.deployment import CHECKPOINT, model_file, small_form
+from senseapp.records.file_names import named
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.service import Service
 from senseapp.views.frames.files import figure_text
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import STEPS, delivery, download_stem, size_changes, step_lines
+from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines
 
 
 def proof_figures(validation: ValidationResult, result: RunResult) -> None:
     """Show before, compressed and uniform in a table, which form is delivered, sizes before and after, every note."""
     judged = _judged_by(result, validation)
-    table, beside = st.columns([5, 4], gap="medium")
-    table.markdown(_table(judged, validation), help=_in_own_metric(validation))
-    with beside:
-        if delivered := delivery(validation):
-            st.markdown(delivered)
-        figures_row(size_changes(validation), key="schedule_proof_sizes")
+    st.markdown(_table(judged, validation), help=_in_own_metric(validation))
+    if delivered := delivery(validation):
+        st.markdown(delivered)
+    figures_row(size_changes(validation), key="schedule_proof_sizes")
     if steps := step_lines(validation):
         st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))
     if validation.notes:
@@ -103,43 +103,57 @@ _ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes", "best": "B
 
 
 def proof_block(
-    schedule: Schedule, result: RunResult, run_id: str, *, partner: RunResult | None = None
+    schedule: Schedule, result: RunResult, run_id: str, details: DeltaGenerator, *, partner: RunResult | None = None
 ) -> Verification:
-    """Show what was measured of ``schedule``, how far its proof is, or the button that starts one; return the proof.
+    """Show what was measured of ``schedule`` in a line, how far its proof is, or the button that starts one.
 
-    ``partner`` holds the results of the second run, where the schedule was made from two.
+    What is set for a proof and all that it measured stand in ``details``. Return the proof. ``partner`` holds the
+    results of the second run, where the schedule was made from two.
     """
-    with st.container(gap="small"):
-        st.markdown(md("## Proof"))
-        row = st.container(horizontal=True, vertical_alignment="bottom", gap="large")
-        repair = row.toggle(
+    action = st.container(gap="small")
+    with details:
+        repair = st.toggle(
             "Repair without training",
             **bound(run_id, "repair", SWITCH, usual=True, key=f"schedule.repair.{run_id}"),
             help="After compression, the mean and spread per channel of what leaves each normalisation, and each "
             "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
         )
-        with row:
-            adapting = _choose_adapting(run_id, result)
-        proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
-        with errors_here():
-            validation = backend.service().work.outcome(proof)
-            if validation is not None:
-                proof_figures(validation, result)
-                if (changed := backend.service().work.changed(proof)) is not None:
-                    with st.expander("Pictures that change", icon=":material/compare:"):
-                        changed_answers(changed, key=f"proof.{run_id}")
-                _compressed_model(proof)
-            elif label := start_label(
-                proof, "Check the whole schedule", "a proof of this schedule", cancel="schedule.stop"
-            ):
-                st.markdown(
-                    "A prediction is made from layers that were measured alone. Measure what they lose together before "
-                    "you rely on it."
-                )
-                if st.button(label, key=f"schedule.verify.{run_id}", icon=":material/science:"):
-                    begin(proof)
+        adapting = _choose_adapting(run_id, result)
+    proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
+    with action, errors_here():
+        validation = backend.service().work.outcome(proof)
+        if validation is not None:
+            st.markdown(_proven_line(validation, result))
+            with details:
+                _proof_details(proof, validation, result)
+        elif label := start_label(
+            proof, "Check the whole schedule", "a proof of this schedule", cancel="schedule.stop"
+        ):
+            st.caption("The loss is predicted from layers that were measured alone: check what they lose together.")
+            if st.button(label, key=f"schedule.verify.{run_id}", type="primary", icon=":material/science:"):
+                begin(proof)
     return proof
+
+
+def _proven_line(validation: ValidationResult, result: RunResult) -> Markdown:
+    """Return the loss that was measured of the delivered form, with its interval."""
+    view = METRICS[_judged_by(result, validation)]
+    change = change_in(validation.kept_changes, view.name)
+    if change is None:
+        return md("Checked.")
+    repaired = f", after {validation.repair_words[0]}" if validation.keeps_repair else ""
+    interval = view.interval_text(change.ci_low, change.ci_high)
+    loss = f"{view.change_inside} {view.change_text(change.delta)} ({interval})"
+    return md(":material/check_circle: **Measured**: {} on {} other images{}.", loss, change.num_samples, repaired)
+
+
+def _proof_details(proof: Verification, validation: ValidationResult, result: RunResult) -> None:
+    proof_figures(validation, result)
+    if (changed := backend.service().work.changed(proof)) is not None:
+        with st.popover("Pictures that change", icon=":material/compare:"):
+            changed_answers(changed, key=f"proof.{proof.run_id}")
+    _compressed_model(proof)
 
 
 def _choose_adapting(run_id: str, result: RunResult) -> Adapting:
@@ -180,29 +194,29 @@ def verified(schedule: Schedule, run_id: str, *, partner: RunResult | None = Non
 def _compressed_model(proof: Verification) -> None:
     owned = backend.service()
     files = owned.work.compressed_model(proof)
-    stem = download_stem(owned.run(proof.run_id).spec)
+    name = partial(named, owned.run(proof.run_id).spec.model, proof.schedule)
     row = st.container(horizontal=True)
     for path in files:
         form = model_file(path.name)
         row.download_button(
             f"Compressed model: {form.title} ({fmt.bytes_size(path.stat().st_size)})",
             download(partial(_model_file, owned, proof, path.name)),
-            file_name=stem + form.suffix,
+            file_name=name(form.suffix),
             key=f"schedule.model.{form.suffix}.{proof.run_id}",
             icon=":material/download:",
             on_click="ignore",
         )
     for small in (small for path in files if (small := small_form(path.name))):
-        with st.expander("How these files are read", icon=":material/code:"):
+        with st.popover("How these files are read", icon=":material/code:"):
             st.caption(
                 md(
                     "**{}** holds plain float32 weights, as large as before, that the same architecture loads. "
                     "**{}** holds the same weights and is read by these lines:",
-                    stem + CHECKPOINT.suffix,
-                    stem + small.suffix,
+                    name(CHECKPOINT.suffix),
+                    name(small.suffix),
                 )
             )
-            st.code(small.reader(stem + small.suffix), language=None, wrap_lines=True)
+            st.code(small.reader(name(small.suffix)), language=None, wrap_lines=True)
 
 
 def _model_file(owned: Service, proof: Verification, name: str) -> Path:

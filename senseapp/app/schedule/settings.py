@@ -188,24 +188,24 @@ def schedule_file(run_id: str, result: RunResult) -> Schedule | None:
     """
     if not backend.visitor().is_known:
         return None
-    with st.expander("Open a schedule file", icon=":material/upload_file:"):
-        expect_files()
-        uploaded = st.file_uploader(
-            "Schedule file",
-            type=["json", "yaml", "yml", "csv"],
-            key=f"schedule.file.{run_id}",
-            help="JSON, YAML or CSV that senseapp wrote for this model. It stands in place of the settings above.",
-            max_upload_size=_MOST_MEGABYTES,
-        )
-        if uploaded is not None:
-            with errors_here():
-                content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
-                schedule = backend.service().inputs.read_schedule(content, result.profile)
-                metric = schedule.metric or damage_metric(result)  # a file of rows alone has no figures
-                opened = replace(schedule, metric=metric, achieved=budget_of(schedule, result) | schedule.achieved)
-                st.markdown("This schedule is shown in place of the settings above. Remove the file to go back.")
-                return opened
-    return None
+    expect_files()
+    uploaded = st.file_uploader(
+        "Open a schedule file",
+        type=["json", "yaml", "yml", "csv"],
+        key=f"schedule.file.{run_id}",
+        help="JSON, YAML or CSV that senseapp wrote for this model. It stands in place of the settings above.",
+        max_upload_size=_MOST_MEGABYTES,
+    )
+    if uploaded is None:
+        return None
+    opened = None
+    with errors_here():
+        content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
+        schedule = backend.service().inputs.read_schedule(content, result.profile)
+        metric = schedule.metric or damage_metric(result)  # a file of rows alone has no figures
+        opened = replace(schedule, metric=metric, achieved=budget_of(schedule, result) | schedule.achieved)
+        st.markdown("This schedule is shown in place of the settings above. Remove the file to go back.")
+    return opened
 
 
 _MOST_TIMES_MEGABYTES = 50  # of a profile of a device, which may list every kernel of many runs

@@ -160,7 +160,9 @@ class Connections:
     """Counts the connections of pages, and hands one on once its first message has come.
 
     Where there are as many as may be, the one that has been silent longest gives way to a new one; without any, the new
-    one is refused. A page that comes back to its session after a pause has nothing to say, and is handed on at once.
+    one is refused. A page that comes back after a pause has nothing to say until somebody acts on it: it is handed on
+    at once to its session, and stays connected without a limit where that has ended. (Closed, it would come back again
+    and again, and an action in between would be lost.)
 
     Args:
         app: what takes the connections.
@@ -216,7 +218,7 @@ class Connections:
             return
         held = [await receive()]
         await send({"type": "websocket.accept", "subprotocol": offered[0] or None})
-        first = await self._first_message(receive, address)
+        first = await self._first_message(receive, address, self._seconds if len(offered) < 3 else None)
         if first is None or first["type"] == "websocket.disconnect":
             if first is None:
                 await send({"type": "websocket.close", "code": POLICY_VIOLATION})
@@ -232,13 +234,13 @@ class Connections:
 
         await self._app(scope, receive_held, send_rest)
 
-    async def _first_message(self, receive: Receive, address: str) -> Message | None:
-        """Return the first message; None after a timeout, or if the connection is closed in favour of another."""
+    async def _first_message(self, receive: Receive, address: str, seconds: float | None) -> Message | None:
+        """Return the first message; None after ``seconds``, or if the connection is closed in favour of another."""
         gives_way = asyncio.Event()
         self._silent[gives_way] = address
         message, waiting = asyncio.ensure_future(receive()), asyncio.ensure_future(gives_way.wait())
         try:
-            await asyncio.wait({message, waiting}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({message, waiting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             return message.result() if message.done() else None
         finally:
             self._silent.pop(gives_way, None)

@@ -47,7 +47,8 @@ from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored
 from senseapp.networks.network import images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.tasks import PartedDirections, ScanDirections, Task
+from senseapp.tasks import Task
+from senseapp.tasks.base import PartedDirections, ScanDirections
 
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep

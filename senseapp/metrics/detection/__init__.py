@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
-from senseapp.metrics.base import Metric, MetricChange, Moments, powers
-from senseapp.metrics.detection.rules import AREAS, FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
+from senseapp.metrics.base import AnswerDrop, Metric, MetricChange, Moments, powers
+from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import Record, RecordMetric, sides_of
 from senseapp.metrics.rows import NonnegativeMean, unbounded
 
@@ -98,7 +98,7 @@ def annotated(target: Any) -> Objects:
     """Return the objects of one image, as the task's annotations say them."""
     from senseapp.metrics.detection.matching import Objects
 
-    return Objects.of(target["boxes"], target["labels"], target.get("crowd"), target.get("areas"))
+    return Objects.of(target["boxes"], target["labels"], target.get("crowd"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,34 +138,19 @@ class AveragePrecision(DetectionRecordMetric):
         first, second = (tables_of(side, len(self.thresholds)) for side in (before, after))
         return precision_drop(first, second, len(before), own=not self.needs_labels)
 
-    def of_classes(self, moments: Moments, confidence: float) -> tuple[ClassPrecision, ...]:
-        """Return what each class that has an object loses, with intervals of one jackknife."""
-        import numpy as np
-
-        from senseapp.metrics.detection.average_precision import average_precisions, precision_drop, tables_of
+    def of_classes(self, moments: Moments, confidence: float) -> tuple[AnswerDrop, ...]:
+        """Return what each class that has an object loses of its average precision, with intervals of one jackknife."""
+        from senseapp.metrics.detection.average_precision import precision_drop, tables_of
 
         before, after = (tables_of(side, len(self.thresholds)) for side in sides_of(moments))
         number, found = int(moments[0]), []
         for label, table in before.items():
             holding = int((table.num_objects > 0).sum())  # images
-            if not holding:
-                continue
-            drop = precision_drop({label: table}, {label: after[label]}, number, own=not self.needs_labels)
-            low, high = self.interval_of(replace(drop, number=holding), confidence)
-            old = float(average_precisions(table, np.ones((1, number))).mean())
-            found.append(ClassPrecision(label=label, before=old, delta=drop.estimate, low=low, high=high))
+            if holding:
+                drop = precision_drop({label: table}, {label: after[label]}, number, own=not self.needs_labels)
+                low, high = self.interval_of(replace(drop, number=holding), confidence)
+                found.append(AnswerDrop(index=label, num_images=holding, drop=drop.estimate, low=low, high=high))
         return tuple(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassPrecision:
-    """Average precision of one class before compression, what it loses, and the interval of that."""
-
-    label: int
-    before: float
-    delta: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,68 +250,45 @@ OBJECTS = ObjectsKept(
     primary=True,
     proof_only=True,
 )
-_AGREEMENT = "with the original model's boxes of a score of at least {} as the truth. Needs no labels."
-AGREEMENT = AveragePrecision(
-    name="agreement_map",
-    task=TASK,
-    label="Agreement mAP@.5:.95",
-    change_title="Drop in agreement mAP@.5:.95",
-    help="Mean average precision " + _AGREEMENT.format(f"{SURE_SCORE:g}"),
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
-    proof_only=True,
-)
-AGREEMENT_50 = AveragePrecision(
-    name="agreement_map50",
-    task=TASK,
-    label="Agreement mAP@.5",
-    change_title="Drop in agreement mAP@.5",
-    help="Mean average precision at half an overlap, " + _AGREEMENT.format(f"{SURE_SCORE:g}"),
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
-    proof_only=True,
-    thresholds=(0.5,),
-)
 
 
-def _average_precision(name: str, label: str, about: str, **more: Any) -> AveragePrecision:
+def _average_precision(name: str, label: str, about: str, *, agreement: bool = False, **more: Any) -> AveragePrecision:
+    truth = f"with the original model's boxes of a score of at least {SURE_SCORE:g} as the truth. Needs no labels."
+    boxes = f"from boxes of a score of at least {LEAST_SCORE:g}."
     return AveragePrecision(
         name=name,
         task=TASK,
         label=label,
         change_title=f"Drop in {label[0].lower()}{label[1:]}",
-        help=f"Mean average precision by the rules of COCO{about}, from boxes of a score of at least {LEAST_SCORE:g}.",
+        help=f"Mean average precision by the rules of COCO{about}, {truth if agreement else boxes}",
         value_unit="%",
         change_unit="points",
         notable=0.01,
-        needs_labels=True,
+        needs_labels=not agreement,
         proof_only=True,
         **more,
     )
 
 
+_WHOLE, _HALF = ", the mean over overlaps from .5 to .95", " at half an overlap"
 MAP = _average_precision(
     "map",
     "Detection score",
-    ", the mean over overlaps from .5 to .95",
+    _WHOLE,
     primary=True,
     kept="keep a detection score of {}",
     term="mAP@.5:.95",
     term_change="Drop in mAP@.5:.95",
 )
-MAP_50 = _average_precision("map50", "mAP@.5", " at half an overlap", thresholds=(0.5,))
+MAP_50 = _average_precision("map50", "mAP@.5", _HALF, thresholds=(0.5,))
+_SIZES = {"small": "below 32² pixels", "medium": "from 32² to 96² pixels", "large": "above 96² pixels"}
 METRICS_BY_SIZE = tuple(
     _average_precision(
-        f"map_{area}",
-        f"mAP of {area} objects",
-        f", of objects {_SIZES} in the network's input",
-        area=area,
+        f"map_{area}", f"mAP of {area} objects", f", of objects {size} in the network's input", area=area
     )
-    for area, _SIZES in zip(
-        list(AREAS)[1:], ("below 32² pixels", "from 32² to 96² pixels", "above 96² pixels"), strict=True
-    )
+    for area, size in _SIZES.items()
 )
+AGREEMENT = _average_precision("agreement_map", "Agreement mAP@.5:.95", _WHOLE, agreement=True)
+AGREEMENT_50 = _average_precision("agreement_map50", "Agreement mAP@.5", _HALF, agreement=True, thresholds=(0.5,))
 DETECTION_METRICS: tuple[Metric, ...] = (MAP, MAP_50, *METRICS_BY_SIZE, OBJECTS, AGREEMENT, AGREEMENT_50, DIVERGENCE)
 """In the order in which people see them."""

@@ -15,9 +15,6 @@ from senseapp.metrics.jackknife import Drop, jackknife_weights
 from senseapp.metrics.records import Record
 
 RECALLS: Floats = np.linspace(0.0, 1.0, NUM_RECALLS)
-EXPECTED_IMAGES = 1_000
-"""Intervals are of the figure that is expected of so many images: one of all images would be rounded by chance."""
-_WAVES = np.arange(1, 100)  # of a Fourier series whose terms fall as 1 / n²
 _TINY = np.spacing(1)
 _DRAWS_AT_ONCE = 2**15  # numbers of one array over draws and detections: it stays in the cache
 
@@ -111,15 +108,11 @@ def _area(hits: Floats, numbers: Floats, totals: Floats, *, smooth: bool) -> Flo
     return area
 
 
-def mean_average_precision(
-    tables: dict[int, ClassTable], weights: Floats, rows: slice = slice(None), *, smooth: bool = False
-) -> Floats:
-    """Return the mean over thresholds ``rows`` and over the classes that have an object, (draws,); NaN without any."""
+def mean_average_precision(tables: dict[int, ClassTable], weights: Floats, *, smooth: bool = False) -> Floats:
+    """Return the mean over thresholds and over the classes that have an object, (draws,); NaN without any."""
     if not tables:
         return np.full(len(weights), np.nan)
-    each = np.stack(
-        [average_precisions(table, weights, smooth=smooth)[:, rows].mean(axis=1) for table in tables.values()]
-    )
+    each = np.stack([average_precisions(table, weights, smooth=smooth).mean(axis=1) for table in tables.values()])
     known = ~np.isnan(each)
     counts = known.sum(axis=0)
     sums = np.where(known, each, 0.0).sum(axis=0)
@@ -140,21 +133,22 @@ def precision_drop(before: dict[int, ClassTable], after: dict[int, ClassTable], 
         _or(empty, mean_average_precision(side, np.concatenate([ones, left_out]), smooth=True))
         for side in (before, after)
     )
-    objects = {label: table.num_objects for label, table in after.items() if table.num_objects.any()}
-    totals = {label: float(each.sum()) for label, each in objects.items()}
-    rounding = [_rounding(side, totals, number, full=not own) for side in ([after] if own else [before, after])]
     whole = float(value[0]) or 1.0
-    parts = [each * (whole / (len(objects) * totals[label])) for label, each in objects.items()]
+    there = [table.num_objects for table in after.values() if table.num_objects.any()]
+    # what an object takes from the mean that is lost at random: its share of the class, and that of the mean
+    parts = [each * (whole / (len(there) * each.sum())) for each in there] or [np.full(number, whole / number)]
+    counts = np.array([each.sum() for each in there] or [number])
+    lost = whole / (len(counts) * counts)
+    mean, square, cube = (float((counts * lost**power).sum() / counts.sum()) for power in (1, 2, 3))
     return Drop(
         estimate=float(value[0] - compressed[0]),
         smooth=float(kept[0] - left[0]),
-        rounded=_rounded_up(before, totals, float(kept[0])) - _rounded_up(after, totals, float(left[0])),
+        rounded=_rounded_up(before, float(kept[0])) - _rounded_up(after, float(left[0])),
         without=(kept - left)[1:],
-        smallest=_one_more_loss(np.array(list(totals.values())), whole, number),
-        shares=np.sum(parts, axis=0) if parts else np.full(number, whole / number),
+        smallest=(mean, square, cube),
+        shares=np.sum(parts, axis=0),
         losing=_losing(before, after, number),
-        rounding=sum(rounding),
-        unrounded=_all_found(after, totals) / (2 * NUM_RECALLS) if own else 0.0,
+        rounding=(1 if own else 2) / (12 * NUM_RECALLS**2 * len(counts)),  # each class by up to half a recall
         number=number,
     )
 
@@ -170,55 +164,16 @@ def _losing(before: dict[int, ClassTable], after: dict[int, ClassTable], number:
     return found
 
 
+def _rounded_up(tables: dict[int, ClassTable], value: float) -> float:
+    """Return by how much 101 recalls round up a mean average precision of ``value`` on average.
+
+    Between two recalls precision is taken at the higher one, half of whose fall is lost; the recalls 0 and 1 are exact.
+    """
+    there = [(each.right.sum(axis=1), each.num_objects.sum()) for each in tables.values() if each.num_objects.any()]
+    whole = np.mean([(found == total).mean() for found, total in there]) if there else value * 2 - 1
+    return ((1 + float(whole)) / 2 - value) / NUM_RECALLS
+
+
 def _or(value: float, values: Floats) -> Floats:
     """Return ``values`` with ``value`` in place of NaN."""
     return np.where(np.isnan(values), value, values)
-
-
-def _one_more_loss(objects: Floats, value: float, number: int) -> tuple[float, float, float]:
-    """Return mean, mean square and mean cube of what an object takes from ``value`` that is lost at random.
-
-    One of a class takes its share of the class, and that its share of the mean; ``objects`` are those of each class.
-    """
-    total = float(objects.sum())
-    if not total:
-        return value / number, (value / number) ** 2, (value / number) ** 3
-    shares = value / (len(objects) * objects)
-    mean, square, cube = (float((objects * shares**power).sum()) / total for power in (1, 2, 3))
-    return mean, square, cube
-
-
-def _rounding(tables: dict[int, ClassTable], objects: dict[int, float], number: int, *, full: bool) -> float:
-    """Return the variance that 101 recalls add to the mean average precision expected of ``EXPECTED_IMAGES``.
-
-    A class and threshold is rounded by up to half a recall, whose mean over sets of images is the nearer to 0 the more
-    recalls differ between them; they differ at least as those of objects that are lost apart. Thresholds at which as
-    many objects are found are rounded alike. A recall of 1 is not rounded where the other side reaches it as well,
-    unless ``full`` counts it.
-
-    Source: Widrow and Kollár (2008), Quantization Noise, for the Fourier series of a rounding error.
-    """
-    variance, more = 0.0, max(1.0, EXPECTED_IMAGES / number)
-    for label, total in objects.items():
-        found, alike = np.unique(tables[label].right.sum(axis=1), return_counts=True)
-        shares, recalls = alike / alike.sum(), found / total
-        spread = (NUM_RECALLS - 1) ** 2 * recalls * (1 - recalls) / (total * more)
-        terms = np.exp(-((2 * np.pi * _WAVES) ** 2) * spread[:, None]) / (2 * (np.pi * _WAVES) ** 2)
-        variance += float((shares**2 * terms.sum(axis=1))[full | (found < total)].sum())
-    return variance / (NUM_RECALLS * max(1, len(objects))) ** 2
-
-
-def _rounded_up(tables: dict[int, ClassTable], objects: dict[int, float], value: float) -> float:
-    """Return by how much 101 recalls round up a mean average precision of ``value`` on average.
-
-    Between two recalls precision is taken at the higher one, half of whose fall is lost; the recall 0 counts as well.
-    """
-    if not objects:
-        return 0.0
-    return ((1 + _all_found(tables, objects)) / 2 - value) / NUM_RECALLS
-
-
-def _all_found(tables: dict[int, ClassTable], objects: dict[int, float]) -> float:
-    """Return the share of classes and thresholds at which all objects are found, whose recall of 1 is exact."""
-    whole = [float((tables[label].right.sum(axis=1) == total).mean()) for label, total in objects.items()]
-    return sum(whole) / max(1, len(whole))

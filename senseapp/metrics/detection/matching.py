@@ -29,21 +29,18 @@ class Objects:
         boxes: (n, 4), as left, top, right, bottom, in pixels.
         labels: classes, (n,).
         crowd: which of them stand for many and are never missed, (n,).
-        areas: in square pixels, (n,), which decide whether an object is small; those of the boxes where left out.
     """
 
     boxes: Floats
     labels: NDArray[np.int64]
     crowd: NDArray[np.bool_]
-    areas: Floats
 
     @classmethod
-    def of(cls, boxes: Any, labels: Any, crowd: Any = None, areas: Any = None) -> Objects:
+    def of(cls, boxes: Any, labels: Any, crowd: Any = None) -> Objects:
         """Return objects from arrays or tensors of these shapes."""
         sides = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
-        found = box_areas(sides) if areas is None else np.asarray(areas, dtype=np.float64).reshape(-1)
         marks = np.zeros(len(sides), dtype=bool) if crowd is None else np.asarray(crowd, dtype=bool).reshape(-1)
-        return cls(boxes=sides, labels=np.asarray(labels, dtype=np.int64).reshape(-1), crowd=marks, areas=found)
+        return cls(boxes=sides, labels=np.asarray(labels, dtype=np.int64).reshape(-1), crowd=marks)
 
 
 def box_areas(boxes: Floats) -> Floats:
@@ -64,45 +61,68 @@ def pair_overlaps(found: Floats, objects: Floats, crowd: NDArray[np.bool_]) -> F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matches:
-    """What became of the detections of one image and class, ordered by score, at each threshold.
+class ClassRecord:
+    """What became of the detections of one class in one image, for one range of areas.
 
     Attributes:
-        right, ignored: (thresholds, detections); those that are neither are wrong.
+        label: the class.
         num_objects: that can be missed.
-        partners: (thresholds, detections), which object each is matched with; -1 for none.
+        scores: of its detections, descending, (n,).
+        right, ignored: (thresholds, n); those that are neither are wrong.
     """
 
+    label: int
+    num_objects: int
+    scores: Floats
     right: NDArray[np.bool_]
     ignored: NDArray[np.bool_]
-    num_objects: int
-    partners: NDArray[np.int64]
 
 
-def match(boxes: Floats, objects: Objects, thresholds: Sequence[float] | Floats, area: tuple[float, float]) -> Matches:
-    """Match detections (n, 4) of one image and class, in order of their score, with the objects of that class."""
-    left_out = objects.crowd | (objects.areas < area[0]) | (objects.areas > area[1])
-    order = np.argsort(left_out, kind="stable")  # objects that count come first
-    overlaps = pair_overlaps(boxes, objects.boxes, objects.crowd)[:, order]
-    left_out, crowd = left_out[order], objects.crowd[order]
-    least = np.minimum(np.asarray(thresholds, dtype=np.float64), _NEAR_ONE)
-    partners = np.full((len(least), len(boxes)), -1, dtype=np.int64)
-    taken = np.zeros((len(least), len(order)), dtype=bool)
+def match_image(
+    detections: Floats, objects: Objects, *, area: str = "all", thresholds: Sequence[float] | Floats = THRESHOLDS
+) -> list[ClassRecord]:
+    """Match the detections of one image, (n, 6) as score, class and box, class by class."""
+    found, labels = [], detections[:, 1].astype(np.int64)
+    for label in np.union1d(labels, objects.labels).tolist():
+        own = detections[labels == label]
+        own = own[np.argsort(-own[:, 0], kind="stable")][:MOST_DETECTIONS]
+        at = np.flatnonzero(objects.labels == label)
+        outside = _outside(objects.boxes[at], AREAS[area]) | objects.crowd[at]
+        at, outside = at[np.argsort(outside, kind="stable")], np.sort(outside)  # objects that count come first
+        matched, ignored = _matched(own[:, 2:], objects, at, outside, np.asarray(thresholds, dtype=np.float64))
+        ignored |= ~matched & _outside(own[:, 2:], AREAS[area])
+        found.append(
+            ClassRecord(
+                label=label,
+                num_objects=int((~outside).sum()),
+                scores=own[:, 0],
+                right=matched & ~ignored,
+                ignored=ignored,
+            )
+        )
+    return found
+
+
+def _outside(boxes: Floats, limits: tuple[float, float]) -> NDArray[np.bool_]:
+    areas = box_areas(boxes)
+    return (areas < limits[0]) | (areas > limits[1])
+
+
+def _matched(
+    boxes: Floats, objects: Objects, at: NDArray[np.int64], left_out: NDArray[np.bool_], thresholds: Floats
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which boxes of one class match one of the objects ``at``, and which of these one that counts nothing."""
+    crowd, least = objects.crowd[at], np.minimum(thresholds, _NEAR_ONE)
+    overlaps = pair_overlaps(boxes, objects.boxes[at], crowd)
+    matched, ignored = (np.zeros((len(least), len(boxes)), dtype=bool) for _ in range(2))
+    taken = np.zeros((len(least), len(at)), dtype=bool)
     for place in np.flatnonzero(overlaps.max(axis=1, initial=0.0) >= least.min()).tolist():
         chosen = _partners(overlaps[place], least, taken & ~crowd, left_out)
         found = np.flatnonzero(chosen >= 0)
         taken[found, chosen[found]] = True
-        partners[:, place] = chosen
-    matched = partners >= 0
-    ignored = np.zeros(partners.shape, dtype=bool)
-    ignored[matched] = left_out[partners[matched]]
-    outside = (box_areas(boxes) < area[0]) | (box_areas(boxes) > area[1])
-    return Matches(
-        right=matched & ~ignored,
-        ignored=ignored | (~matched & outside[None]),
-        num_objects=int((~left_out).sum()),
-        partners=np.where(matched, order[partners] if len(order) else partners, -1),
-    )
+        matched[found, place] = True
+        ignored[found, place] = left_out[chosen[found]]
+    return matched, ignored
 
 
 def _partners(
@@ -119,50 +139,6 @@ def _partners(
         last = among.shape[1] - 1 - among[:, ::-1].argmax(axis=1)
         chosen = np.where(among.max(axis=1) >= 0, last, chosen)
     return chosen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassRecord:
-    """One class in one image, for one range of areas.
-
-    Attributes:
-        label: the class.
-        num_objects: that can be missed.
-        scores: of its detections, descending, (n,).
-        right, ignored: (thresholds, n).
-    """
-
-    label: int
-    num_objects: int
-    scores: Floats
-    right: NDArray[np.bool_]
-    ignored: NDArray[np.bool_]
-
-
-def match_image(
-    detections: Floats, objects: Objects, *, area: str = "all", thresholds: Sequence[float] | Floats = THRESHOLDS
-) -> list[ClassRecord]:
-    """Match the detections of one image, (n, 6) as score, class and box, class by class."""
-    found = []
-    labels = detections[:, 1].astype(np.int64)
-    for label in np.union1d(labels, objects.labels).tolist():
-        own = detections[labels == label]
-        own = own[np.argsort(-own[:, 0], kind="stable")][:MOST_DETECTIONS]
-        at = objects.labels == label
-        there = Objects(
-            boxes=objects.boxes[at], labels=objects.labels[at], crowd=objects.crowd[at], areas=objects.areas[at]
-        )
-        matches = match(own[:, 2:], there, thresholds, AREAS[area])
-        found.append(
-            ClassRecord(
-                label=label,
-                num_objects=matches.num_objects,
-                scores=own[:, 0],
-                right=matches.right,
-                ignored=matches.ignored,
-            )
-        )
-    return found
 
 
 def packed(records: Sequence[ClassRecord]) -> list[float]:

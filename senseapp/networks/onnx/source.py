@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.core.texts import plural
@@ -220,16 +221,12 @@ def _size_of(opened: OpenedOnnx) -> tuple[int, int]:
 
 
 def _check_batch(opened: OpenedOnnx) -> None:
-    if (opened.batch or 1) > 1 and any(shape[:1] != (opened.batch,) for shape in _shapes(opened)):
+    outputs = [each for each in opened.candidates if each.name in opened.outputs]
+    if (opened.batch or 1) > 1 and any(each.shape[:1] != (opened.batch,) for each in outputs):
         raise UnsupportedModel(
             f"The file is fixed to {opened.batch} images at a time, and an output does not list them one by one. "
             "Export it for one image, or for any number."
         )
-
-
-def _shapes(opened: OpenedOnnx) -> tuple[tuple[int, ...], ...]:
-    by_name = {each.name: each.shape for each in opened.candidates}
-    return tuple(by_name[name] for name in opened.outputs)
 
 
 def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
@@ -237,16 +234,16 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
 
     Raises UnsupportedModel with all outputs and their shapes where it can read none.
     """
-    shapes = {each.name: each.shape for each in opened.candidates}
-    images = opened.input_shape[0]
-    for names in (opened.outputs, *((name,) for name in _likely(opened))):
-        chosen_shapes = [shapes[name] for name in names]
-        if _is_read(task, chosen_shapes, images, _size_of(opened)):
-            return names[: _num_read(task, chosen_shapes, images, _size_of(opened))]
-    raise UnsupportedModel(
-        f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. "
-        f"{_advice(fitting_tasks(opened))} the network with such an output."
-    )
+    names = next((names for names in _tried(opened) if _is_read(task, opened, names)), None)
+    if names is None:
+        raise UnsupportedModel(
+            f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. "
+            f"{_advice(fitting_tasks(opened))} the network with such an output."
+        )
+    if len(names) > 1 and _is_read(task, opened, names[:1]):  # perhaps it measures nothing but the first
+        whole, alone = (task.output(_read_shapes(task, opened, some)) for some in (names, names[:1]))
+        return names[:1] if whole.shape == alone.shape else names
+    return names
 
 
 def _advice(fitting: Sequence[str]) -> str:
@@ -261,15 +258,13 @@ def _advice(fitting: Sequence[str]) -> str:
 
 def fitting_tasks(opened: OpenedOnnx) -> tuple[str, ...]:
     """Return the tasks that can read the usual outputs together, else one alone; those that fit anything come last."""
-    shapes = {each.name: each.shape for each in opened.candidates}
-    images, size = opened.input_shape[0], _size_of(opened)
     found: list[Task] = []
-    for names in (opened.outputs, *((name,) for name in _likely(opened))):
-        fitting = [task for task in TASKS.values() if _is_read(task, [shapes[name] for name in names], images, size)]
+    for names in _tried(opened):
+        fitting = [task for task in TASKS.values() if _is_read(task, opened, names)]
+        found = found or fitting
         if not all(task.fits_anything for task in fitting):
             found = fitting
             break
-        found = found or fitting
     return tuple(task.name for task in sorted(found, key=lambda task: task.fits_anything))
 
 
@@ -279,31 +274,23 @@ def listed_outputs(candidates: Sequence[OutputCandidate]) -> str:
     return ", ".join(listed) + (" and others" if len(candidates) > _SHOWN else "")
 
 
-def _likely(opened: OpenedOnnx) -> list[str]:
-    """Return single outputs, first logits before probabilities, then those named like answers, then the others."""
+def _tried(opened: OpenedOnnx) -> list[tuple[str, ...]]:
+    """Return the usual outputs together, then each alone: logits before probabilities, those named like answers."""
     logits = {each.name for each in opened.candidates if each.kind == "logits"}
 
     def rank(name: str) -> int:
         named = any(word in name.lower() for word in _ANSWERS)
         return 0 if name in logits else 1 if named else 2
 
-    return sorted(opened.outputs, key=rank)
+    return [opened.outputs, *((name,) for name in sorted(opened.outputs, key=rank))]
 
 
-def _is_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int, size: tuple[int, int]) -> bool:
+def _is_read(task: Task, opened: OpenedOnnx, names: Sequence[str]) -> bool:
     try:
-        task.check_output(_read_shapes(task, shapes, size), images)
+        task.check_output(_read_shapes(task, opened, names), opened.input_shape[0])
     except UnsupportedModel:
         return False
     return True
-
-
-def _num_read(task: Task, shapes: Sequence[tuple[int, ...]], images: int, size: tuple[int, int]) -> int:
-    """Return 1 where ``task`` measures nothing but the first of several outputs, else all."""
-    if len(shapes) > 1 and _is_read(task, shapes[:1], images, size):
-        whole, alone = (task.output(_read_shapes(task, some, size)) for some in (shapes, shapes[:1]))
-        return 1 if whole.shape == alone.shape else len(shapes)
-    return len(shapes)
 
 
 def _readers_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing, key: str) -> tuple[OutputReader, ...]:
@@ -311,7 +298,7 @@ def _readers_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing, key: st
     if key:
         return (task.reader_of(key),)
     num_classes = num_classes_in(opened.metadata)
-    if not task.readers(_like_outputs(_shapes(opened)), _size_of(opened), num_classes):
+    if not task.readers(_like_outputs(opened, opened.outputs), _size_of(opened), num_classes):
         return ()
     generator = torch.Generator().manual_seed(0)
     mean, std = (torch.tensor(each)[:, None, None] for each in (prepared.mean, prepared.std))
@@ -320,25 +307,24 @@ def _readers_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing, key: st
         return tuple(task.readers(opened.network(noise), _size_of(opened), num_classes))
 
 
-def _read_shapes(
-    task: Task, shapes: Sequence[tuple[int, ...]], size: tuple[int, int], reader: OutputReader | None = None
-) -> object:
-    """Return what ``task`` reads of outputs of these shapes; raises UnsupportedModel where that is nothing."""
-    raw = _like_outputs(shapes)
-    reader = reader or next(iter(task.readers(raw, size)), None)
+def _read_shapes(task: Task, opened: OpenedOnnx, names: Sequence[str], reader: OutputReader | None = None) -> object:
+    """Return what ``task`` reads of outputs, without values; raises UnsupportedModel where that is nothing."""
+    raw = _like_outputs(opened, names)
+    reader = reader or next(iter(task.readers(raw, _size_of(opened))), None)
     return raw if reader is None else reader(raw)
 
 
-def _like_outputs(shapes: Sequence[tuple[int, ...]]) -> object:
+def _like_outputs(opened: OpenedOnnx, names: Sequence[str]) -> Tensor | tuple[Tensor, ...]:
     """Return tensors in the shapes of outputs as a network returns them, without values."""
-    outputs = tuple(torch.empty(shape, device="meta") for shape in shapes)
+    shapes = {each.name: each.shape for each in opened.candidates}
+    outputs = tuple(torch.empty(shapes[name], device="meta") for name in names)
     return outputs[0] if len(outputs) == 1 else outputs
 
 
 def _num_outputs(task: Task, opened: OpenedOnnx, reader: OutputReader | None) -> int:
     """Return the width of what the task measures, for images of the file's own batch."""
     try:
-        raw = _read_shapes(task, _shapes(opened), _size_of(opened), reader)
+        raw = _read_shapes(task, opened, opened.outputs, reader)
     except (RuntimeError, IndexError, ValueError) as error:  # a layout that a person gave
         raise UnsupportedModel(
             f"The layout that was chosen does not fit the outputs {listed_outputs(opened.candidates)}. Leave it out, "

@@ -26,7 +26,7 @@ from senseapp.core.codec import encode
 from senseapp.core.errors import SenseError
 from senseapp.core.files import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
-from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.server.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
 from senseapp.server.quotas import MemoryGuard
 from senseapp.server.session import load_engine, runs_on_processor
@@ -92,9 +92,21 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 def _load_ahead() -> None:
     """Import the modules for files of runtimes, once the engine is loaded and the process is idle."""
     if "torch" in sys.modules:
-        with suppress(ImportError):  # whoever wants a file is told
+        with suppress(ImportError, SenseError):  # whoever wants a file is told
             for module in ("senseapp.prove.deliver", *(name for each in RUNTIMES.values() for name in each.warm_up)):
                 import_module(module)
+            _write_first_file()
+
+
+@cache
+def _write_first_file() -> None:
+    """Write a file of one layer: torch lists its operators for the first one, which takes a second or two."""
+    import torch
+
+    from senseapp.runtimes.base import runtime_for
+
+    layer = torch.nn.Conv2d(1, 1, 1).eval()
+    runtime_for(usual_runtime(), None).exporter(layer, torch.zeros(1, 1, 4, 4)).write(layer)
 
 
 def _warm(talk: _Conversation, request: None) -> None:

@@ -25,7 +25,6 @@ from senseapp.server.layer_tasks import (
     CalibrationTask,
     DiagnosisTask,
     HistogramTask,
-    HistogramWall,
     LayerAnswers,
 )
 from senseapp.server.schedule_tasks import StrongestSearch, Verification
@@ -37,7 +36,7 @@ from senseapp.store.run_folder import RunFolder
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
-        *(Measurement, HistogramTask, HistogramWall, LayerAnswers, DiagnosisTask, RecommendationTask),
+        *(Measurement, HistogramTask, LayerAnswers, DiagnosisTask, RecommendationTask),
         *(StrongestSearch, Verification, DeliverTask, TimingTask, Int8Trial, AnswersTask, CalibrationTask, CheckTask),
     )
 }

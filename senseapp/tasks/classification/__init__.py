@@ -47,19 +47,6 @@ class Classification(Task):
             expected = f"one row of class scores per image, shape ({num_images}, classes), or one logit of two classes"
             raise refuse_output(expected, model_output, self.model_kind)
 
-    def outputs_of_head(self, width: int) -> int:
-        """Return the number of classes: two for one logit."""
-        return 2 if width == 1 else width
-
-    def head_note(self, width: int) -> str:
-        """Return the note on how a single output is read."""
-        if width != 1:
-            return ""
-        return (
-            "The network has one output, taken as the logit of the second of two classes (a sigmoid gives its "
-            "probability): above 0 an image is of class 1, else of class 0."
-        )
-
     def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
         """Return the class index that each picture's folder or line means, int64; see :meth:`Task.targets`.
 
@@ -71,15 +58,8 @@ class Classification(Task):
             name = printable(written.names[0])
             reason = f"All pictures lie in one folder, {name}, which is no class of this model."
             return Targets(values=None, notes=(reason,))
-        orders = resolve_class_map(
-            written.names,
-            written.output_names,
-            written.num_outputs,
-            confirmed,
-            own_order=written.layout == "image set",
-            empty=set(written.names).difference(written.labels),
-        )
-        return self._chosen(written, orders)
+        outputs = written.output_names, written.num_outputs
+        return self._chosen(written, resolve_class_map(written.names, *outputs, confirmed, **written.sorting))
 
     def _chosen(self, written: WrittenLabels, orders: tuple[LabelMapProposal, ...]) -> Targets:
         import torch
@@ -103,13 +83,7 @@ class Classification(Task):
             return None
         from senseapp.tasks.classification.class_map import class_orders
 
-        orders = class_orders(
-            written.names,
-            written.output_names,
-            written.num_outputs,
-            own_order=written.layout == "image set",
-            empty=set(written.names).difference(written.labels),
-        )
+        orders = class_orders(written.names, written.output_names, written.num_outputs, **written.sorting)
         return orders[0] if orders else self._proposed(written)
 
     def _proposed(self, written: WrittenLabels) -> LabelMapProposal:
@@ -147,9 +121,9 @@ class Classification(Task):
 
         return F.cross_entropy(output, targets, reduction="sum")
 
-    def output_text(self, output: Tensor, names: Sequence[str]) -> str:
-        """Return the name of the class with the highest score."""
-        return self.output_name(int(output.argmax()), names)
+    def answer(self, output: Tensor) -> Tensor:
+        """Return the class with the highest score."""
+        return output.argmax()
 
     def target_text(self, target: Tensor, names: Sequence[str]) -> str:
         """Return the name of the class."""
@@ -260,9 +234,11 @@ CLASSIFICATION = Classification(
     model_kind="classification",
     output_title="Classes",
     label_words=("class", "classes"),
-    label_places="Class folders, or labels.csv where there is one",
+    label_places="Class folders, or a table beside the pictures",
     label_help="A folder for each class, or a CSV table with lines file,label.",
     score_label="Highest score",
     shown_metric="top1",
+    one_output="The network has one output, taken as the logit of the second of two classes (a sigmoid gives its "
+    "probability): above 0 an image is of class 1, else of class 0.",
     prepared_by_answers=True,
 )

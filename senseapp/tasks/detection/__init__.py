@@ -130,17 +130,16 @@ class Detection(Task):
         """Return the classes of the sure boxes that overlap each object most."""
         import torch
 
-        from senseapp.metrics.detection.detections import detections_of
         from senseapp.metrics.detection.rows import overlaps
 
         table = torch.zeros(num_outputs, num_outputs)
-        for candidates, target in zip(predictions.parts["candidates"], targets, strict=True):
-            found = torch.from_numpy(detections_of(candidates, SURE_SCORE))
-            if not len(found) or not len(target["labels"]):
+        for found, target in zip(map(self.answer, predictions), targets, strict=True):
+            if not len(found["labels"]) or not len(target["labels"]):
                 continue
-            overlap, nearest = overlaps(target["boxes"].double()[:, None], found[None, :, 2:]).max(dim=1)
+            overlap, nearest = overlaps(target["boxes"].double()[:, None], found["boxes"][None]).max(dim=1)
             hit = overlap >= FOUND
-            table.index_put_((target["labels"][hit], found[nearest[hit], 1].long()), torch.ones(()), accumulate=True)
+            pairs = target["labels"][hit], found["labels"][nearest[hit]]
+            table.index_put_(pairs, torch.ones(()), accumulate=True)
         return table
 
     def num_outputs(self, output: Tensor) -> int:
@@ -206,30 +205,26 @@ class Detection(Task):
                 parts.append((1 - score[nearest]).sum())
         return torch.stack(parts).sum()
 
-    def output_text(self, output: Any, names: Sequence[str]) -> str:
-        """Return the classes of the sure detections."""
-        from senseapp.metrics.detection.detections import detections_of
+    def answer(self, output: Any) -> dict[str, Tensor]:
+        """Return ``boxes`` and ``labels`` of the sure detections."""
+        import torch
 
-        labels = detections_of(output["candidates"], SURE_SCORE)[:, 1].astype(int).tolist()
-        return self._counted(labels, names)
+        from senseapp.metrics.detection.detections import sure_detections
+
+        found = torch.from_numpy(sure_detections(output))
+        return {"boxes": found[:, 2:], "labels": found[:, 1].long()}
 
     def target_text(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of the annotated objects."""
-        return self._counted(target["labels"].tolist(), names)
+        labels = target["labels"].tolist()
+        counts = {label: labels.count(label) for label in sorted(set(labels))}
+        return ", ".join(f"{count} × {self.output_name(label, names)}" for label, count in counts.items()) or "nothing"
 
     def answer_changes(self, before: Any, after: Any, targets: Any) -> AnswerChanges:
         """Return which objects are lost, moved or new; see :meth:`Task.answer_changes`."""
         from senseapp.tasks.detection.changes import changes_of
 
         return changes_of(before, after, targets)
-
-    def drawn(self, picture: NDArray[np.uint8], output: Any) -> NDArray[np.uint8]:
-        """Return the picture with the sure detections."""
-        from senseapp.metrics.detection.detections import detections_of
-        from senseapp.tasks.detection.drawing import boxes_drawn
-
-        found = detections_of(output["candidates"], SURE_SCORE)
-        return boxes_drawn(picture, found[:, 2:], found[:, 1].astype(int).tolist())
 
     def drawn_target(self, picture: NDArray[np.uint8], target: Any) -> NDArray[np.uint8]:
         """Return the picture with the annotated boxes."""
@@ -239,15 +234,11 @@ class Detection(Task):
 
     def legend(self, outputs: Sequence[Any], names: Sequence[str]) -> bytes:
         """Return the colours of the classes that are detected."""
-        from senseapp.metrics.detection.detections import detections_of
-        from senseapp.tasks.detection.drawing import box_legend
+        from senseapp.tasks.detection.drawing import colour_of
+        from senseapp.tasks.segmentation.drawing import legend
 
-        found = {int(row[1]) for each in outputs for row in detections_of(each["candidates"], SURE_SCORE)}
-        return box_legend([(label, self.output_name(label, names)) for label in sorted(found)])
-
-    def _counted(self, labels: Sequence[int], names: Sequence[str]) -> str:
-        counts = {label: labels.count(label) for label in sorted(set(labels))}
-        return ", ".join(f"{count} × {self.output_name(label, names)}" for label, count in counts.items()) or "nothing"
+        found = {label for each in outputs for label in self.answer(each)["labels"].tolist()}
+        return legend([(label, self.output_name(label, names)) for label in sorted(found)], colour_of)
 
 
 def _best_scores(rows: Tensor) -> Tensor:

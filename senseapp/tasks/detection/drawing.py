@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from senseapp.tasks.segmentation.drawing import Colour, legend
+from senseapp.tasks.segmentation.drawing import Colour
 
 _LEAST_SIDE = 160  # pixels: smaller pictures are enlarged, so that a line is thin beside an object
 _THIN = 80  # of a side, for each pixel of a line
@@ -31,11 +31,6 @@ def boxes_drawn(picture: NDArray[np.uint8], boxes: NDArray[np.float64], labels: 
             draw.rectangle(around, outline=_EDGE, width=3 * width)
             draw.rectangle((left, top, right, bottom), outline=colour_of(label), width=width)
     return np.asarray(image)
-
-
-def box_legend(names: Sequence[tuple[int, str]]) -> bytes:
-    """Return the colours of classes as a PNG file; empty without any."""
-    return legend(names, colour_of)
 
 
 def colour_of(label: int) -> Colour:

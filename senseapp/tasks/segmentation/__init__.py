@@ -113,19 +113,6 @@ class Segmentation(Task):
         places = (masks * num_outputs + found)[masks < num_outputs]
         return places.bincount(minlength=num_outputs**2).reshape(num_outputs, num_outputs).float()
 
-    def outputs_of_head(self, width: int) -> int:
-        """Return the number of classes: two for one map."""
-        return 2 if width == 1 else width
-
-    def head_note(self, width: int) -> str:
-        """Return the note on how a single map is read."""
-        if width != 1:
-            return ""
-        return (
-            "The network returns one map, taken as the logit of the second of two classes, or as its probability where "
-            "all values are between 0 and 1."
-        )
-
     def fitted(
         self,
         annotations: Tensor,
@@ -170,9 +157,9 @@ class Segmentation(Task):
 
     # ---- what people are shown
 
-    def output_text(self, output: Mapping[str, Tensor], names: Sequence[str]) -> str:
-        """Return the classes with the most pixels and their shares."""
-        return self.target_text(output["classes"], names)
+    def answer(self, output: Mapping[str, Tensor]) -> Tensor:
+        """Return the class of each pixel."""
+        return output["classes"]
 
     def target_text(self, target: Tensor, names: Sequence[str]) -> str:
         """Return the classes with the most pixels and their shares."""
@@ -185,10 +172,6 @@ class Segmentation(Task):
             if count >= _LEAST_SHARE * total
         ]
         return ", ".join(found) or "no class"
-
-    def drawn(self, picture: NDArray[np.uint8], output: Mapping[str, Tensor]) -> NDArray[np.uint8]:
-        """Return a picture under the colours of its classes; see :meth:`Task.drawn`."""
-        return self.drawn_target(picture, output["classes"])
 
     def drawn_target(self, picture: NDArray[np.uint8], target: Tensor) -> NDArray[np.uint8]:
         """Return a picture under the colours of its mask; see :meth:`Task.drawn`."""
@@ -276,6 +259,8 @@ SEGMENTATION = Segmentation(
     score_label="Highest score",
     shown_metric=MIOU.name,
     extra_metrics=(MIOU, ACCURACY, DIVERGENCE, AGREEMENT, MIOU_AGREEMENT),
+    one_output="The network returns one map, taken as the logit of the second of two classes, or as its probability "
+    "where all values are between 0 and 1.",
     one_tensor=False,
     annotations=MASKS,
     not_compared="A segmentation network answers each pixel, so two files are not compared by their answers to whole "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from senseapp.metrics.base import AnswerDrop
 from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
 from senseapp.metrics.predictions import Columns
 from senseapp.metrics.segmentation import VOID, classes_of, log_probabilities_of, masks_like
-from senseapp.tasks.base import AnswerChanges, AnswerDrop
+from senseapp.tasks.base import AnswerChanges
 
 _PIXELS_TOGETHER = 2**22  # which bounds the memory
 
@@ -26,16 +28,8 @@ def changes_of(before: Columns, after: Columns, masks: Tensor | None) -> AnswerC
     present = torch.stack([_present(truth[part], num_classes) for part in _parts(old)]).sum(0)
 
     def class_drops(confidence: float) -> Sequence[AnswerDrop]:
-        return [
-            AnswerDrop(
-                index=each.index,
-                num_images=int(present[each.index]),
-                drop=each.delta,
-                low=each.ci_low,
-                high=each.ci_high,
-            )
-            for each in metric.of_classes(moments, confidence)
-        ]
+        drops = metric.of_classes(moments, confidence)
+        return [replace(each, num_images=int(present[each.index])) for each in drops]
 
     kept = 1 - changed
     return AnswerChanges(

@@ -8,17 +8,18 @@ Source: https://cocodataset.org/#format-data; the text form of runs is that of `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PictureGeometry
-from senseapp.tasks.coco import CocoFile, find_coco
+from senseapp.tasks.coco import PictureSize, Written, find_coco
 
 REST = VOID - 1
 """Number of pixels without an annotation."""
@@ -56,40 +57,41 @@ class Shapes:
 
     def placed(self, geometry: PictureGeometry) -> NDArray[np.uint8]:
         """Return the class of each pixel of the network's input, uint8 (H, W); padding is void."""
-        width, height = geometry.size
-        found = geometry.mask(np.full((height, width), REST, dtype=np.uint8), fill=VOID)
-        inside = geometry.mask(np.ones((height, width), dtype=np.uint8), fill=0) > 0
         shapes = sorted(map(_shape, self.shapes), key=lambda each: -each.area)
         corners = [len(polygon) for each in shapes for polygon in each.polygons]
         if len(corners) > _MOST_POLYGONS:
             raise ValueError(f"more than {_MOST_POLYGONS:,} polygons")
         if sum(corners) > _MOST_CORNERS:
             raise ValueError(f"polygons with more than {_MOST_CORNERS:,} corners")
-        left = _MOST_PIXELS
+        ends = [_FINER * side for side in geometry.output]
+        canvas, left = Image.new("L", (ends[0], ends[1]), REST), _MOST_PIXELS
         for shape in shapes:
-            if (left := left - _pixels(shape, geometry)) < 0:
+            polygons = [(_FINER * geometry.points(each) - 0.5).clip(-1e5, 1e5) for each in shape.polygons]
+            left -= sum(int(np.ptp(each.clip(0, ends), axis=0).prod()) for each in polygons)
+            left -= 0 if shape.runs is None else math.prod(geometry.size)
+            if left < 0:
                 raise ValueError(f"shapes of more than {_MOST_PIXELS:,} pixels")
-            found[_covered(shape, geometry) & inside] = shape.label
-        return found
+            for polygon in polygons:
+                ImageDraw.Draw(canvas).polygon(polygon.ravel().tolist(), fill=shape.label)
+            if shape.runs is not None:
+                inside = Image.fromarray(255 * geometry.mask(_inside(shape, geometry.size), fill=0))
+                canvas.paste(shape.label, mask=inside.resize(canvas.size, Image.Resampling.NEAREST))
+        found = np.asarray(canvas)[_FINER // 2 :: _FINER, _FINER // 2 :: _FINER]
+        picture = geometry.mask(np.ones(geometry.size[::-1], dtype=np.uint8), fill=0) > 0
+        return np.where(picture, found, np.uint8(VOID))
 
 
 def find_shapes(listing: Listing) -> AnnotationFiles | None:
     """Return the masks of the first file that lists pictures which are there; see :func:`find_coco`."""
-    interpret = partial(_shapes_of, listing=listing)
-    return find_coco(listing, interpret, first=_FIRST, part="segmentation", check=lambda _: None, most=REST)
+    found = find_coco(listing, _shapes_of, first=_FIRST, part="segmentation", check=lambda _: None, most=REST)
+    names = (*found.names, *[""] * REST)[:REST] if found else ()
+    return found and replace(found, names=(*names, "background"))
 
 
-def _shapes_of(file: CocoFile, listing: Listing) -> AnnotationFiles:
-    most = max(map(len, file.objects.values()), default=0)
-    if most > _MOST_OBJECTS:
-        raise ValueError(f"a picture with {most:,} objects, and up to {_MOST_OBJECTS:,} are taken")
-    present, notes = file.present(listing)
-    parsed = {path: Shapes(shapes=tuple(file.objects.get(number, ()))) for path, number in present.items()}
-    names = (*file.class_names, *[""] * REST)[:REST]
-    return AnnotationFiles(parsed=parsed, names=(*names, "background"), used=file.used(present.values()), notes=notes)
-
-
-# ---- one object
+def _shapes_of(written: Sequence[Written], _: PictureSize) -> Shapes:
+    if len(written) > _MOST_OBJECTS:
+        raise ValueError(f"a picture with {len(written):,} objects, and up to {_MOST_OBJECTS:,} are taken")
+    return Shapes(shapes=tuple(written))
 
 
 def _shape(written: Mapping[str, Any]) -> Shape:
@@ -156,51 +158,12 @@ def _decoded(text: str) -> list[int]:
     return found
 
 
-# ---- in the network's input
-
-
-def _pixels(shape: Shape, geometry: PictureGeometry) -> int:
-    """Return how many pixels are filled to draw an object."""
-    if shape.runs is not None:
-        return geometry.size[0] * geometry.size[1]  # others are refused
-    corners = (geometry.points(each) for each in shape.polygons)
-    return sum(int(_FINER**2 * np.prod(np.ptp(_window(each, geometry.output), axis=0))) for each in corners)
-
-
-def _window(polygon: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.int64]:
-    """Return the upper left and the lower right corner of the pixels of (width, height) around a polygon, (2, 2)."""
-    ends = np.array([np.floor(polygon.min(axis=0)), np.ceil(polygon.max(axis=0))])
-    return ends.clip(0, size).astype(np.int64)
-
-
-def _covered(shape: Shape, geometry: PictureGeometry) -> NDArray[np.bool_]:
-    """Return which pixels of the network's input an object covers, (H, W)."""
-    if shape.runs is None:
-        return _filled([geometry.points(each) for each in shape.polygons], geometry.output)
-    width, height = shape.size
-    if shape.size != geometry.size:
-        raise ValueError(f"runs are not of the picture's {geometry.size[0]:,} × {geometry.size[1]:,} pixels")
-    if int(shape.runs.sum()) != width * height:
-        raise ValueError(f"runs of {int(shape.runs.sum()):,} pixels, and the picture has {width * height:,}")
-    inside = np.arange(len(shape.runs)) % 2 == 1
-    columns = np.repeat(inside, shape.runs).reshape(width, height)
-    return geometry.mask(np.ascontiguousarray(columns.T).astype(np.uint8), fill=0) > 0
-
-
-def _filled(polygons: Iterable[NDArray[np.float64]], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return which pixels of (width, height) have their centre in one of the polygons, (H, W)."""
-    from PIL import Image, ImageDraw
-
-    width, height = size
-    found = np.zeros((height, width), dtype=bool)
-    for polygon in polygons:
-        low, high = _window(polygon, size)
-        across, down = (high - low).tolist()
-        if not across or not down:
-            continue
-        canvas = Image.new("1", (across * _FINER, down * _FINER))
-        corners = ((polygon - low) * _FINER - 0.5).clip(-1e5, 1e5)
-        ImageDraw.Draw(canvas).polygon([(float(x), float(y)) for x, y in corners], fill=1)
-        centres = np.asarray(canvas)[_FINER // 2 :: _FINER, _FINER // 2 :: _FINER]
-        found[low[1] : high[1], low[0] : high[0]] |= centres
-    return found
+def _inside(shape: Shape, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return 1 at the pixels of the picture that runs cover, (H, W)."""
+    assert shape.runs is not None
+    if shape.size != size:
+        raise ValueError(f"runs are not of the picture's {size[0]:,} × {size[1]:,} pixels")
+    if int(shape.runs.sum()) != math.prod(size):
+        raise ValueError(f"runs of {int(shape.runs.sum()):,} pixels, and the picture has {math.prod(size):,}")
+    inside = np.arange(len(shape.runs)) % 2
+    return np.ascontiguousarray(np.repeat(inside, shape.runs).reshape(size).T.astype(np.uint8))

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from senseapp.metrics.segmentation import DIVERGENCE
+from senseapp.tasks.base import RandomDirections
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PixelDirections:
-    """A few random directions v for each image; the mean of (v·δz)² / 2 is the KL divergence summed over pixels.
+def choose_directions(scores: Tensor, signs: Tensor, most: int) -> RandomDirections:
+    """Return ``most`` directions from class scores and random ``signs`` ±1, both (N, classes, H, W).
 
     To second order the divergence of one pixel is ½ δzᵀ F δz with F = diag(p) − p pᵀ, and F = B Bᵀ for
     B = diag(√p) − p √pᵀ. With independent random signs ε of each pixel and class, v = B ε has E[v vᵀ] = F for a pixel,
-    and 0 for two pixels: so one inner product over all positions of an image, squared, estimates their sum.
-
-    Attributes:
-        vectors: (N, classes, H, W) each, float32.
-        num_pixels: of an image.
-    """
-
-    vectors: tuple[Tensor, ...]
-    num_pixels: int
-
-    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
-        """Return each image's mean divergence of pixels, in nats; see :class:`~senseapp.tasks.ScanDirections`."""
-        return {DIVERGENCE.name: products.double().square().mean(1) / (2 * self.num_pixels)}
-
-
-def choose_directions(scores: Tensor, signs: Tensor, most: int) -> PixelDirections:
-    """Return ``most`` directions from class scores and random ``signs`` ±1, both (N, classes, H, W).
-
-    Signs of further directions are the same ones, turned around by rows and classes: any two differ at random.
+    and 0 for two pixels: so one inner product over all positions of an image, squared, estimates their sum. Signs of
+    further directions are the same ones, turned around by rows and classes: any two differ at random.
 
     Source: Martens (2020), JMLR 21, section 9, for the Fisher matrix of a softmax; Hutchinson (1990) for the probe.
     """
@@ -44,4 +24,5 @@ def choose_directions(scores: Tensor, signs: Tensor, most: int) -> PixelDirectio
     for index in range(most):
         signed = root * signs.roll((index, 7 * index), dims=(1, 3))
         vectors.append(signed - probability * signed.sum(1, keepdim=True))
-    return PixelDirections(vectors=tuple(vectors), num_pixels=scores[0, 0].numel())
+    factor = 1 / (2 * scores[0, 0].numel())
+    return RandomDirections(vectors=tuple(vectors), metric=DIVERGENCE.name, factor=factor)

@@ -1,6 +1,6 @@
 """Masks beside pictures: label images in folders of their own, or shapes of all pictures in one COCO file.
 
-Label images hold class numbers, or colours: those that a file beside them gives to classes, or Pascal VOC's.
+Label images hold class numbers, or Pascal VOC's colours.
 
 Folders are ``images`` and ``masks``, or others of those names; ``JPEGImages`` and ``SegmentationClass`` of Pascal VOC;
 ``leftImg8bit`` and ``gtFine`` of Cityscapes, whose files end in ``_leftImg8bit`` and ``_gtFine_labelTrainIds``; or one
@@ -9,9 +9,8 @@ folder in which ``a_mask.png`` is the mask of ``a.jpg``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from senseapp.core.texts import plural
@@ -35,23 +34,12 @@ _MASK_ENDINGS = (
 """Of names of masks, in any case; of several masks of a picture the first counts."""
 _OTHER_ENDINGS = ("_gtfine_color", "_gtcoarse_color", "_gtfine_instanceids", "_gtcoarse_instanceids")
 """Of pictures beside masks that are none."""
-
-
-_COLOUR_FILES = ("labelmap.txt", "class_dict.csv", "label_colors.txt")  # of CVAT and CamVid
-_MOST_BYTES = 100_000  # of such a file
 _VOC_VOID = (224, 224, 192)  # the colour of its borders
-_BETWEEN = re.compile(r"[\s,;:]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskReader(AnnotationReader):
-    """The class number of each pixel, as a grey value, a place in a palette or a colour; or shapes that COCO writes.
-
-    Attributes:
-        palette: the class number of each colour, (red, green, blue); empty for Pascal VOC's.
-    """
-
-    palette: Mapping[tuple[int, ...], int] = field(default_factory=dict)
+    """The class number of each pixel, as a grey value, a place in a palette or a colour; or shapes that COCO writes."""
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures with a mask, by files of their own where there are any."""
@@ -67,11 +55,7 @@ class MaskReader(AnnotationReader):
         choices = sorted({path.rpartition("/")[0] for path in others} - {""})
         choices += sorted(path for path in listing.others if path.casefold().endswith(".json"))
         notes = (*_unmatched(pairs, others), *(() if found is None else found.notes))
-        names, palette = _colours(listing)
-        reader = replace(self, palette=palette)
-        return AnnotationFiles(
-            files=pairs, no_pictures=others, choices=tuple(choices), names=names, reader=reader, notes=notes
-        )
+        return AnnotationFiles(files=pairs, no_pictures=others, choices=tuple(choices), notes=notes)
 
     def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
         """Return the class of each pixel of the network's input, uint8 (H, W); padding is void."""
@@ -79,41 +63,23 @@ class MaskReader(AnnotationReader):
 
         if isinstance(annotation, Shapes):
             return annotation.placed(geometry)
-        return geometry.mask(annotation, fill=VOID) if annotation.ndim == 2 else self._of_colours(annotation, geometry)
-
-    def _of_colours(self, colours: Any, geometry: PictureGeometry) -> Any:
-        """Return the class of each pixel of the network's input, of colours (H, W, 3); raises ValueError for others."""
-        import numpy as np
-
-        from senseapp.tasks.segmentation.drawing import palette
-
-        own = {tuple(colour): number for number, colour in enumerate(palette()[:VOID].tolist())}
-        known = self.palette or {**own, _VOC_VOID: VOID}
-        inside = geometry.mask(np.ones(colours.shape[:2], np.uint8), fill=0) > 0
-        channels = [geometry.mask(np.ascontiguousarray(colours[..., each]), fill=0)[inside] for each in range(3)]
-        found, places = np.unique(np.stack(channels), axis=1, return_inverse=True)
-        numbers = [known.get(tuple(colour), -1) for colour in found.T.tolist()]
-        if -1 in numbers:
-            colour = "#{:02x}{:02x}{:02x}".format(*found.T[numbers.index(-1)].tolist())
-            raise ValueError(f"colours instead of class numbers ({colour})")
-        mask = np.full(inside.shape, VOID, dtype=np.uint8)
-        mask[inside] = np.array(numbers, dtype=np.uint8)[places.ravel()]
-        return mask
+        return geometry.mask(annotation if annotation.ndim == 2 else _of_colours(annotation), fill=VOID)
 
 
-def _colours(listing: Listing) -> tuple[tuple[str, ...], dict[tuple[int, ...], int]]:
-    """Return names of classes and the class number of each colour, as a file says: a name and three numbers a line."""
-    path = min((each for each in listing.others if each.rpartition("/")[2].casefold() in _COLOUR_FILES), default="")
-    text = listing.read(path)[:_MOST_BYTES].decode("utf-8-sig", errors="replace") if path else ""
-    names: list[str] = []
-    colours: dict[tuple[int, ...], int] = {}
-    for line in text.splitlines():
-        parts = [] if line.startswith("#") else [part for part in _BETWEEN.split(line) if part]
-        numbers = tuple(int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < 4)
-        if len(numbers) == 3 and max(numbers) <= VOID and numbers not in colours and len(names) < VOID:
-            colours[numbers] = len(names)
-            names.append(" ".join(part for part in parts if not part.isdigit()))
-    return tuple(names), colours
+def _of_colours(colours: Any) -> Any:
+    """Return the class of each colour, (H, W, 3), in Pascal VOC's palette; raises ValueError for others."""
+    import numpy as np
+
+    from senseapp.tasks.segmentation.drawing import palette
+
+    shifts = 1 << np.array([16, 8, 0])
+    known = np.append(palette()[:VOID] @ shifts, _VOC_VOID @ shifts)
+    found, places = np.unique(colours @ shifts, return_inverse=True)
+    strange = found[~np.isin(found, known)]
+    if len(strange):
+        raise ValueError(f"colours instead of class numbers (#{strange[0]:06x})")
+    numbers = np.argsort(known)[np.searchsorted(known, found, sorter=np.argsort(known))].astype(np.uint8)
+    return numbers[places].reshape(colours.shape[:2])
 
 
 def _unmatched(pairs: Mapping[str, str], others: Collection[str]) -> Iterator[str]:

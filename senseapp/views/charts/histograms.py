@@ -65,17 +65,6 @@ def mark_frame(histogram: QuantizationHistogram) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["place", "mark"])
 
 
-def profile_frame(histogram: QuantizationHistogram, *, sensitivity: bool = False) -> pd.DataFrame:
-    """Return the mean distribution inside a cell: ``start`` and ``end`` in steps from the grid point, and ``share``.
-
-    It is that of the values, or of their ``sensitivity``.
-    """
-    width = 1 / histogram.sub_bins
-    starts = [-0.5 + index * width for index in range(histogram.sub_bins)]
-    share = histogram.sensitivity_profile if sensitivity else histogram.profile
-    return pd.DataFrame({"start": starts, "end": [start + width for start in starts], "share": share})
-
-
 def _shown(histogram: QuantizationHistogram, place: float) -> float:
     value = histogram.value_at(place)
     return place - histogram.zero_cell if math.isnan(value) else value
@@ -133,23 +122,6 @@ def _rules(marks: pd.DataFrame) -> Any:
             tooltip=[alt.Tooltip("mark:N", title="Mark"), alt.Tooltip("place:Q", title="At", format=".4~g")],
         )
     )
-
-
-def cell_profile_chart(profile: pd.DataFrame, *, sensitivity: bool = False) -> alt.Chart:
-    """Return the mean distribution of values, or of their ``sensitivity``, between the two edges of a cell."""
-    chart = (
-        alt.Chart(profile)
-        .mark_rect(color=SECOND if sensitivity else ACCENT, aria=False)
-        .encode(
-            x=alt.X("start:Q", title="Place in the cell (steps from its grid point)"),
-            x2="end:Q",
-            y=alt.Y("share:Q", title="Share", axis=alt.Axis(format="%")),
-            y2=alt.datum(0),
-            tooltip=[alt.Tooltip("start:Q", title="From", format=".3f"), alt.Tooltip("share:Q", format=".2%")],
-        )
-        .properties(height=190)
-    )
-    return cast(alt.Chart, chart)
 
 
 _FINEST_BITS_ON_WALL = 4  # 256 bins, about one for each pixel of a small chart

@@ -9,6 +9,7 @@ import altair as alt
 import pandas as pd
 
 from senseapp.views.charts.axes import PICK, value_scale
+from senseapp.views.charts.layers import side_colour
 from senseapp.views.frames.files import OURS, UNIFORM
 from senseapp.views.palette import ACCENT, CATEGORIES, DASHES, INK
 
@@ -43,15 +44,10 @@ def candidates_chart(
         pale=[0.35 if beaten else 1.0 for beaten in rows["beaten"]],
         area=[260 if file == picked else 110 for file in rows["file"]],
     )
-    colour = alt.Color(
-        "run:N",
-        scale=alt.Scale(domain=runs, range=[ACCENT, *CATEGORIES][: max(1, len(runs))]),
-        legend=alt.Legend(title=None, orient="top", columns=1) if len(runs) > 1 else None,
-    )
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
         y=alt.Y("value:Q", axis=_above(y_title), scale=value_scale(y_title, zero=False, clamp=True)),
-        color=colour,
+        color=side_colour(runs, field="run"),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )
     dots = base.mark_point(filled=True, stroke=INK).encode(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
-from typing import Any
 
 import pandas as pd
 
@@ -25,10 +23,6 @@ _TITLE_WIDTH = 28  # characters of a run's title in a legend
 _PAIR_COLUMNS = (
     "layer", "row", "side", "source", "drop", "low", "high", "change_text", "interval_text", "rank_text", "members",
     "description",
-)  # fmt: skip
-_SCATTER_COLUMNS = (
-    "layer", "row", "members", "side", "x", "y", "x_low", "x_high", "y_low", "y_high", "x_rank", "y_rank", "x_text",
-    "y_text", "shift", "description",
 )  # fmt: skip
 
 
@@ -53,15 +47,15 @@ def _full_name(side: Side) -> str:
     return f"{fmt.cut_middle(side.title, _TITLE_WIDTH)}, {level}"
 
 
-def pair_frame(comparison: Comparison, *, by_shift: bool = False) -> pd.DataFrame:
-    """Return one row per matched layer and side, in network order or those first whose rank moved most.
+def pair_frame(comparison: Comparison) -> pd.DataFrame:
+    """Return one row per matched layer and side, in network order.
 
     Columns are ``layer``, ``row``, ``side``, ``source``, ``drop``, ``low``, ``high``, ``change_text``,
     ``interval_text``, ``rank_text``, ``members`` and ``description``.
     """
     metric, labels = METRICS[comparison.metric], side_labels(comparison.sides)
     rows = []
-    for layer in sorted(comparison.layers, key=lambda layer: -layer.rank_change) if by_shift else comparison.layers:
+    for layer in comparison.layers:
         for index, (change, label) in enumerate(zip(layer.changes, labels, strict=True)):
             figures = change_figures(change, metric, estimated=layer.estimated[index])
             source = "estimated" if layer.estimated[index] else "measured"
@@ -83,41 +77,6 @@ def _rank_text(layer: MatchedLayer, index: int, count: int) -> str:
     first, last = layer.rank_ranges[index]
     possible = f" ({first} to {last})" if first < last and (first, last) != (1, count) else ""
     return f"{layer.ranks[index]:g}{possible}"
-
-
-def scatter_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return one row per matched layer and further side: ``x`` is of the first side, ``y`` of the further one.
-
-    Columns are ``layer``, ``row``, ``members``, ``side``, ``x`` and ``y`` with ``_low``, ``_high``, ``_rank`` and
-    ``_text`` of each, ``shift`` (of the rank) and ``description``.
-    """
-    labels = side_labels(comparison.sides)
-    rows: list[dict[str, Any]] = []
-    for layer in comparison.layers:
-        first = _coordinate("x", comparison, layer, 0)
-        for index in range(1, len(labels)):
-            other = _coordinate("y", comparison, layer, index)
-            own = {
-                "layer": layer.layer,
-                "row": row_name(layer),
-                "members": ", ".join(layer.members),
-                "side": labels[index],
-                "shift": abs(layer.ranks[0] - layer.ranks[index]),
-                "description": f"{layer.layer}: {first['x_text']} in A; {other['y_text']} in {letter(index)}",
-            }
-            rows.append(own | first | other)
-    return pd.DataFrame(rows, columns=list(_SCATTER_COLUMNS))
-
-
-def _coordinate(axis: str, comparison: Comparison, layer: MatchedLayer, side: int) -> dict[str, Any]:
-    figures = change_figures(layer.changes[side], METRICS[comparison.metric], estimated=layer.estimated[side])
-    return {
-        axis: figures["drop"],
-        f"{axis}_low": figures["low"],
-        f"{axis}_high": figures["high"],
-        f"{axis}_rank": layer.ranks[side],
-        f"{axis}_text": f"{figures['change_text']}, rank {layer.ranks[side]:g}",
-    }
 
 
 def moves_frame(comparison: Comparison) -> pd.DataFrame:
@@ -144,15 +103,6 @@ def _sure(layer: MatchedLayer) -> str:
         return "yes"
     known = all(change.has_interval for change in layer.changes) and not any(layer.estimated)
     return "no" if known else "unknown"
-
-
-def agreement_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return the rank correlation of each pair of sides: columns ``pair`` (letters), ``spearman``, ``layers``."""
-    rows = [
-        (f"{letter(first)} and {letter(second)}", comparison.agreement(first, second), len(comparison.layers))
-        for first, second in combinations(range(len(comparison.sides)), 2)
-    ]
-    return pd.DataFrame(rows, columns=["pair", "spearman", "layers"])
 
 
 def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
@@ -200,7 +150,6 @@ def matching_text(comparison: Comparison) -> str:
     """Return the metric, the number of matched layers, and the number without a value in each run."""
     parts = [
         METRICS[comparison.metric].label,
-        "Spearman's rank correlation",
         f"{fmt.plural(len(comparison.layers), 'layer')} matched by name",
     ]
     lacking = [

@@ -294,20 +294,21 @@ def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
 
 
 def difference_sentence(found: AnswerDifferences) -> str:
-    """Return the number of pictures on which A and B differ, and which has more of these right."""
+    """Return the number of pictures on which two files differ, and which has more of these right."""
     if not found.num_images:
-        return "A and B were measured on different images, so there is nothing to compare."
+        return "They were measured on different images, so there is nothing to compare."
     total = fmt.plural(found.num_images, "picture")
     if not found.different:
-        return f"A and B give the same answers to {total}."
+        return f"Both give the same answers to {total}."
     some = f"{len(found.different)} of {total} {'is' if len(found.different) == 1 else 'are'} answered differently"
     if found.only_first is None or found.only_second is None:
         return f"{some}."
     neither = len(found.different) - found.only_first - found.only_second
-    return f"{some}: A alone is right on {found.only_first}, B alone on {found.only_second}, neither on {neither}."
+    right = f"the first alone is right on {found.only_first}, the second alone on {found.only_second}"
+    return f"{some}: {right}, neither on {neither}."
 
 
 def difference_line(side: str, answer: LabelledAnswer, label: str | None) -> str:
-    """Return the prediction of one side for a picture: ``A: crow (61 %), right``."""
+    """Return the prediction of one side for a picture: ``First: crow (61 %), right``."""
     right = ", right" if label is not None and answer.text == label else ""
     return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -22,7 +23,7 @@ from senseapp.solve.curves import weight_bytes
 from senseapp.views.palette import NO_VALUE, row_bands
 from senseapp.views.words import format as fmt
 
-_EDITED = ("layer", "row", "amount", "locked", "least", "most", "loss", "alone", "share", "damage")
+_EDITED = ("layer", "row", "amount", "locked", "least", "most", "alone", "share", "damage", "reason")
 
 COLUMNS = (
     "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "reached", "drop", "low", "high",
@@ -183,10 +184,12 @@ def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
 
     ``drop`` is what the layer loses on its own at the level shown first, 0 where that is unknown, and ``band`` its
     colour.
-    Other columns: ``layer``, ``row``, ``members``, ``amount_text``, ``drop_text``, ``damage_text``, ``description``.
+    Other columns: ``layer``, ``row``, ``members``, ``amount_text``, ``drop_text``, ``damage_text``, ``description`` and
+    ``reason``, which says why a layer is left alone.
     """
     metric = METRICS[schedule.metric]
     alone = {str(row["layer"]): row for row in _at_opening_level(result, metric.name).to_dict("records")}
+    usual = median([float(row["drop"]) for row in alone.values()] or [0.0])
     rows = []
     for entry in schedule.entries:
         own = alone.get(entry.layer)
@@ -203,9 +206,34 @@ def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
                 "drop_text": f"{own['change_text']} at {own['level_text']}" if own else "–",
                 "damage_text": metric.change_text(entry.predicted_damage),
                 "description": f"{entry.layer}: {text}",
+                "reason": _reason(entry, result, loss=float(own["drop"]) if own else None, usual=usual),
             }
         )
     return pd.DataFrame(rows)
+
+
+_FRAGILE = 2.0
+"""Loss of a layer alone, in losses of the median layer, from which it is called fragile."""
+
+_SMALL = 0.5
+"""Share of the weights, in even shares, below which a layer is called small."""
+
+
+def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usual: float) -> str:
+    """Return why a layer is left alone, from its ``loss`` alone and that of the median layer; empty for the others."""
+    if entry.compression != "none":
+        return "locked" if entry.locked else ""
+    if entry.locked:
+        return "locked by you"
+    if loss is None:
+        return "cannot be pruned" if result.compression.description.removes_channels else "not measured"
+    num_params = {layer.name: layer.num_params for layer in result.profile.layers}
+    weights = sum(num_params.get(name, 0) for name in entry.members)
+    if loss > _FRAGILE * usual:
+        return "too fragile"
+    if weights < _SMALL * sum(num_params.values()) / max(1, len(num_params)):
+        return "nothing to gain: few weights"
+    return "not needed for the target"
 
 
 def _at_opening_level(result: RunResult, metric: str) -> pd.DataFrame:
@@ -264,15 +292,16 @@ def editing_frame(
 ) -> pd.DataFrame:
     """Return one row per layer or coupled group that can be scheduled, for the table that people edit.
 
-    Columns are ``layer``, ``row``, ``amount``, ``locked``, ``least``, ``most``, ``loss`` (alone, at the level shown
-    first), ``alone`` (the same in words), ``share`` (of all compressible weights, in percent) and ``damage``.
-    ``amount``, ``least`` and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was
+    Columns are ``layer``, ``row``, ``amount``, ``locked``, ``least``, ``most``, ``alone`` (its loss alone, at the level
+    shown first), ``share`` (of all compressible weights, in percent), ``damage`` and ``reason``. ``amount``, ``least``
+    and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was
     set.
     """
     metric = damage_metric(result)
     frame = _at_opening_level(result, metric)
     scale = result.spec.sensitivity.compression.scale
     entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
+    usual = median([float(drop) for drop in frame["drop"]] or [0.0])
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     total = max(1, sum(num_params.values()))
     rows = []
@@ -290,10 +319,10 @@ def editing_frame(
                 "locked": layer in fixed,
                 "least": None if least is None else scale.shown(least),
                 "most": None if most is None else scale.shown(most),
-                "loss": max(0.0, float(item["drop"])),
                 "alone": f"{item['change_text']} at {item['level_text']}",
                 "share": 100 * weights / total,
                 "damage": METRICS[metric].change_text(entry.predicted_damage) if entry is not None else "–",
+                "reason": "" if entry is None else _reason(entry, result, loss=float(item["drop"]), usual=usual),
             }
         )
     numbers = {"amount": "float64", "least": "float64", "most": "float64"}

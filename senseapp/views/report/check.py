@@ -5,14 +5,10 @@ from __future__ import annotations
 import base64
 import math
 import time
-from datetime import UTC, datetime
 
-from markupsafe import Markup
-
-from senseapp import __version__
 from senseapp.core.texts import plural
 from senseapp.records.check import CheckReport, PartedTensor, percent
-from senseapp.views.report.document import environment, style
+from senseapp.views.report.document import filled
 from senseapp.views.report.tables import ReportTable, class_tables
 from senseapp.views.words.check import (
     CHANGE_COLUMNS,
@@ -30,7 +26,6 @@ from senseapp.views.words.check import (
 )
 
 _TEMPLATE = "check.html.jinja"
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 _SHOWN_BEFORE = 5  # tensors before the first that is apart
 _FULL_BAR = 1.0  # difference at which a bar is full
 _SIGNS = {"holds": "✓", "not shown": "?", "fails": "✗"}
@@ -41,7 +36,6 @@ def build_check_page(report: CheckReport, *, made_seconds: float | None = None) 
 
     ``made_seconds`` is when the page is made, in Unix time: now, if None.
     """
-    made = datetime.fromtimestamp(time.time() if made_seconds is None else made_seconds, UTC)
     answers = report.answers
     views = {
         "report": report,
@@ -61,12 +55,8 @@ def build_check_page(report: CheckReport, *, made_seconds: float | None = None) 
         "pictures": [] if answers is None else [(_data_url(each.png), picture_row(each)) for each in answers.pictures],
         "picture_columns": PICTURE_COLUMNS,
         "notes": [*report.reference.notes, *report.candidate.notes, *report.notes],
-        "made": made.strftime("%-d %B %Y, %H:%M UTC"),
-        "version": __version__,
-        "style": style(),
-        "policy": Markup(_POLICY),
     }
-    return environment().get_template(_TEMPLATE).render(views)
+    return filled(_TEMPLATE, views, time.time() if made_seconds is None else made_seconds)
 
 
 def _tensors(report: CheckReport) -> list[dict[str, object]]:

@@ -1,34 +1,34 @@
-"""One run as one HTML file: interactive charts, tables and settings; it opens offline and asks for nothing."""
+"""One run as one HTML file that opens offline, runs no script and loads nothing: answer, chart, tables, settings."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import vl_convert
 from markupsafe import Markup
 
 from senseapp import __version__
 from senseapp.metrics import METRICS
-from senseapp.prove.decision import usual_decision
-from senseapp.server.leaderboard import shown_metric
-from senseapp.views.charts.axes import LANGUAGE
-from senseapp.views.frames.results import measurement_frame
-from senseapp.views.report.figures import ChartData, ReportContents, result_figures
-from senseapp.views.report.tables import (
-    apart_table,
-    class_tables,
-    files_table,
-    histogram_figures,
-    layer_tables,
-    schedule_sections,
-    unlisted_table,
-)
+from senseapp.prove.decision import Decision, usual_decision
+from senseapp.records.answers import ChangedAnswers
+from senseapp.records.candidate import Candidate
+from senseapp.records.measurement import RunResult
+from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import Schedule, ValidationResult
+from senseapp.server.leaderboard import headline_level, shown_metric
+from senseapp.views.charts.axes import picture_svg
+from senseapp.views.charts.layers import sensitivity_bars
+from senseapp.views.frames.levels import drop_domain, marked
+from senseapp.views.frames.results import at_level, measurement_frame
+from senseapp.views.palette import fragility_legend
+from senseapp.views.report.tables import apart_table, class_tables, files_table, layer_table, schedule_sections
 from senseapp.views.words.wording import (
     baselines_of,
     caveat_of,
@@ -42,48 +42,101 @@ from senseapp.views.words.wording import (
 
 _FOLDER = Path(__file__).parent
 _TEMPLATE = "report.html.jinja"
-_LIBRARY = "window.vegaEmbed = vegaEmbed;"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
+_MOST_BARS = 60  # two screens; the table has all layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportContents:
+    """A run and everything that was made of it: unproven schedules, proofs, files, and answers that they change.
+
+    ``decided`` is what the page shows; None for the usual decision of the run. ``made_seconds`` is when the report is
+    made, in Unix time.
+    """
+
+    title: str
+    result: RunResult
+    headline: str
+    schedules: tuple[Schedule, ...] = ()
+    validations: tuple[ValidationResult, ...] = ()
+    changed: tuple[ChangedAnswers, ...] = ()
+    recommendation: Recommendation | None = None
+    candidates: tuple[Candidate, ...] = ()
+    decided: Decision | None = None
+    finished: bool = True
+    made_seconds: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chart:
+    """A drawing as the address of an image, with its title and the finding in words."""
+
+    title: str
+    words: str
+    image: str
 
 
 def build_report(contents: ReportContents) -> str:
     """Return the report as HTML.
 
-    All texts of people (titles, layer names, class names, notes) are escaped; scripts run only if they are the
-    report's own, by their hash, and the page may load nothing from anywhere.
+    All texts of people (titles, layer names, class names, notes) are escaped, and no script runs.
     """
-    result, data = contents.result, ChartData()
+    result = contents.result
     decided = contents.decided or usual_decision(contents.candidates, result.spec.goal)
-    metric = METRICS[shown_metric(result)]
-    frame_of = cache(partial(measurement_frame, result))
-    tables, left_out = layer_tables(result, frame_of)
     views: dict[str, Any] = {
         "contents": contents,
-        "result": result,
-        "metric": metric,
         "provenance": provenance_text(result),
         "caveat": caveat_of(result),
         "notes": notes_of(result),
         "facts": {
-            "Model": model_facts(result),
+            "Model": model_facts(result) | {f"{label}, uncompressed": text for label, text in _baselines(result)},
             "Images": image_facts(result),
             "Settings": settings_of(result),
             "Environment": environment_of(result) or {"Versions": "Unknown (imported figures)"},
         },
-        "baselines": baselines_of(result),
-        "figures": result_figures(result, metric, data, frame_of(metric.name)),
-        "schedules": schedule_sections(contents.schedules, contents.validations, result, data),
-        "histograms": histogram_figures(contents.histograms, data),
+        "chart": _chart(result),
+        "schedules": schedule_sections(contents.schedules, contents.validations, result),
         "classes": class_tables(contents.changed),
         "decided": decided,
         "files": files_table(contents.candidates, decided),
-        "tables": tables,
-        "left_out": left_out,
+        "table": layer_table(result, shown_metric(result)),
         "apart": apart_table(result),
-        "unlisted": unlisted_table(result),
-        "made": datetime.fromtimestamp(contents.made_seconds, UTC).strftime("%-d %B %Y, %H:%M UTC"),
-        "version": __version__,
     }
-    return environment().get_template(_TEMPLATE).render(views | {"charts": data.packed()} | page_parts())
+    return filled(_TEMPLATE, views, contents.made_seconds)
+
+
+def _baselines(result: RunResult) -> Sequence[tuple[str, str]]:
+    return tuple(baselines_of(result).items())
+
+
+def _chart(result: RunResult) -> _Chart | None:
+    """Return the bars of the level that the headline speaks of, of the most fragile layers; None without a value."""
+    metric, level = METRICS[shown_metric(result)], headline_level(result)
+    rows = at_level(measurement_frame(result, metric.name, level=level), level, by_sensitivity=True)
+    if rows.empty:
+        return None
+    level_text, most = result.compression.scale.text(level), rows["description"].head(3)
+    shown = rows.head(_MOST_BARS)
+    title = f"What does each layer lose alone at {level_text}?"
+    domain = drop_domain(shown, metric, num_classes=result.profile.num_classes)
+    svg = picture_svg(
+        sensitivity_bars(marked(shown), metric, x_domain=domain),
+        title="",
+        legend=fragility_legend(metric),
+    )
+    return _Chart(title=title, words=f"Most fragile: {'; '.join(map(str, most))}.", image=_data_url(svg))
+
+
+def _data_url(svg: str) -> str:
+    """Return a drawing as an image, in which no script runs, whatever a layer is called."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def filled(template: str, views: dict[str, Any], made_seconds: float) -> str:
+    """Return a page of this folder with ``views``, made at that Unix time."""
+    made = datetime.fromtimestamp(made_seconds, UTC).strftime("%-d %B %Y, %H:%M UTC")
+    shared = {"made": made, "version": __version__, "style": style(), "policy": Markup(_POLICY)}
+    return environment().get_template(template).render(views | shared)
 
 
 @cache
@@ -102,25 +155,3 @@ def environment() -> jinja2.Environment:
 def style() -> Markup:
     """Return the style of pages that open offline."""
     return Markup((_FOLDER / "report.css").read_text("utf-8"))
-
-
-@cache
-def page_parts() -> dict[str, Markup]:
-    """Return the parts that every report shares: style, scripts, and the policy that allows these scripts alone."""
-    library = vl_convert.javascript_bundle(_LIBRARY, vl_version=LANGUAGE)
-    script = (_FOLDER / "report.js").read_text("utf-8")
-    allowed = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
-    policy = (
-        f"default-src 'none'; script-src {allowed} 'unsafe-eval'; "  # Vega compiles its expressions
-        "style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'"
-    )
-    return {
-        "style": style(),
-        "library": Markup(library),
-        "script": Markup(script),
-        "policy": Markup(policy),
-    }
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,8 +1,8 @@
-"""The tables of a report (layers at every level, amounts, files), its histograms, and its schedules."""
+"""The tables of a report: layers at every level, files, classes, and schedules with their proofs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -11,29 +11,19 @@ from senseapp.metrics import METRICS, MetricChange
 from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
-from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.profile import LayerProfile
-from senseapp.records.resolution import opening_level
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.views.charts.histograms import histogram_chart
-from senseapp.views.charts.layers import schedule_bars
 from senseapp.views.frames.files import CLASS_COLUMNS, STANDINGS, class_note, class_rows
 from senseapp.views.frames.results import (
-    amount_bars,
     apart_frame,
-    metrics_of,
+    measurement_frame,
     mixed_frame,
     ordered_levels,
     schedule_frame,
-    unlisted_frame,
 )
-from senseapp.views.palette import fragility_legend
-from senseapp.views.report.figures import ChartData, Drawing, Figure, drawn
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines
-
-_MOST_CELLS = 12_000  # of all tables together, to keep the file small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,22 +71,9 @@ def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
     )
 
 
-def layer_tables(result: RunResult, frame_of: Callable[[str], pd.DataFrame]) -> tuple[tuple[ReportTable, ...], str]:
-    """Return a table of each metric, and a sentence on those that are left out to keep the report small.
-
-    ``frame_of`` returns :func:`senseapp.views.frames.results.measurement_frame` of a metric's name.
-    """
-    names = metrics_of(result)
-    cells = len(result.profile.layers) * len(result.levels)
-    room = max(1, _MOST_CELLS // max(1, cells))
-    left_out = ", ".join(METRICS[name].label for name in names[room:])
-    sentence = f"To keep this file small it has no table of: {left_out}. The run's CSV has them." if left_out else ""
-    return tuple(_layer_table(result, name, frame_of(name)) for name in names[:room]), sentence
-
-
-def _layer_table(result: RunResult, name: str, frame: pd.DataFrame) -> ReportTable:
+def layer_table(result: RunResult, name: str) -> ReportTable:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
-    metric, scale = METRICS[name], result.compression.scale
+    metric, scale, frame = METRICS[name], result.compression.scale, measurement_frame(result, name)
     levels = [scale.text(level) for level in ordered_levels(result)]
     sized = result.profile.sizes_known
     layers = {layer.name: layer for layer in result.profile.layers}
@@ -111,7 +88,7 @@ def _layer_table(result: RunResult, name: str, frame: pd.DataFrame) -> ReportTab
         title=f"{metric.change_title} when one layer is compressed",
         columns=("Layer", *facts, *levels),
         rows=tuple(rows),
-        note=f"{metric.help} Above zero is worse. In brackets: the 95 % interval; ≈ marks estimates, which have none.",
+        note="In brackets: the 95 % interval; ≈ marks estimates, which have none. The run's CSV has all metrics.",
     )
 
 
@@ -141,20 +118,6 @@ def apart_table(result: RunResult) -> ReportTable | None:
     )
 
 
-def unlisted_table(result: RunResult) -> ReportTable | None:
-    """Return the weights that belong to no layer; None if there are none."""
-    frame = unlisted_frame(result.profile)
-    if frame.empty:
-        return None
-    return ReportTable(
-        title=f"{fmt.plural(len(frame), 'module')} with weights that are not analysed",
-        columns=("Module", "Type", "Weights", "Share of the parameters"),
-        rows=tuple(tuple(map(str, row)) for row in frame.to_numpy()),
-        note="These weights are used without a convolution or linear layer, so no compression here touches them.",
-        figures=False,
-    )
-
-
 def is_mixed(schedule: Schedule) -> bool:
     """Whether a schedule sets zeros and bits together."""
     return len({entry.compression for entry in schedule.entries} - {"none"}) > 1
@@ -163,41 +126,13 @@ def is_mixed(schedule: Schedule) -> bool:
 def schedule_table(schedule: Schedule, result: RunResult) -> ReportTable:
     """Return the amount of each layer, and what it loses alone."""
     frame = mixed_frame(schedule, result) if is_mixed(schedule) else schedule_frame(schedule, result)
-    columns = ["members", "amount_text", "damage_text", "drop_text"]
+    columns = ["members", "amount_text", "reason", "damage_text", "drop_text"]
     return ReportTable(
         title="Amount of each layer",
-        columns=("Layer", "Amount", "Predicted share of the loss", "Measured alone"),
+        columns=("Layer", "Amount", "Why", "Predicted share of the loss", "Measured alone"),
         rows=tuple(tuple(map(str, row)) for row in frame[columns].to_numpy()),
         figures=False,
     )
-
-
-def histogram_figures(histograms: Sequence[QuantizationHistogram], data: ChartData) -> tuple[Figure, ...]:
-    """Return one figure with all histograms to choose from; none where nobody looked at any."""
-    drawings = tuple(_drawing(histogram, data) for histogram in histograms)
-    figure = Figure(
-        question="Where do the values lie on the quantization grid, and which of them matter?",
-        reading="Bars count the values in each bin; the line is how much the network's output hangs on them. Dashed "
-        "lines are the mean of each cell, and in red the true range.",
-        drawings=drawings,
-        what="Histogram",
-    )
-    return (figure,) if drawings else ()
-
-
-_OBJECTIVES = {"loss": ", to the loss", "mean": ", to the mean output", "none": ", values only"}
-
-
-def _drawing(histogram: QuantizationHistogram, data: ChartData) -> Drawing:
-    spec = histogram.spec
-    label = f"{spec.layer}, {spec.tensor}, {spec.bits} bits" + (", per channel" if spec.per_channel else "")
-    label += (", BatchNorm folded" if spec.fold else "") + _OBJECTIVES.get(spec.objective, "")
-    words = (
-        f"{label}: {fmt.percent(histogram.zero_share, digits=1)} of the values become zero, "
-        f"{fmt.percent(histogram.clamped_share, digits=3)} are clamped; seen on "
-        f"{fmt.plural(histogram.num_images, 'image')}."
-    )
-    return drawn(histogram_chart(histogram), data, label=label, words=words)
 
 
 _METHODS = {
@@ -206,7 +141,6 @@ _METHODS = {
     "uniform": "The same level everywhere",
     "manual": "Chosen by hand",
 }
-_NAMED = 5  # layers in the words for people who cannot see the chart
 _BUDGETS = {"params": "weights", "macs": "multiplications"}
 
 
@@ -216,7 +150,6 @@ class ScheduleSection:
 
     title: str
     facts: dict[str, str]
-    figure: Figure
     proof: ReportTable | None
     amounts: ReportTable
     notes: tuple[str, ...]
@@ -226,17 +159,14 @@ def schedule_sections(
     schedules: Sequence[Schedule],
     validations: Sequence[ValidationResult],
     result: RunResult,
-    data: ChartData,
 ) -> tuple[ScheduleSection, ...]:
     """Return the schedules with a proof, and those without."""
-    proven = [_section(validation.schedule, validation, result, data) for validation in validations]
+    proven = [_section(validation.schedule, validation, result) for validation in validations]
     shown = [validation.schedule for validation in validations]
-    return (*proven, *(_section(schedule, None, result, data) for schedule in schedules if schedule not in shown))
+    return (*proven, *(_section(schedule, None, result) for schedule in schedules if schedule not in shown))
 
 
-def _section(
-    schedule: Schedule, validation: ValidationResult | None, result: RunResult, data: ChartData
-) -> ScheduleSection:
+def _section(schedule: Schedule, validation: ValidationResult | None, result: RunResult) -> ScheduleSection:
     metric = METRICS[schedule.metric]
     predicted = validation.predicted if validation else schedule.predicted_damage
     facts = {
@@ -251,7 +181,6 @@ def _section(
     return ScheduleSection(
         title=f"{facts['Method']}, {facts['Goal']}",
         facts=facts,
-        figure=_figure(schedule, result, data),
         proof=_proof(validation) if validation else None,
         amounts=schedule_table(schedule, result),
         notes=(*schedule.notes, *(_notes(validation) if validation else ())),
@@ -268,21 +197,6 @@ def _budget(schedule: Schedule) -> str:
     if budget.kind == "bytes":
         return f"{removed} of the bytes removed if stored compactly"
     return f"{removed} of the {_BUDGETS[budget.kind]} removed"
-
-
-def _figure(schedule: Schedule, result: RunResult, data: ChartData) -> Figure:
-    rows, title, largest = amount_bars(schedule, result, mixed=is_mixed(schedule))
-    chart = schedule_bars(rows, title=title, largest=largest)
-    most = rows[rows["amount_text"] != "left alone"].nlargest(_NAMED, "drop")["description"].astype(str)
-    spared = int((rows["amount_text"] == "left alone").sum())
-    level = result.compression.scale.text(opening_level(result, schedule.metric))
-    words = f"Of the most sensitive layers: {', '.join(most)}. {fmt.plural(spared, 'layer')} left alone."
-    return Figure(
-        question="How much is each layer compressed?",
-        reading=f"Colour says what the layer loses alone ({METRICS[schedule.metric].label}) at {level}.",
-        drawings=(drawn(chart, data, label="Amounts", words=words),),
-        legend=fragility_legend(METRICS[schedule.metric], no_value=True),
-    )
 
 
 def _notes(validation: ValidationResult) -> tuple[str, ...]:

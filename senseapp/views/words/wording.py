@@ -104,7 +104,7 @@ def environment_of(result: RunResult) -> dict[str, str]:
     """Return the versions and the machine that the figures come from."""
     facts = {name.replace("_", " ").capitalize(): value for name, value in result.environment.items()}
     if result.seconds:
-        facts["Time"] = fmt.duration(result.seconds)
+        facts["Time to measure the layers"] = fmt.duration(result.seconds)
     return facts
 
 
@@ -203,7 +203,7 @@ def notes_of(result: RunResult) -> list[str]:
     if known and result.measurements:
         scale = result.compression.scale
         found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in known.items())
-        notes.append(f"Rank agreement of estimate and measurement (Spearman, 1 is perfect): {found}.")
+        notes.append(f"Estimate and measurement rank the layers alike (1 is the same order): {found}.")
     return notes
 
 

@@ -23,7 +23,7 @@ from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, MOST_CLASSES,
 
 Row: TypeAlias = tuple[int, list[float]]
 """The class and the other numbers of a line."""
-Columns: TypeAlias = int | Literal["outline", "outline and score", "unknown"]
+Columns: TypeAlias = int | Literal["outline", "unknown"]
 """What long lines hold behind the class: so many numbers of which the first four are a box, or corners; or either."""
 _MOST_BYTES = 4_000_000  # 5,000 boxes, or outlines, of 800 bytes
 _MOST_YAML = 64_000  # bytes, half a second; 1,200 classes have 25,000
@@ -81,8 +81,6 @@ def _box_of(values: list[float], columns: Columns, number: int) -> list[float]:
         raise ValueError(f"line {number} has {1 + count} numbers, of unknown meaning")
     if columns == count:
         values = values[:_BOX]
-    elif columns == "outline and score" and count % 2:
-        values = values[:-1]
     if not all(_inside(value) for value in values):
         raise ValueError(f"line {number} has a coordinate outside of 0 to 1, the share of a side")
     if len(values) == _BOX:
@@ -149,16 +147,13 @@ def _sixth(files: Sequence[Sequence[float]]) -> Columns:
 
 def _longer(long: Sequence[list[float]], alike: NDArray[np.float64] | None) -> Columns:
     """Return what lines of seven numbers and more hold; ``alike`` are those of one length, if nearly all are."""
-    many = len(long) >= _MANY
     inside = [len(values) % 2 for values in long if all(map(_inside, values))]
     even, odd = inside.count(0) / len(long), inside.count(1) / len(long)
     boxes, sure = (0.0, False) if alike is None else _boxes_with_points(alike)
     clear = sure or max(even, odd) < _HALF
-    if alike is not None and boxes >= (_HALF if clear else _MOST) and (clear or many):
+    if alike is not None and boxes >= (_HALF if clear else _MOST) and (clear or len(long) >= _MANY):
         return int(alike.shape[1])
-    if boxes <= _FEW and even > odd:
-        return "outline"
-    return "outline and score" if boxes <= _FEW and odd >= _MOST and many else "unknown"
+    return "outline" if boxes <= _FEW and even > odd else "unknown"
 
 
 def _boxes_with_points(rows: NDArray[np.float64]) -> tuple[float, bool]:

@@ -1,0 +1,60 @@
+"""Names of files say what the files hold, whatever the run is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from senseapp.records.file_names import file_name, named, network_name
+from senseapp.records.schedule import Schedule, ScheduleEntry
+from senseapp.records.spec import ModelSpec
+from tests.deployments import a_candidate, a_deployment
+
+
+def schedule(**levels: tuple[str, float]) -> Schedule:
+    entries = tuple(
+        ScheduleEntry(layer=layer, members=(layer,), compression=kind, level=level)
+        for layer, (kind, level) in levels.items()
+    )
+    return Schedule(model="demo", method="optimal", entries=entries)
+
+
+PRUNED, ZEROS = schedule(a=("pruning", 0.5), b=("none", 0.0)), schedule(a=("sparsity", 0.5))
+BITS, WIDTHS = schedule(a=("quantization", 4)), schedule(a=("quantization", 4), b=("quantization", 8))
+
+
+@pytest.mark.parametrize(
+    ("form", "made_of", "expected"),
+    [
+        ("int8", None, "digits-int8.onnx"),
+        ("int8", PRUNED, "digits-pruned-int8.onnx"),
+        ("mixed", None, "digits-partly-int8.onnx"),
+        ("onnx", ZEROS, "digits-sparse.onnx"),
+        ("onnx", BITS, "digits-4bit.onnx"),
+        ("weights", WIDTHS, "digits-4-8bit.safetensors"),
+        ("weights", schedule(a=("sparsity", 0.0), b=("none", 0.0)), "digits.safetensors"),
+        ("weights", schedule(a=("sparsity", 0.5), b=("quantization", 8)), "digits-sparse-8bit.safetensors"),
+    ],
+)
+def test_the_name_says_what_is_inside(form, made_of, expected) -> None:
+    assert file_name(ModelSpec(), a_candidate(form, schedule=made_of)) == expected
+
+
+def test_a_file_that_computes_in_float_with_weights_in_8_bits() -> None:
+    candidate = a_candidate("onnx", deployment=a_deployment(in_float=("conv1",)))
+    assert file_name(ModelSpec(), candidate) == "digits-int8-weights.onnx"
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (ModelSpec(), "digits"),
+        (ModelSpec(library="demo", name="efficientnet_lite0"), "efficientnet-lite0"),
+        (ModelSpec(library="timm", name="resnet18.a1_in1k"), "resnet18-a1-in1k"),
+        (ModelSpec(library="auto", checkpoint="/home/a/My net.v2.pth"), "my-net-v2"),
+        (ModelSpec(library="auto", checkpoint="C:\\a\\…\\n.pth"), "n"),
+        (ModelSpec(library="auto", checkpoint="/a/网络.pth"), "network"),
+    ],
+)
+def test_the_network_comes_first(model, expected) -> None:
+    assert network_name(model) == expected
+    assert named(model, ZEROS, ".pt2") == f"{expected}-sparse.pt2"
