@@ -129,33 +129,6 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
     assert drawn_curves(results) == ["conv1"]
 
 
-<<<<<<< HEAD
-=======
-def test_the_vertical_axis_is_the_change_the_metric_or_the_reward(results: AppTest, finished_run: str) -> None:
-    open_tab(results, finished_run, "Curves")
-    axis = results.selectbox(key=f"curves.axis.{finished_run}")
-    assert axis.options == ["Drop", "Metric itself", "Reward, layer's MACs", "Reward, network's MACs"]
-    titles = {
-        "value": "Harm",
-        "layer_reward": "Reward: −(1 − top-1) · ln(layer's MACs left)",
-        "reward": "Reward: −(1 − top-1) · ln(MACs left)",
-    }
-    for name, title in titles.items():
-        results.selectbox(key=f"curves.axis.{finished_run}").set_value(name).run()
-        assert chart(results)["layer"][-1]["encoding"]["y"]["title"] == title
-    results.selectbox(key=f"results.metric.{finished_run}").set_value("top1").run()
-    assert "Reward" in chart(results)["layer"][-1]["encoding"]["y"]["title"]  # always of top-1
-
-
-def test_an_import_without_macs_says_why_there_is_no_reward(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE.encode())
-    open_tab(open_layers(app, run_id), run_id, "Curves")
-    axis = app.selectbox(key=f"curves.axis.{run_id}")
-    assert axis.options == ["Drop", "Metric itself"]
-    assert "come without" in axis.help
-
-
->>>>>>> decision
 def values(app: AppTest) -> pd.DataFrame:
     return next(table.value for table in app.dataframe if "extreme" in table.value.columns)
 
