@@ -138,6 +138,7 @@ class CompressionDescription:
         order: place when several compressions are applied to one network, lowest first.
         partners: names of the compressions that a layer may get as well.
         pays: whom it pays for, in one sentence.
+        in_titles: the same in everyday words, for the title of a run; empty for the label.
         when_run: values of options with which a runtime computes; ``run_levels`` are the levels it has then.
         compressor: ``module:name`` of the factory, taking settings and a ``CompressionRequest``; it may load torch.
     """
@@ -153,6 +154,7 @@ class CompressionDescription:
     order: int
     partners: tuple[str, ...] = ()
     pays: str = ""
+    in_titles: str = ""
     when_run: Mapping[str, Any] = field(default_factory=dict)
     run_levels: tuple[float, ...] = ()
     compressor: str

@@ -91,7 +91,7 @@ def test_a_report_opens_offline(page: Page, offline: Page, tmp_path: Path) -> No
     page.get_by_role("button", name="Share or save").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download report").click()
-    assert download.value.suggested_filename.endswith("_sparsity-report.html")
+    assert download.value.suggested_filename.endswith("_zeros-report.html")
     file = tmp_path / "report.html"
     download.value.save_as(file)
     assert file.stat().st_size < 3_000_000

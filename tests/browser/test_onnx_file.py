@@ -57,7 +57,7 @@ def test_a_file_is_measured_on_the_chosen_output(page: Page, tmp_path: Path) -> 
     at_rest(page)
     assert "model.outputs=%5B%22half%22%5D" in page.url
     run_to_results(page)
-    expect(page.get_by_role("heading", name="colleague.onnx · quantization")).to_be_visible()
+    expect(page.get_by_role("heading", name="colleague.onnx · fewer bits")).to_be_visible()
 
 
 @pytest.mark.wide
@@ -128,7 +128,7 @@ def test_a_detector_is_measured_without_labels(page: Page, tmp_path: Path) -> No
     pictures = page.locator(".st-key-block_what-we-understood_open").get_by_test_id("stImage").locator("img")
     expect(pictures.first).to_be_visible()
     run_to_results(page)
-    expect(page.get_by_role("heading", name="detector.onnx · quantization")).to_be_visible()
+    expect(page.get_by_role("heading", name="detector.onnx · fewer bits")).to_be_visible()
 
 
 @pytest.mark.wide

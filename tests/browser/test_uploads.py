@@ -92,7 +92,7 @@ def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
     ).to_have_count(4)
     expect(page.get_by_text("1 file that cannot be used left out: 0/broken.png")).to_be_visible()
     run_to_results(page)
-    expect(page.get_by_role("heading", name="colleague.pth · quantization")).to_be_visible()
+    expect(page.get_by_role("heading", name="colleague.pth · fewer bits")).to_be_visible()
     levels = {layer["layer"]: layer["level"] for layer in downloaded_schedule(page, tmp_path)["layers"]}
     assert {"conv1.0", "layer1.0.conv1", "fc"} <= set(levels)
 

@@ -42,7 +42,7 @@ def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Serv
     assert service.runs()[0].state is RunState.QUEUED  # the page came back, though nothing has been measured
     assert started(service) == usual_run("smaller")
     assert app.query_params["run"] == service.runs()[0].run_id
-    assert app.title[0].value == "demo · quantization"
+    assert app.title[0].value == "demo · fewer bits"
 
 
 def test_the_card_and_the_plan_appear_once_the_model_is_read(analyze: AppTest) -> None:
@@ -304,14 +304,14 @@ def test_one_click_starts_the_second_demo(app: AppTest, service: Service) -> Non
     app.run()
     app.button(key="analyze.photographs").click().run()
     assert started(service) == PHOTOGRAPHS_DEMO
-    assert app.title[0].value == "EfficientNet-Lite0 · quantization"
+    assert app.title[0].value == "EfficientNet-Lite0 · fewer bits"
 
 
 def test_one_click_starts_the_detector(app: AppTest, service: Service) -> None:
     app.run()
     app.button(key="analyze.detector").click().run()
     assert started(service) == DETECTION_DEMO
-    assert app.title[0].value == "Detector of shapes · quantization"
+    assert app.title[0].value == "Detector of shapes · fewer bits"
 
 
 def test_choosing_the_detector_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:

@@ -22,7 +22,7 @@ from senseapp.server.finished_runs import TaskT
 from senseapp.server.leaderboard import headline
 from senseapp.server.service import Service
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import STATES, compression_text, download_stem
+from senseapp.views.words.wording import STATES, download_stem
 
 
 def require_run(what: str) -> RunRecord:
@@ -104,7 +104,7 @@ def run_line(record: RunRecord) -> str:
     settings = record.spec.sensitivity
     parts = [
         record.spec.model.title,
-        compression_text(settings),
+        f"{settings.compression.description.line}: {settings.compression.scale.texts(settings.levels)}",
         "imported figures" if record.spec.data.kind == "imported" else f"images: {record.spec.data.title}",
         fmt.age(record.created_seconds, time.time()),
     ]

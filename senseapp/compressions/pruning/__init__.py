@@ -52,6 +52,7 @@ PRUNING = CompressionDescription(
     config=PruningConfig,
     label="Pruning",
     line="Remove whole channels",
+    in_titles="fewer channels",
     pays="It pays on every device: the network itself becomes smaller and faster.",
     at="with {level} of its channels removed",
     levels_help="Share of a layer's output channels that is removed. Layers that depend on each other go together.",

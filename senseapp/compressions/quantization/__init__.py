@@ -135,6 +135,7 @@ QUANTIZATION = CompressionDescription(
     config=QuantizationConfig,
     label="Quantization",
     line="Store weights with fewer bits",
+    in_titles="fewer bits",
     pays="It pays where memory is short, and on devices that compute with 8 bits.",
     at="with its weights in {level}",
     levels_help="Number of bits for each weight of a layer. Each level is measured on its own.",

@@ -77,6 +77,7 @@ SPARSITY = CompressionDescription(
     config=SparsityConfig,
     label="Sparsity",
     line="Set the smallest weights to zero",
+    in_titles="zeros",
     pays="It pays where files are stored or sent: zeros compress well. Few devices compute faster for it.",
     at="with {level} of its weights at zero",
     levels_help="Share of a layer's weights that is set to zero. Each level is measured on its own.",

@@ -221,7 +221,8 @@ def run_title(spec: RunSpec) -> str:
         model = "EfficientNet-Lite0"
     if spec.model == DETECTION_DEMO.model:
         model = "Detector of shapes"
-    return f"{model} · {spec.sensitivity.compression.description.label.lower()}"
+    done = spec.sensitivity.compression.description
+    return f"{model} · {done.in_titles or done.label.lower()}"
 
 
 def download_stem(spec: RunSpec) -> str:
