@@ -132,7 +132,7 @@ def fit_numbers(
     read_as = partial(_read_as, written=written, model=model, renumber=renumber)
     fitted, shown = read_as(values, orders[0] if orders else LabelMapProposal(pairs=()))
     notes = tuple(_notes(orders, written, model)) if orders else ()
-    if not orders or orders[0].how in (_BY_NAME, _GIVEN):
+    if not orders or orders[0].words in (_BY_NAME, _GIVEN):
         return FittedAnnotations(values=fitted, names=shown, notes=notes)
     return FittedAnnotations(values=fitted, names=shown, notes=notes, orders=orders, written=values, read_as=read_as)
 

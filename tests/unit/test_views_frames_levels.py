@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.metrics import METRICS
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.views.frames.levels import (
     curve_rows,
+    layer_rewards,
     reached_note,
 )
 from senseapp.views.frames.results import measurement_frame
@@ -55,3 +59,14 @@ def test_a_filter_wise_table_of_a_known_model_says_what_was_truly_reached(granul
     found = [item for item in imported.measurements if item.layer == "conv1"]
     assert [item.achieved_level for item in found] == pytest.approx(reached)
     assert found[0].removed_params == round(reached[0] * 1152)
+
+
+def test_the_reward_of_a_layer_is_that_of_distillers_notebook():
+    rows = measurement_frame(RESULT, "top1")
+    dense = {layer.name: layer.macs for layer in RESULT.profile.layers}
+    rewards = layer_rewards(rows, RESULT, METRICS["top1"])
+    assert rewards is not None
+    for item, reward in zip(rows.to_dict("records"), rewards, strict=True):
+        sparse_macs = dense[item["layer"]] * ((1 - item["level"]) * (1 - item["level"]))
+        assert reward == pytest.approx(-1 * (1 - item["value"] / 100) * math.log(sparse_macs))
+    assert layer_rewards(measurement_frame(RESULT, "kl"), RESULT, METRICS["kl"]) is None

@@ -16,7 +16,7 @@ from senseapp.app.results.levels import layer_files
 from senseapp.app.results.view import RunView, answer_first
 from senseapp.core.markdown import md
 from senseapp.views.charts.layers import sensitivity_bars
-from senseapp.views.frames.levels import drop_domain, marked, reached_note
+from senseapp.views.frames.levels import drop_domain, layer_rewards, marked, reached_note
 from senseapp.views.frames.results import apart_frame, counted_rows, unlisted_frame
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
@@ -111,6 +111,8 @@ def values_table(view: RunView) -> None:
     """Show the values of all layers, the most fragile first, and how far the level was truly reached."""
     rows = marked(view.ranked)
     rows = rows.assign(reached_text=[view.compression.scale.reached_text(level) for level in rows["reached"]])
+    if (rewards := layer_rewards(rows, view.result, view.metric)) is not None:
+        rows = rows.assign(reward=rewards)
     st.markdown(md("## All values at {}", view.level_text))
     if view.target_noun == "group":
         st.caption(f"{counted_rows(rows)}: each is pruned as one.")

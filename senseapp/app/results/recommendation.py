@@ -205,12 +205,12 @@ def files_section(record: RunRecord, result: RunResult) -> None:
     show_table(
         rows,
         {
-            "name": text("Content", pinned=True, width=190),
-            "megabytes": st.column_config.NumberColumn("MB", format="%.3g", width=60),
-            "time": text("Time of a call", width=220),
-            "answers": text("Answers", width=300),
-            "standing": text("Worth it", width=190),
-            "opened_by": text("What for", width=260),
+            "name": text("Content", pinned=True, width=165),
+            "megabytes": st.column_config.NumberColumn("MB", format="%.3g", width=50),
+            "time": text("Time of a call", width=185),
+            "answers": text("Answers", width=230),
+            "opened_by": text("What for", width=150),
+            "standing": text("Worth it", width=130),
         },
         alt_text="; ".join(rows["description"]),
         key=f"recommendation.table.{record.run_id}",

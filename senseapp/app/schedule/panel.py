@@ -41,7 +41,7 @@ _PARTS = {
     "Trade-off": ":material/show_chart:",
 }
 """Titles and icons of what is folded below the schedule."""
-_CHART_HEIGHT = 290  # pixels: with the answer above it and the folded parts below, on one screen
+_CHART_HEIGHT = 270  # pixels: with the answer above it and the folded parts below, on one screen
 
 
 @st.fragment
@@ -228,7 +228,7 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Colour says what the layer loses alone at {level}: {METRICS[schedule.metric].axis}.",
+        reading=f"Colour: {METRICS[schedule.metric].axis}, of the layer alone at {level}.",
         legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),
         frame_height=_CHART_HEIGHT if len(rows) * ROW_STEP > _CHART_HEIGHT else None,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -94,3 +96,19 @@ def curve_rows(rows: pd.DataFrame, scale: LevelScale) -> pd.DataFrame:
     place = (rows["level"] * scale.per_level).round(6)
     ends = {"shown_low": rows["low"], "shown_high": rows["high"]}
     return rows.assign(place=place, shown=rows["drop"], shown_text=rows["change_text"], **ends)
+
+
+def layer_rewards(rows: pd.DataFrame, result: RunResult, metric: Metric) -> list[float] | None:
+    """Return −(1 − share of right answers) · ln(MACs left) of each of the ``rows``; None where it has no meaning.
+
+    The layer's MACs are counted as in Distiller's notebook of sensitivities, with the level's share of its inputs and
+    of its outputs gone: MACs · (1 − level)². Source: He et al. 2018, "AMC: AutoML for model compression and
+    acceleration on mobile devices", section 3.4, where the compute of the whole network is meant.
+    """
+    macs = {layer.name: layer.macs for layer in result.profile.layers}
+    if not (metric.is_share and metric.primary) or result.compression.scale.stronger_is_lower or not any(macs.values()):
+        return None
+    return [
+        (value / metric.factor - 1) * math.log(max(1.0, sum(macs.get(name, 0) for name in members) * (1 - level) ** 2))
+        for value, members, level in zip(rows["value"], rows["members"].str.split(", "), rows["level"], strict=True)
+    ]
