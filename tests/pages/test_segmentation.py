@@ -87,10 +87,8 @@ def test_the_library_tells_the_task_and_masks_are_shown(
     monkeypatch.setattr(ScriptedInputs, "preview", lambda self, spec: replace(scripted(self, spec), score=0.5))
     app.run()
     app.segmented_control(key="analyze.model.source").set_value("Library").run()
-    app.selectbox(key="analyze.model.library.task").set_value(SEGMENTATION.label).run()
-    entries = app.radio(key="analyze.model.library.entry")
-    assert len(entries.options) == 6
-    entries.set_value("torchvision/lraspp_mobilenet_v3_large").run()
+    app.text_input(key="analyze.model.library.search").set_value("lraspp").run()
+    app.radio(key="analyze.model.library.entry").set_value("torchvision/lraspp_mobilenet_v3_large").run()
     app.toggle(key="analyze.model.pretrained").set_value(False).run()
     assert SEGMENTATION.label in said(app)
     assert not [each for each in app.selectbox if each.key == "analyze.model.task"]

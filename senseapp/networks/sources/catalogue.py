@@ -67,11 +67,6 @@ class CatalogueEntry:
         """Whether its outputs are classes of images; others return features, for texts or for further layers."""
         return self.task == "classification" and self.num_classes in _CLASSES
 
-    @property
-    def returns_features(self) -> bool:
-        """Whether its outputs have no meaning of their own."""
-        return self.task == "classification" and not self.classifies
-
 
 @cache
 def _index() -> dict[str, Any]:
@@ -110,12 +105,6 @@ def task_of_architecture(library: str, name: str) -> str:
     """Return the task that an architecture is made for; empty where the catalogue does not have it."""
     entry = find_entry(library, name)
     return entry.task if entry else ""
-
-
-@cache
-def tasks_in_catalogue() -> tuple[str, ...]:
-    """Return the tasks that architectures are made for."""
-    return tuple(dict.fromkeys(entry.task for entry in load_catalogue()))
 
 
 POPULAR = (
