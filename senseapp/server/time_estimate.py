@@ -5,7 +5,6 @@ Seconds are of a quiet machine until :func:`slowdown` is applied. Finished runs 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -20,6 +19,7 @@ from typing import Literal, TypeAlias
 from senseapp.core.codec import register
 from senseapp.core.errors import StorageFailed
 from senseapp.core.files import replace_file
+from senseapp.core.load import share_left
 from senseapp.core.steps import StepTitle
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
@@ -266,7 +266,6 @@ def _processor_seconds(call: Callable[[], object]) -> float:
     return max(time.thread_time() - start, 1e-7) / calls
 
 
-_LOOK_SECONDS = 0.12  # for which all processors are kept busy to see how much of them there is
 _LOAD_SECONDS = 10.0  # for which a look holds
 _KEPT_BUSY = 0.55  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
@@ -274,27 +273,10 @@ _KEPT_BUSY = 0.55  # of the processors' time, that a run uses on a quiet machine
 def slowdown(own_threads: int = 0) -> float:
     """Return how many times as long as on a quiet machine a run takes beside what else runs now, at least 1.
 
-    Keeps each processor busy for a moment, and sees what share of it it gets. ``own_threads`` are busy ones of this
-    program that soon end, and do not count.
+    ``own_threads`` are busy ones of this program that soon end, and do not count.
     """
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    got = [0.0] * processors
-    ends = time.perf_counter() + _LOOK_SECONDS
-
-    def compute(place: int) -> None:
-        start, block = time.thread_time(), bytes(1 << 18)
-        while time.perf_counter() < ends:
-            hashlib.sha256(block)  # without the interpreter's lock
-        got[place] = time.thread_time() - start
-
-    began = time.perf_counter()
-    threads = [threading.Thread(target=compute, args=(place,)) for place in range(processors)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    share = min(1.0, sum(got) / (processors * (time.perf_counter() - began)))
-    return slowdown_at(max(share, 1e-3), processors, own_threads)
+    return slowdown_at(share_left(processors), processors, own_threads)
 
 
 def slowdown_at(share: float, processors: int, own_threads: int = 0) -> float:

@@ -1,0 +1,47 @@
+"""What other programs leave of this machine's processors, as a script of its own: nothing else holds its interpreter.
+
+python senseapp/core/load.py PROCESSORS
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import threading
+import time
+
+_SECONDS = 0.12  # for which all processors are kept busy
+_BLOCK = bytes(1 << 20)
+_PATIENCE_SECONDS = 5.0
+
+
+def share_left(processors: int) -> float:
+    """Return the share of a processor that a thread on each of them gets now, from another process; at most 1."""
+    command = [sys.executable, "-I", __file__, str(processors)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_PATIENCE_SECONDS)
+        return min(1.0, max(1e-3, float(done.stdout)))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 1.0  # only a prediction depends on it
+
+
+def _measured(processors: int) -> float:
+    got, began = [0.0] * processors, time.perf_counter()
+
+    def compute(place: int) -> None:
+        start = time.thread_time()
+        while time.perf_counter() < began + _SECONDS:
+            hashlib.sha256(_BLOCK)  # without the interpreter's lock
+        got[place] = time.thread_time() - start
+
+    threads = [threading.Thread(target=compute, args=(place,)) for place in range(processors)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(got) / (processors * (time.perf_counter() - began))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(str(_measured(int(sys.argv[1]))))
