@@ -160,16 +160,22 @@ def run(page: Page, stage: Stage) -> None:
     expect(page.locator("path[aria-roledescription=bar]").filter(visible=True).first).to_be_visible()
 
 
-def results(tab: str, *, charts: bool = True) -> Callable[[Page, Stage], None]:
+def answer(page: Page, stage: Stage) -> None:
+    """Show the answer of a run, and its folded sections."""
+    page.goto(f"{stage.url}/results?run={stage.bits}")
+    expect(page.locator("[data-testid=stVegaLiteChart] svg").first).to_be_visible()
+    settled(page)
+
+
+def results(tab: str) -> Callable[[Page, Stage], None]:
     """Show one view of the results, once its charts are drawn."""
 
     def show(page: Page, stage: Stage) -> None:
-        page.goto(f"{stage.url}/results?run={stage.bits}")
+        page.goto(f"{stage.url}/results?run={stage.bits}&show-layers=yes")
         page.get_by_text(LEVEL, exact=True).first.click()
         settled(page)
-        page.get_by_role("tab", name=tab, exact=True).click()
-        if charts:
-            expect(page.locator("[data-testid=stVegaLiteChart] svg").filter(visible=True).first).to_be_visible()
+        page.get_by_role("tab", name="More" if tab == "Network" else tab, exact=True).click()
+        expect(page.locator("[data-testid=stVegaLiteChart] svg").filter(visible=True).first).to_be_visible()
         settled(page)
 
     return show
@@ -177,8 +183,9 @@ def results(tab: str, *, charts: bool = True) -> Callable[[Page, Stage], None]:
 
 def histograms(page: Page, stage: Stage) -> None:
     """Show a layer's weights on their grid."""
-    page.goto(f"{stage.url}/results?run={stage.bits}")
-    page.get_by_role("tab", name="Histograms", exact=True).click()
+    page.goto(f"{stage.url}/results?run={stage.bits}&show-layers=yes")
+    page.get_by_role("tab", name="More", exact=True).click()
+    page.get_by_role("radio", name="Histograms", exact=True).click()
     page.get_by_role("button", name="Show histogram").click()
     expect(page.get_by_text("Become zero")).to_be_visible()
     settled(page)
@@ -210,18 +217,17 @@ def runs(page: Page, stage: Stage) -> None:
 def report(page: Page, stage: Stage) -> None:
     """Show the report, as a file."""
     page.goto(stage.report.as_uri())
-    expect(page.locator("figure[data-state=drawn]").first).to_be_visible()
+    expect(page.locator("figure.chart img").first).to_be_visible()
 
 
 SHOTS: dict[str, Callable[[Page, Stage], None]] = {
     "analyze": analyze,
     "run": run,
-    "results": results("Layers"),
+    "results": answer,
     "curves": results("Curves"),
     "heat_map": results("Heat map"),
     "network": results("Network"),
     "histograms": histograms,
-    "table": results("Table", charts=False),
     "schedule": schedule,
     "compare": compare,
     "runs": runs,

@@ -97,8 +97,8 @@ ENTRIES = (
         answer="Some layers cannot be compressed alone: their channels are added to those of other layers, or the "
         "network needs their exact width. They are listed apart with the reason. They are not robust; they were not "
         "measured.",
-        picture="table",
-        caption="The table of all figures of a run.",
+        picture="results",
+        caption="Results: the answer, and the layers below it.",
     ),
     GuideEntry(
         question="What is a schedule, and how far can I trust it?",

@@ -127,7 +127,7 @@ def order_as_found(
     pairs = tuple((label, {**kept, **moved}[output]) for label, output in order.pairs if output in {**kept, **moved})
     if pairs == order.pairs:
         return order
-    return LabelMapProposal(pairs=pairs, how=AS_FOUND, words=AS_FOUND)
+    return LabelMapProposal(pairs=pairs, words=AS_FOUND)
 
 
 def labels_as(images: PreparedImages, order: LabelMapProposal | None) -> PerImage:

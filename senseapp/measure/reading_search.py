@@ -325,10 +325,10 @@ class _ReadingSearch:
         found = (
             each.value
             for each in scored
-            if each.candidate.order is not None and each.candidate.order.how == AS_FOUND
+            if each.candidate.order is not None and each.candidate.order.words == AS_FOUND
             if (each.candidate.data, each.candidate.layout) == (taken.candidate.data, layout)
         )
-        return order is not None and order.how != AS_FOUND and max(found, default=0) > taken.value + _LEAST_VALUE
+        return order is not None and order.words != AS_FOUND and max(found, default=0) > taken.value + _LEAST_VALUE
 
     def _by_answers(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
         best, *others = scored

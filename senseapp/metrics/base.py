@@ -269,10 +269,16 @@ class Metric(ABC):
         """The same metric with the terms of the field in place of everyday words."""
         if not self.term:
             return self
-        change = self.term_change or self.term
-        words = {"label": self.term, "change_title": change, "axis_title": "", "value_title": "", "term": ""}
-        units = {"value_unit": self.term_unit, "change_unit": self.term_unit} if self.term_unit else {}
-        return replace(self, **words, **units)
+        return replace(
+            self,
+            label=self.term,
+            change_title=self.term_change or self.term,
+            axis_title="",
+            value_title="",
+            term="",
+            value_unit=self.term_unit or self.value_unit,
+            change_unit=self.term_unit or self.change_unit,
+        )
 
     @property
     def is_everyday(self) -> bool:

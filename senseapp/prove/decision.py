@@ -40,17 +40,25 @@ class Decision:
         alternatives: other files within the tolerance that are clearly smaller or faster than the original and that no
             other one dominates; the smallest first.
         standings: of every file, by its name.
+        goal: that was asked for.
     """
 
     choice: Candidate | None
     reason: str
     alternatives: tuple[Candidate, ...]
     standings: dict[str, Standing]
+    goal: Goal
 
     @property
     def headline(self) -> str:
-        """The answer in one line: the figures of the chosen file, or that the original is kept."""
-        return "Keep the original" if self.choice is None else self.choice.headline
+        """The answer in one line: the figures of the chosen file or schedule, or that the original is kept."""
+        found = self.choice
+        if found is None:
+            return "Keep the original"
+        if self.goal != "targets":
+            return found.headline
+        saved = f"{100 * (1 - _bytes_left(found)):.0f} %"
+        return f"Targets that save {saved} of the bytes · {found.answers_text} ({found.evidence})"
 
     @property
     def saved(self) -> float | None:
@@ -99,7 +107,7 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
     standings = {one.file: _standing(one, asked, choice) for one in files}
     others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
     reason = _why_none(asked) if choice is None else _why(choice, asked)
-    return Decision(choice=choice, reason=reason, alternatives=tuple(others), standings=standings)
+    return Decision(choice=choice, reason=reason, alternatives=tuple(others), standings=standings, goal=goal)
 
 
 def usual_decision(candidates: Sequence[Candidate], goal: Goal) -> Decision:

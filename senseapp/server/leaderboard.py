@@ -47,7 +47,7 @@ def charted_metric(result: RunResult) -> str:
     It is the one that a person chose, where it has values; else the divergence, which estimates have too.
     """
     found, chosen = result.shown_metrics, result.spec.sensitivity.metric
-    return chosen if chosen in found else divergence_among(found) or result.metric
+    return chosen if chosen is not None and chosen in found else divergence_among(found) or result.metric
 
 
 def headline(result: RunResult) -> str:

@@ -213,7 +213,7 @@ def _check_histogram(histogram: QuantizationHistogram) -> None:
     ):
         raise _misfit("a histogram has not the bins that it should")
     try:
-        _ = (histogram.centroids, histogram.profile, histogram.zero_share)
+        _ = (histogram.centroids, histogram.zero_share)
     except (ArithmeticError, ValueError, IndexError) as error:
         raise _misfit("a histogram is empty") from error
 

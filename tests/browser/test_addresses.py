@@ -45,7 +45,7 @@ def test_a_finding_is_found_by_link_reload_back_and_forward(
     page.go_forward()
     open_tab(page, "Heat map")
     other = page.context.new_page()
-    other.goto(start)
+    other.goto(f"{start}&show-layers=yes")
     open_tab(other, "Layers")
     open_tab(page, "Heat map")
     other.close()

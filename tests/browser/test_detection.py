@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests import shapes_detector
 from tests.browser.analyze_steps import open_block
+from tests.browser.results_steps import section
 from tests.browser.servers import Server, serving, with_source
 from tests.pictures import write_zip
 
@@ -44,7 +45,7 @@ def test_boxes_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
     looked_at(page, "analyze")
 
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(section(page, "Layers")).to_be_visible(timeout=RUN_MILLISECONDS)
     looked_at(page, "results")
     page.locator("path[aria-roledescription=bar]").filter(visible=True).first.click(force=True)
     panel = page.locator(".st-key-layer_panel")

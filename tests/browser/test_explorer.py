@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.import_steps import import_table
+from tests.browser.results_steps import open_section
 from tests.browser.servers import Server
 from tests.browser.waiting import at_rest, wait_until
 from tests.pages.records import FRAGILE
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def landing(server: Server, scripted_run: str) -> str:
-    return f"{server.url}/results?run={scripted_run}"
+    return f"{server.url}/results?run={scripted_run}&show-layers=yes"
 
 
 @pytest.fixture
@@ -34,6 +35,10 @@ def mark(page: Page, label: str) -> Locator:
 
 
 def open_tab(page: Page, name: str) -> None:
+    if name in ("Network", "Histograms"):
+        open_tab(page, "More")
+        page.get_by_role("radio", name=name, exact=True).click()
+        return
     page.get_by_role("tab", name=name, exact=True).click()
     expect(page.get_by_role("tab", name=name, exact=True)).to_have_attribute("aria-selected", "true")
 
@@ -67,8 +72,6 @@ def a_cell_of_the_heat_map_moves_every_view_to_its_layer(results: Page) -> None:
         expect(panel.get_by_text("layer1.0.conv2", exact=True)).to_be_visible()
     open_tab(results, "Histograms")
     expect(results.get_by_role("heading", name=re.compile("weights of layer1.0.conv2"))).to_be_visible()
-    open_tab(results, "Table")
-    expect(results.get_by_role("heading", name="layer1.0.conv2 at every level")).to_be_visible()
 
 
 def a_block_of_the_tree_opens_and_a_layer_in_it_is_picked(results: Page) -> None:
@@ -152,22 +155,9 @@ def a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) ->
     assert {row["layer"]: float(row["drop"]) for row in rows}[FRAGILE] == pytest.approx(12.0)
 
 
-def a_click_picks_a_layer_beside_a_second_axis(results: Page) -> None:
-    results.get_by_role("button", name="Order and look").click()
-    results.get_by_role("radio", name="Line").click()
-    results.get_by_role("combobox", name="Second axis").click()
-    results.get_by_role("option", name="Reward, layer's MACs").click()
-    results.keyboard.press("Escape")
-    chart = results.locator('[aria-roledescription=visualization][aria-label*="Highest reward"]')
-    expect(chart.get_by_text("ln(layer's MACs left)")).to_be_visible()
-    chart.locator("path[aria-roledescription=point]").nth(1).click(force=True)
-    expect(results.locator(".st-key-layer_panel")).to_contain_text("layer1.0.conv1")
-
-
 @pytest.mark.wide
-def test_a_chart_is_saved_and_takes_a_second_axis(results: Page, tmp_path: Path) -> None:
+def test_a_chart_is_saved(results: Page, tmp_path: Path) -> None:
     a_chart_is_saved_as_image_drawing_and_data(results, tmp_path)
-    a_click_picks_a_layer_beside_a_second_axis(results)
 
 
 @pytest.mark.wide
@@ -186,6 +176,7 @@ def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, s
     (tmp_path / "deep.csv").write_text("\n".join(["parameter,sparsity,top1,top5,loss", *rows]))
     page.goto(f"{server.url}/runs")
     import_table(page, tmp_path / "deep.csv")
+    open_section(page, "Layers")
     expect(mark(page, "block0")).to_be_visible()
     frame = page.locator('[class*="_frame"]').filter(has=mark(page, "block0"))
     assert frame.evaluate("frame => frame.offsetWidth - frame.clientWidth") > 0  # the scroll bar

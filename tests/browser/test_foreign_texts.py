@@ -73,7 +73,7 @@ def test_markup_of_a_run_file_is_shown_as_it_was_written(
     page: Page, server: Server, runs: tuple[Server, list[str]], file: int
 ) -> None:
     run_id = runs[1][file]
-    page.goto(f"{server.url}/results?run={run_id}")
+    page.goto(f"{server.url}/results?run={run_id}&show-layers=yes")
     expect(page.get_by_role("heading", level=1).last).to_contain_text("evil.example")
     assert MARKUP in page.get_by_role("heading", level=1).last.inner_text().replace(JOINER, "")
     for tab in page.get_by_role("tab").all():

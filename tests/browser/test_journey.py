@@ -13,6 +13,7 @@ from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.demo import build_demo_network
 from senseapp.records.schedule import ResourceBudget
 from tests.browser.analyze_steps import open_options
+from tests.browser.results_steps import make_schedule, open_section, section
 from tests.browser.schedule_steps import (
     click_a_dot,
     lock_the_first_layer,
@@ -58,7 +59,7 @@ def wait_for_more(page: Page, than: int) -> None:
     """Wait until more measurements are done, or all are and the results are there."""
     wait_until(
         page,
-        """than => [...document.querySelectorAll('[role=tab]')].some(tab => tab.innerText === 'Heat map')
+        """than => [...document.querySelectorAll('summary')].some(head => head.innerText.includes('Layers'))
                 || (document.body.innerText.match(/([1-9]\\d*) of \\d+ done/) ?? [0, 0])[1] > than""",
         than,
         seconds=RUN_MILLISECONDS / 1000,
@@ -69,10 +70,12 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     start(page, images="128")
     wait_for_more(page, 0)  # or the results, which a quick machine has by now
 
-    expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(section(page, "Layers")).to_be_visible(timeout=RUN_MILLISECONDS)
     expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}(&(metric|level)=[a-z0-9.]+)*$"))
     expect(page.get_by_role("heading", name=re.compile("Most fragile: .*|No layer loses"))).to_be_visible()
+    open_section(page, "Details")
     expect(page.get_by_text("Measured · 128 images")).to_be_visible()
+    open_section(page, "Layers")
 
     bar = page.locator("path[aria-roledescription=bar]").filter(visible=True).first
     layer = (bar.get_attribute("aria-label") or "").split(":")[0]
@@ -81,7 +84,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     expect(panel.get_by_text(layer, exact=True)).to_be_visible()
     expect(panel.get_by_text("Parameters")).to_be_visible()
 
-    page.get_by_role("link", name="Make a schedule").click()
+    make_schedule(page)
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
     open_part(page, "Target files")
     with page.expect_download() as download:
@@ -119,6 +122,7 @@ def test_the_second_demo_ends_with_a_measured_recommendation_and_five_screens(pa
     recommended = page.get_by_role("heading", name=re.compile(r"the time · .* answers stay"))
     expect(recommended).to_be_visible(timeout=2 * RUN_MILLISECONDS)
     expect(page.get_by_text("KL divergence from the original output").first).to_be_visible()
+    page.get_by_role("button", name="Share or save").click()
     page.get_by_role("link", name="Present").click()
     for screen in range(1, 6):
         expect(page.get_by_text(f"{screen} of 5")).to_be_visible()

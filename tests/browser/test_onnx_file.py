@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from torch import Tensor, nn
 
 from tests.browser.analyze_steps import open_block
+from tests.browser.results_steps import make_schedule
 from tests.browser.schedule_steps import PROOF_MILLISECONDS, open_part, verify
 from tests.browser.test_uploads import offer_images, run_to_results, uploader
 from tests.browser.waiting import at_rest
@@ -68,7 +69,7 @@ def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_
     expect(page.get_by_text("1 × 3 × 16 × 16, any number of images")).to_be_visible()
     offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
     run_to_results(page)
-    page.get_by_role("link", name="Make a schedule").click()
+    make_schedule(page)
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
     verify(page)
     open_part(page, "File that runs")

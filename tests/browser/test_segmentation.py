@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests import toy_segmentation
 from tests.browser.analyze_steps import open_block
+from tests.browser.results_steps import section
 from tests.browser.servers import Server, serving, with_source
 from tests.pictures import write_zip
 
@@ -46,8 +47,8 @@ def test_masks_from_an_archive_to_the_pictures_that_change(page: Page, tmp_path:
     looked_at(page, "analyze", block.get_by_text("As labelled", exact=True).first)
 
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
-    looked_at(page, "results", page.get_by_role("tab", name="Heat map"))
+    expect(section(page, "Layers")).to_be_visible(timeout=RUN_MILLISECONDS)
+    looked_at(page, "results", section(page, "Layers"))
     page.locator("path[aria-roledescription=bar]").filter(visible=True).first.click(force=True)
     panel = page.locator(".st-key-layer_panel")
     page.get_by_text("75 %", exact=True).first.click()

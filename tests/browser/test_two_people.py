@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.analyze_steps import open_options
 from tests.browser.login_provider import login_provider, secrets_for
+from tests.browser.results_steps import section
 from tests.browser.runs_steps import tick
 from tests.browser.servers import SCRIPTED, Server, serving
 
@@ -59,7 +60,7 @@ def test_each_sees_their_own_runs_and_a_link_opens_one(visitor: Callable[[], Pag
     field.press("Tab")
     expect(ann.get_by_text("on 16 images")).to_be_visible()
     ann.get_by_role("button", name="Run", exact=True).click()
-    expect(ann.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(section(ann, "Layers")).to_be_visible(timeout=RUN_MILLISECONDS)
     run_id = re.search(r"run=([0-9a-f]{32})", ann.url)
     assert run_id is not None
 
@@ -79,7 +80,7 @@ def test_each_sees_their_own_runs_and_a_link_opens_one(visitor: Callable[[], Pag
     for somebody in (bob, guest):
         somebody.goto(link)
         expect(somebody.get_by_text("Shared by Ann Example; you can look, not change.")).to_be_visible()
-        expect(somebody.get_by_role("tab", name="Heat map")).to_be_visible()
+        expect(section(somebody, "Layers")).to_be_visible()
 
     ann.get_by_role("button", name="Take the link back").click()
     expect(ann.get_by_role("button", name="Make a link")).to_be_visible()

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.results_steps import make_schedule
 from tests.browser.schedule_steps import PROOF_MILLISECONDS, open_part, verify
 from tests.browser.test_look import does_not_scroll_sideways, too_faint
 from tests.browser.test_onnx_file import offer_graph
@@ -56,7 +57,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     looked_at(page, "results")
     page.keyboard.press("Escape")
 
-    page.get_by_role("link", name="Make a schedule").click()
+    make_schedule(page)
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
     verify(page)
     open_part(page, "File that runs")

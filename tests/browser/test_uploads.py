@@ -15,6 +15,7 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.analyze_steps import open_block
+from tests.browser.results_steps import make_schedule, section
 from tests.browser.schedule_steps import open_part
 from tests.browser.servers import Server
 from tests.pictures import png, write_zip
@@ -57,11 +58,11 @@ def run_to_results(page: Page) -> None:
     expect(button).to_be_enabled()
     button.click()
     expect(page).to_have_url(re.compile(r"/(run|results)\?run=[0-9a-f]{32}$"))
-    expect(page.get_by_role("tab", name="Heat map")).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(section(page, "Layers")).to_be_visible(timeout=RUN_MILLISECONDS)
 
 
 def downloaded_schedule(page: Page, folder: Path) -> dict[str, Any]:
-    page.get_by_role("link", name="Make a schedule").click()
+    make_schedule(page)
     open_part(page, "Target files")
     expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
     with page.expect_download() as download:

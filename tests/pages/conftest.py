@@ -144,6 +144,11 @@ def open_page(app: AppTest, page: str, **query: str) -> AppTest:
     return app.switch_page(page).run()
 
 
+def open_layers(app: AppTest, run_id: str, **query: str) -> AppTest:
+    """Open the Results page of a run with the section of its layers unfolded."""
+    return open_page(app, "pages/results.py", run=run_id, **{"show-layers": "yes"}, **query)
+
+
 def go_back(app: AppTest, **query: str) -> AppTest:
     """Rerun the page as the browser's back does, to the address with this query."""
     app.query_params.clear()

@@ -9,7 +9,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server import backend as backend_module
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import open_page, tick, wait_for_card
+from tests.pages.conftest import open_layers, open_page, tick, wait_for_card
 from tests.pages.records import opener
 
 LOST = "No Ray cluster answers at 10.0.0.1:6379."
@@ -35,7 +35,7 @@ def test_a_run_whose_cluster_is_gone_may_go_on_here(
     app: AppTest, service: Service, backend: Backend, lost_run: str
 ) -> None:
     assert service.run(lost_run).state is RunState.FAILED
-    open_page(app, "pages/results.py", run=lost_run)
+    open_layers(app, lost_run)
     assert app.error[0].value.replace("\u2060", "") == LOST  # joins the address, so that it becomes no link
     app.button(key="run.resume_here").click().run()
     backend.runner.run_next()
@@ -45,7 +45,7 @@ def test_a_run_whose_cluster_is_gone_may_go_on_here(
 def test_try_again_asks_the_cluster_again(app: AppTest, service: Service, backend: Backend, lost_run: str) -> None:
     service.resume(lost_run, here=True)
     service.cancel(lost_run)
-    open_page(app, "pages/results.py", run=lost_run)
+    open_layers(app, lost_run)
     app.button(key="run.resume").click().run()
     backend.runner.run_next()
     assert service.run(lost_run).error == LOST
@@ -55,7 +55,7 @@ def test_without_a_cluster_there_is_no_such_button(
     app: AppTest, lost_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SENSEAPP_RAY_ADDRESS")
-    open_page(app, "pages/results.py", run=lost_run)
+    open_layers(app, lost_run)
     assert "run.resume_here" not in {button.key for button in app.button}
 
 

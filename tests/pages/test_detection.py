@@ -28,7 +28,7 @@ from senseapp.server.service import Service
 from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from tests import shapes_detector
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_layers, open_page
 from tests.pictures import write_folder
 from tests.plain_loop import SPARSITY, sparse_logits
 
@@ -128,7 +128,7 @@ def test_the_detector_of_the_demo_is_measured_and_its_page_names_the_most_fragil
         for item in result.measurements
     }
     assert measured == pytest.approx(damage, rel=1e-3)
-    open_page(app, "pages/results.py", run=run_id)
+    open_layers(app, run_id)
     worst = max(damage, key=damage.__getitem__)
     told = [each.value for kind in ("markdown", "caption", "info", "success", "warning") for each in getattr(app, kind)]
     assert any("Most fragile" in text and worst in text for text in told)

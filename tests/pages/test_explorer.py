@@ -17,7 +17,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.distiller_tables import TABLE
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_layers
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE
 
 PAGE = "pages/results.py"
@@ -26,10 +26,12 @@ STATE = "senseapp.session"
 
 @pytest.fixture
 def results(app: AppTest, finished_run: str) -> AppTest:
-    return open_page(app, PAGE, run=finished_run)
+    return open_layers(app, finished_run)
 
 
 def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
+    if label in ("Network", "Histograms"):
+        app.session_state[f"results.more.{run_id}"], label = label, "More"
     app.session_state[f"results.tab.{run_id}"] = label
     app.run()
     assert not app.exception
@@ -73,7 +75,6 @@ def test_a_layer_chosen_by_keyboard_is_shown_in_every_view(results: AppTest, fin
         assert "layer1.0.conv2" in set().union(*(row.values() for row in outlined(results)))
     assert "layer1.0.conv2" in drawn_curves(open_tab(results, finished_run, "Curves"))
     assert "weights of layer1.0.conv2 lie" in texts(open_tab(results, finished_run, "Histograms"))
-    assert "## layer1.0.conv2 at every level" in texts(open_tab(results, finished_run, "Table"))
 
 
 def test_the_chosen_layer_follows_a_click_elsewhere(results: AppTest, finished_run: str) -> None:
@@ -128,81 +129,16 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
     assert drawn_curves(results) == ["conv1"]
 
 
-def test_the_vertical_axis_is_the_change_the_metric_or_the_reward(results: AppTest, finished_run: str) -> None:
-    open_tab(results, finished_run, "Curves")
-    axis = results.selectbox(key=f"curves.axis.{finished_run}")
-    assert axis.options == ["Drop", "Metric itself", "Reward, layer's MACs", "Reward, network's MACs"]
-    titles = {
-        "value": "Top-1 accuracy (%)",
-        "layer_reward": "Reward: −(1 − top-1) · ln(layer's MACs left)",
-        "reward": "Reward: −(1 − top-1) · ln(MACs left)",
-    }
-    for name, title in titles.items():
-        results.selectbox(key=f"curves.axis.{finished_run}").set_value(name).run()
-        assert chart(results)["layer"][-1]["encoding"]["y"]["title"] == title
-    results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
-    assert "Reward" in chart(results)["layer"][-1]["encoding"]["y"]["title"]  # always of top-1
-
-
-def test_an_import_without_macs_says_why_there_is_no_reward(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE.encode())
-    open_tab(open_page(app, PAGE, run=run_id), run_id, "Curves")
-    axis = app.selectbox(key=f"curves.axis.{run_id}")
-    assert axis.options == ["Drop", "Metric itself"]
-    assert "come without" in axis.help
-
-
 def values(app: AppTest) -> pd.DataFrame:
     return next(table.value for table in app.dataframe if "extreme" in table.value.columns)
 
 
-def test_one_level_as_a_line_with_the_values_beneath(results: AppTest, finished_run: str) -> None:
-    assert values(results).set_index("row")["extreme"][FRAGILE] == "loses most"
-    assert list(values(results)["row"]) == list(NAMES)
-    results.button_group(key=f"layers.draw.{finished_run}").set_value("Line").run()
-    assert not results.exception
-    assert "How well does the network do with 75 % of its weights at zero?" in texts(results)
-    assert chart(results)["layer"][1]["encoding"]["x"]["sort"] == list(NAMES)
-    results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
-    assert chart(results)["layer"][1]["encoding"]["x"]["sort"][0] == FRAGILE
-    assert values(results)["row"].iloc[0] == FRAGILE
-
-
-def test_the_reward_stands_on_a_second_axis_of_the_level_chart(results: AppTest, finished_run: str) -> None:
-    second = f"layers.second.{finished_run}"
-    results.button_group(key=f"layers.draw.{finished_run}").set_value("Line").run()
-    assert results.selectbox(key=second).options == ["None", "Reward, layer's MACs", "Reward, network's MACs"]
-    for name, title in (("layer_reward", "ln(layer's MACs left)"), ("reward", "ln(MACs left)")):
-        results.selectbox(key=second).set_value(name).run()
-        assert not results.exception
-        spec = chart(results)
-        assert spec["resolve"]["scale"]["y"] == "independent"
-        axis = spec["layer"][-1]["encoding"]["y"]
-        assert (axis["field"], axis["axis"]["orient"]) == ("shown", "right")
-        assert title in axis["title"]
-    results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
-    assert "Reward" in chart(results)["layer"][-1]["encoding"]["y"]["title"]  # of top-1, whatever the metric
-    assert "Highest reward" in results.get("vega_lite_chart")[0].proto.alt
-
-
-def test_without_macs_there_is_no_second_axis_but_the_reason(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE.encode())
-    open_page(app, PAGE, run=run_id).button_group(key=f"layers.draw.{run_id}").set_value("Line").run()
-    second = app.selectbox(key=f"layers.second.{run_id}")
-    assert second.options == ["None"]
-    assert "come without" in second.help
-
-
 def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: Service) -> None:
     run_id = service.import_csv("resnet18", TABLE.encode())
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     shown = values(app).set_index("row")
     assert shown["value"].to_dict() == pytest.approx({"conv1": 41.25, "layer1.0.conv1": 69.0, "fc": 68.0})
     assert shown["change_text"]["conv1"] == "28.5 points"
-    app.session_state[pick_key(run_id)] = "fc"
-    open_tab(app, run_id, "Table")
-    assert list(app.dataframe[0].value["top1"]) == ["69.7 %", "68.0 %"]
-    assert list(app.dataframe[0].value["loss"]) == ["1.252 nats", "1.350 nats"]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +152,7 @@ def test_whole_filters_say_the_level_that_was_truly_reached(
     app: AppTest, service: Service, backend: Backend, compression: Any, words: str
 ) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=compression, levels=(0.3, 0.5)))
-    open_page(app, PAGE, run=finish(service, backend, spec))
+    open_layers(app, finish(service, backend, spec))
     assert words in texts(app)
     assert set(values(app)["reached_text"]) == {"50.0 %"}
 
@@ -247,7 +183,7 @@ def test_the_tree_opens_where_a_layer_was_picked_elsewhere(results: AppTest, fin
 def test_a_layer_without_a_value_says_why_and_the_rest_works(app: AppTest, service: Service, backend: Backend) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
     run_id = finish(service, backend, spec)
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     app.selectbox(key=f"results.layer.{run_id}").set_value(NOT_PRUNABLE).run()
     for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
         open_tab(app, run_id, label)
@@ -259,7 +195,7 @@ def test_a_run_that_a_newer_version_wrote_is_told_in_one_sentence(
 ) -> None:
     file = backend.store.folder(finished_run).path / "result.json"
     file.write_text(file.read_text().replace('"version":1', '"version":9', 1))
-    open_page(app, PAGE, run=finished_run)
+    open_layers(app, finished_run)
     assert not app.exception
     assert "has version 9; this senseapp reads versions 1 to 1. Update senseapp" in app.error[0].value
     assert not app.get("vega_lite_chart")
@@ -269,14 +205,14 @@ def test_every_chart_can_be_saved_in_three_forms(results: AppTest, finished_run:
     results.session_state[pick_key(finished_run)] = FRAGILE
     for label in ("Layers", "Curves", "Heat map", "Network"):
         open_tab(results, finished_run, label)
-        saved = [button.label for button in results.get("download_button") if button.label != "Download report"]
+        saved = [button.label for button in results.get("download_button") if not button.label.startswith("Download")]
         assert saved == len(results.get("vega_lite_chart")) * ["PNG image", "SVG drawing", "CSV data"]
 
 
 def test_many_levels_are_slid_through(app: AppTest, service: Service, backend: Backend) -> None:
     levels = tuple(step / 20 for step in range(1, 20))
     run_id = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=levels)))
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     assert not app.exception
     app.select_slider(key=f"results.level.{run_id}").set_value(0.95).run()
     assert "What does each layer lose at 95 %?" in texts(app)

@@ -15,10 +15,10 @@ from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.cases import first_of
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_layers, open_page
 
 PAGES = sorted(path.relative_to(path.parents[1]).as_posix() for path in Path("pages").glob("*.py"))
-TABS = ("Layers", "Curves", "Heat map", "Network", "Histograms", "Table")
+TABS = ("Layers", "Curves", "Heat map", "More")
 
 
 def _outline(node: Node) -> Iterator[int]:
@@ -53,7 +53,7 @@ def test_a_page_of_a_run(app: AppTest, finished_run: str, page: str) -> None:
 
 @pytest.mark.parametrize("tab", first_of(TABS, 2))
 def test_a_view_with_a_picked_layer(app: AppTest, finished_run: str, tab: str) -> None:
-    open_page(app, "pages/results.py", run=finished_run)
+    open_layers(app, finished_run)
     app.session_state[pick_key(finished_run)] = "conv1"
     app.session_state[f"results.tab.{finished_run}"] = tab
     _assert_outlined(app.run())

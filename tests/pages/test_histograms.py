@@ -11,13 +11,14 @@ from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE
-from tests.pages.conftest import open_page
+from tests.pages.conftest import open_layers
 from tests.pages.records import FRAGILE, a_histogram
 
 
 def open_tab(app: AppTest, run_id: str) -> AppTest:
-    open_page(app, "pages/results.py", run=run_id)
-    app.session_state[f"results.tab.{run_id}"] = "Histograms"
+    open_layers(app, run_id)
+    app.session_state[f"results.tab.{run_id}"] = "More"
+    app.session_state[f"results.more.{run_id}"] = "Histograms"
     return app.run()
 
 

@@ -11,7 +11,7 @@ from senseapp.app.common.state import pick_key
 from senseapp.server.service import Service
 from senseapp.views.frames.results import measurement_frame
 from tests.distiller_tables import ROWS, TABLE, table
-from tests.pages.conftest import open_page, tick
+from tests.pages.conftest import open_layers, open_page, tick
 from tests.pages.records import NAMES
 
 
@@ -81,7 +81,7 @@ def test_no_model_is_asked_for_until_it_is_wanted_and_then_one_must_be_picked(ap
 def opened_views(app: AppTest, run_id: str) -> Iterator[str]:
     """Yield the name of each view of a layer once it is open."""
     app.session_state[pick_key(run_id)] = "conv1"
-    for label in ("Layers", "Curves", "Heat map", "Network", "Table"):
+    for label in ("Layers", "Curves", "Heat map", "More"):
         app.session_state[f"results.tab.{run_id}"] = label
         app.run()
         assert not app.exception
@@ -93,12 +93,12 @@ def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) ->
     run_id = imported_with_its_model(app, service, TABLE)
     assert app.query_params["run"] == run_id
     open_page(app, "pages/results.py", run=run_id)
-    for label in opened_views(app, run_id):
+    app.session_state[f"results.show.layers.{run_id}"] = True
+    app.session_state[f"results.show.details.{run_id}"] = True
+    for _ in opened_views(app, run_id):
         assert "sizes of demo" in texts(app)
         assert "unknown (imported figures)" not in texts(app)
         assert "random" not in texts(app)
-        if label == "Curves":
-            assert "Reward, layer's MACs" in app.selectbox(key=f"curves.axis.{run_id}").options
 
 
 def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest, service: Service) -> None:
@@ -138,7 +138,7 @@ def test_another_model_is_told_at_the_button_and_leaves_no_run(app: AppTest, ser
 
 
 def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, service: Service, imported: str) -> None:
-    open_page(app, "pages/results.py", run=imported)
+    open_layers(app, imported, **{"show-details": "yes"})
     assert "**Imported:" in texts(app)
     assert "0 images" not in texts(app)
     for _ in opened_views(app, imported):

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 import pytest
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
@@ -17,7 +16,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_layers, open_page
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
 PAGE = "pages/results.py"
@@ -25,7 +24,7 @@ PAGE = "pages/results.py"
 
 @pytest.fixture
 def results(app: AppTest, finished_run: str) -> AppTest:
-    open_page(app, PAGE, run=finished_run)
+    open_layers(app, finished_run)
     assert not app.exception
     return app
 
@@ -38,16 +37,6 @@ def charts(app: AppTest) -> list[dict[str, Any]]:
     return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
 
 
-def table(app: AppTest, heading: str) -> pd.DataFrame:
-    headings = [
-        element.value
-        for element in app.markdown
-        if element.value.startswith(("## Most fragile at", "## Most robust at", "## All"))
-    ]
-    found: pd.DataFrame = app.dataframe[headings.index(heading)].value
-    return found
-
-
 def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
     app.session_state[f"results.tab.{run_id}"] = label
     return app.run()
@@ -58,9 +47,13 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
     assert "There are no results to show" in texts(app)
 
 
-def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_always_there(results: AppTest) -> None:
+def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the_details(
+    results: AppTest, finished_run: str
+) -> None:
     shown = texts(results)
     assert "Most fragile: layer2.0.conv1 loses 12.0 points at 75 %. 3 of 6 layers lose nothing measurable: 512" in shown
+    results.session_state[f"results.show.details.{finished_run}"] = True
+    shown = texts(results.run())
     for part in ("**Measured**", "512 images", "95 % intervals, paired by image"):
         assert part in shown
     source = next(caption for caption in results.caption if "**Measured**" in caption.value)
@@ -78,7 +71,7 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
 
 
 def test_a_table_is_sent_with_the_columns_that_it_shows(results: AppTest) -> None:
-    shown = table(results, "## All values at 75 %")
+    shown = results.dataframe[0].value
     assert list(shown) == ["row", "value", "change_text", "interval_text", "extreme", "params", "macs", "rank"]
 
 
@@ -86,15 +79,9 @@ def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
     app: AppTest, service: Service, backend: Backend
 ) -> None:
     run = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(mode="quick")))
-    open_page(app, PAGE, run=run)
+    open_layers(app, run)
     assert "Most fragile by estimate: layer2.0.conv1, harm 0.080 at 50 %" in texts(app)
     assert app.selectbox(key=f"results.metric.{run}").value == "kl"
-
-
-def test_the_two_tables_name_as_many_layers_as_asked_for(results: AppTest, finished_run: str) -> None:
-    results.number_input(key=f"layers.top.{finished_run}").set_value(2).run()
-    assert list(table(results, "## Most fragile at 75 %")["row"]) == [FRAGILE, "fc"]
-    assert list(table(results, "## Most robust at 75 %")["row"]) == ["conv1", "layer1.0.conv1"]
 
 
 def test_a_picked_layer_shows_its_panel_and_close_takes_it_away(results: AppTest, finished_run: str) -> None:
@@ -120,7 +107,6 @@ def test_a_pick_of_a_layer_that_this_run_lacks_is_ignored(results: AppTest, fini
     [
         ("Curves", "How fast does the loss grow with compression?"),
         ("Heat map", "Where in the network, and from which level on, does compression hurt?"),
-        ("Table", "All measurements of Harm"),
     ],
 )
 def test_every_view_opens_with_its_question(results: AppTest, finished_run: str, label: str, question: str) -> None:
@@ -129,9 +115,9 @@ def test_every_view_opens_with_its_question(results: AppTest, finished_run: str,
     assert question in texts(results)
 
 
-def test_the_table_holds_every_layer_at_every_level_and_both_downloads(results: AppTest, finished_run: str) -> None:
-    open_tab(results, finished_run, "Table")
-    assert len(results.dataframe[1].value) == 18
+def test_one_table_holds_every_layer_and_both_downloads_stand_below(results: AppTest) -> None:
+    (layers,) = results.dataframe
+    assert len(layers.value) == 6
     assert {"Download CSV", "Download JSON"} <= {button.label for button in results.get("download_button")}
 
 
@@ -152,7 +138,7 @@ def test_what_is_downloaded_says_nothing_of_folders_on_the_server(
         return plain(row, label, data, **how)
 
     monkeypatch.setattr(DeltaGenerator, "download_button", noted)
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     open_tab(app, run_id, "Table")
     assert not app.exception
     written = offered["result.json"]()
@@ -166,7 +152,7 @@ def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
     app: AppTest, service: Service, backend: Backend
 ) -> None:
     spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
-    open_page(app, PAGE, run=finish(service, backend, spec))
+    open_layers(app, finish(service, backend, spec))
     assert "## 1 layer without a value" in texts(app)
     apart = app.dataframe[-1].value
     assert list(apart["row"]) == [NOT_PRUNABLE]
@@ -185,7 +171,7 @@ def test_every_chart_of_random_inputs_says_that_it_is_indicative_only(
     app: AppTest, service: Service, backend: Backend, label: str
 ) -> None:
     run_id = finish(service, backend, RunSpec(data=DataSpec(kind="random")))
-    open_tab(open_page(app, PAGE, run=run_id), run_id, label)
+    open_tab(open_layers(app, run_id), run_id, label)
     assert len(charts(app)) == texts(app).count("Indicative only: the inputs are random")
 
 
@@ -206,6 +192,6 @@ def test_a_link_is_made_and_taken_back_on_results(results: AppTest, finished_run
     assert "change nothing" in texts(results)
     results.button(key=f"runs.share.{finished_run}").click().run()
     link = service.run(finished_run).link
-    assert f"results?run={link}&level=0.5" in results.code[0].value  # others see the views as they are
+    assert f"results?run={link}&show-layers=yes&level=0.5" in results.code[0].value  # others see the views as they are
     results.button(key=f"runs.unshare.{finished_run}").click().run()
     assert not service.run(finished_run).shared

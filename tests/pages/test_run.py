@@ -15,7 +15,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, some_figures
-from tests.pages.conftest import go_back, open_page
+from tests.pages.conftest import go_back, open_layers, open_page
 from tests.pages.records import NAMES
 
 slow = pytest.mark.parametrize("backend", ["slow"], indirect=True)
@@ -47,7 +47,7 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
 
 @pytest.mark.parametrize("hostile", ["no-such-run", "../../etc/passwd", "x' OR '1'='1", "0" * 32])
 def test_an_unknown_run_is_one_sentence(app: AppTest, hostile: str) -> None:
-    open_page(app, PAGE, run=hostile)
+    open_layers(app, hostile)
     assert len(app.error) == 1
     assert not app.exception
 
@@ -55,7 +55,7 @@ def test_an_unknown_run_is_one_sentence(app: AppTest, hostile: str) -> None:
 def test_a_waiting_run_shows_its_place(app: AppTest, service: Service) -> None:
     service.start(RunSpec())
     second = service.start(RunSpec())
-    open_page(app, PAGE, run=second)
+    open_layers(app, second)
     assert progress(app)[1].startswith("2nd in the queue")
     assert app.button(key="run.cancel")
 
@@ -67,7 +67,7 @@ def test_a_running_run_shows_progress_and_the_bars_so_far(
     run_id = service.start(RunSpec())
     gate.release(5)
     wait_until(lambda: service.snapshot(run_id).done == 5)
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     percent, text = progress(app)
     assert 0 < percent < 100
     assert "Measuring each layer: 5 of 18" in text
@@ -91,7 +91,7 @@ def test_a_finished_run_becomes_its_results_by_itself(
     app: AppTest, service: Service, gate: threading.Semaphore
 ) -> None:
     run_id = service.start(RunSpec())
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     assert app.button(key="run.cancel")
     gate.release(1000)
     wait_until(lambda: service.run(run_id).state is RunState.DONE)
@@ -107,7 +107,7 @@ def test_the_chart_keeps_its_metric_and_level_when_the_run_ends(
     run_id = service.start(RunSpec())
     gate.release(5)
     wait_until(lambda: service.snapshot(run_id).done == 5)
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     shown = app.selectbox(key=f"run.metric.{run_id}").value, app.button_group(key=f"run.level.{run_id}").value
     assert shown[0] == "kl"  # the metric of the first bars, which are estimated
     gate.release(1000)
@@ -117,7 +117,7 @@ def test_the_chart_keeps_its_metric_and_level_when_the_run_ends(
     assert ended == shown
     again = open_page(another_app(), PAGE, **app.query_params)
     assert again.selectbox(key=f"results.metric.{run_id}").value == shown[0]
-    fresh = open_page(another_app(), PAGE, run=run_id)
+    fresh = open_layers(another_app(), run_id)
     assert fresh.selectbox(key=f"results.metric.{run_id}").value == shown[0]
 
 
@@ -128,7 +128,7 @@ def test_cancel_keeps_what_was_measured_and_resume_goes_on(
     run_id = service.start(RunSpec())
     gate.release(4)
     wait_until(lambda: service.snapshot(run_id).done == 4)
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     app.button(key="run.cancel").click().run()
     gate.release(1)  # a run stops where it reports its next measurement
     wait_until(lambda: service.run(run_id).state is RunState.CANCELLED)
@@ -153,19 +153,19 @@ def test_a_link_opens_the_tab_the_level_and_the_layer_that_it_names(app: AppTest
 
 
 def test_what_is_chosen_is_in_the_address_and_going_back_takes_it_away(app: AppTest, finished_run: str) -> None:
-    open_page(app, PAGE, run=finished_run)
+    open_layers(app, finished_run)
     level = app.button_group(key=f"results.level.{finished_run}")
     usual = level.value
-    assert dict(app.query_params) == {"run": finished_run}  # nothing is written that nobody chose
+    assert dict(app.query_params) == {"run": finished_run, "show-layers": "yes"}  # nothing is written that nobody chose
     level.set_value(0.5).run()
     assert app.query_params["level"] == "0.5"
-    go_back(app, run=finished_run)
+    go_back(app, run=finished_run, **{"show-layers": "yes"})
     assert app.button_group(key=f"results.level.{finished_run}").value == usual
     assert "level" not in app.query_params
 
 
 def test_an_address_that_names_nothing_known_shows_the_usual(app: AppTest, finished_run: str) -> None:
-    open_page(app, PAGE, run=finished_run, tab="../x", level="1e999", layer="<b>", metric="none")
+    open_layers(app, finished_run, tab="../x", level="1e999", layer="<b>", metric="none")
     assert not app.exception
     assert dict(app.query_params) == {"run": finished_run}
 
@@ -179,7 +179,7 @@ def test_a_failed_run_says_why_and_offers_its_settings_for_a_change(
     backend._open_session = refuse  # type: ignore[assignment]
     run_id = service.start(RunSpec(sensitivity=SensitivitySpec(num_samples=5000, levels=(0.4,))))
     backend.runner.run_next()
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     assert [error.value for error in app.error] == [
         "At most 797 images can be measured, 5000 were asked for. Choose fewer."
     ]
@@ -202,7 +202,7 @@ def test_a_running_run_offers_its_first_file(
     app: AppTest, service: Service, backend: Backend, gate: threading.Semaphore
 ) -> None:
     run_id = half_done(service, gate)
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     assert not app.get("download_button")
     folder = backend.store.folder(run_id)
     original = some_figures(0.0, 1.0, 4000)
@@ -225,6 +225,6 @@ def test_a_first_file_that_loses_too_much_is_not_offered(
     original = some_figures(0.0, 1.0, 4000)
     file = a_candidate("int8", size=1200, share=0.5, lost=0.3, metric="top1", original=original)
     backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
-    open_page(app, PAGE, run=run_id)
+    open_layers(app, run_id)
     assert not app.get("download_button")
     assert "No file to take yet: No file that is clearly smaller or faster loses at most" in texts(app)

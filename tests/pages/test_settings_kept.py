@@ -13,7 +13,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.cases import first_of
-from tests.pages.conftest import finish, go_back, open_page, wait_for_card
+from tests.pages.conftest import finish, go_back, open_layers, open_page, wait_for_card
 
 pytestmark = pytest.mark.slow
 
@@ -44,17 +44,16 @@ RESULTS: list[Settings] = [
         "layer.{run}": "fc",
         "layers.order.{run}": "Most fragile first",
         "layers.log.{run}": True,
-        "layers.top.{run}": 2,
     },
-    {"results.tab.{run}": "Layers", "layers.draw.{run}": "Line"},
     {
         "results.tab.{run}": "Curves",
         "curves.mode.{run}": "By name",
         "curves.search.{run}": "layer",
     },
-    {"results.tab.{run}": "Network", "network.length.{run}": "Multiplications"},
+    {"results.tab.{run}": "More", "network.length.{run}": "Multiplications"},
     {
-        "results.tab.{run}": "Histograms",
+        "results.tab.{run}": "More",
+        "results.more.{run}": "Histograms",
         "histogram.tensor.{run}": "activations",
         "histogram.bits.{run}": 6,
         "histogram.objective.{run}": "none",
@@ -97,7 +96,7 @@ def _walk(app: AppTest, settings: Settings, open_again: Callable[[dict[str, str]
     query = dict(app.query_params)
     other = open_again(query)
     assert _seen(other, settings) == settings  # a reload, or a second tab
-    assert dict(other.query_params) == query
+    assert {"show-layers": "yes", **dict(other.query_params)} == {"show-layers": "yes", **query}
     go_back(app, **usual_query)
     assert {key: app.session_state[key] for key in first} == first
     go_back(app, **query)  # forward
@@ -120,7 +119,7 @@ def test_twenty_settings_and_more_are_walked() -> None:
 @pytest.mark.parametrize("settings", RESULTS, ids=["layers", "line", "curves", "network", "histograms"])
 def test_results(app: AppTest, another_app: Callable[[], AppTest], finished_run: str, settings: Settings) -> None:
     page = "pages/results.py"
-    open_page(app, page, run=finished_run)
+    open_layers(app, finished_run)
     _walk(app, _of(finished_run, settings), lambda query: open_page(another_app(), page, **query))
 
 

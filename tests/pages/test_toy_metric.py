@@ -19,7 +19,7 @@ from senseapp.server.service import Service
 from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from senseapp.store.run_folder import RunFolder
-from tests.pages.conftest import open_page, wait_for_card
+from tests.pages.conftest import open_layers, wait_for_card
 from tests.toy_metric import MARGIN, first_over_second
 
 
@@ -81,7 +81,7 @@ def test_analyze_offers_it_and_results_are_shown_in_it(app: AppTest, service: Se
     while backend.runner.run_next():
         pass
     run_id = service.runs()[0].run_id
-    open_page(app, "pages/results.py", run=run_id)
+    open_layers(app, run_id)
     assert not app.exception
     assert app.selectbox(key=f"results.metric.{run_id}").value == "margin"
     drawn = [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]

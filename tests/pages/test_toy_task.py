@@ -23,7 +23,7 @@ from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS
 from tests.cases import first_of
-from tests.pages.conftest import finish, open_page, wait_for_card
+from tests.pages.conftest import finish, open_layers, open_page, wait_for_card
 from tests.pictures import png
 from tests.toy_task import ERROR, REGRESSION, SHIFT
 
@@ -116,7 +116,7 @@ def test_estimates_alone_come_in_its_divergence_and_its_error(
 @pytest.mark.slow
 def test_the_app_shows_its_results(app: AppTest, images: DataSpec, service: Service, backend: Backend) -> None:
     run_id = finish(service, backend, run_of(images))
-    open_page(app, "pages/results.py", run=run_id)
+    open_layers(app, run_id)
     assert not app.exception
     labels = [METRICS["sqnr"].label, ERROR.label, SHIFT.label]
     assert sorted(app.selectbox(key=f"results.metric.{run_id}").options) == sorted(labels)

@@ -263,7 +263,7 @@ def test_the_reading_of_a_run_is_said_on_its_pages_and_nothing_of_one_without(
 ) -> None:
     run_id = finish(service, backend, RunSpec())
     said = "Images: 32 × 32 pixels, values from 0 to 255, crop (it suits the labels best)."
-    open_page(app, "pages/results.py", run=run_id)
+    open_page(app, "pages/results.py", run=run_id, **{"show-details": "yes"})
     assert not app.exception
     assert said not in texts(app)
     read = replace(result(RunSpec()), reading=a_reading("values from 0 to 255", "labels"))
@@ -294,7 +294,7 @@ def test_pictures_that_were_kept_are_shown_where_the_reading_is_unfolded(
     monkeypatch.setattr(Service, "result", lambda _service, _run_id: read)
     monkeypatch.setattr(Service, "changed_answers", lambda _service, _run_id: (found,))
     st.cache_resource.clear()
-    open_page(app, "pages/results.py", run=run_id)
+    open_page(app, "pages/results.py", run=run_id, **{"show-details": "yes"})
     assert not app.image
     app.session_state["reading"] = True
     app.run()

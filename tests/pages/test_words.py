@@ -11,7 +11,7 @@ from streamlit.testing.v1.element_tree import Block, Element, Node, Selectbox
 
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
-from tests.pages.conftest import finish, open_page, wait_for_card
+from tests.pages.conftest import finish, open_layers, open_page, wait_for_card
 from tests.pages.test_recommendation import RESULTS, recommend
 
 TERMS = (
@@ -73,9 +73,9 @@ def test_words_of_experts_are_behind_their_switch(app: AppTest, finished_run: st
     assert not found
 
 
-def test_each_of_them_is_explained_in_sight(app: AppTest, finished_run, backend: Backend) -> None:
+def test_each_of_them_is_explained(app: AppTest, finished_run, backend: Backend) -> None:
     recommend(backend, finished_run)
-    open_page(app, RESULTS, run=finished_run)
+    open_layers(app, finished_run, **{"show-details": "yes"})
     helps = [str(getattr(element.proto, "help", "")) for kind in ("caption", "selectbox", "markdown", "button_group")
              for element in app.get(kind)]  # fmt: skip
     explained = " ".join(helps).lower()

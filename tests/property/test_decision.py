@@ -217,6 +217,9 @@ def check_choice(it: Checked) -> None:
     assert it.choice in it.within
     assert it.wanted(it.choice)
     assert not it.is_dominated(it.choice)
+    if it.goal == "targets":
+        assert answer.headline.startswith(f"Targets that save {100 * (1 - left(it.choice)):.0f} % of the bytes · ")
+        return
     size_text = bytes_size(size(it.choice))
     before = bytes_size(it.size)
     assert answer.headline.startswith((f"{before} → {size_text} · ", f"{size_text}, as before · "))

@@ -19,7 +19,7 @@ from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import TASKS
 from senseapp.tasks.coco import parsed_json
 from senseapp.tasks.detection.annotations.voc import read_voc
-from senseapp.tasks.detection.annotations.yolo import names_of, read_yaml, read_yolo
+from senseapp.tasks.detection.annotations.yolo import names_of, read_yolo, told_in
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 
 DETECTION = TASKS["detection"]
@@ -296,7 +296,7 @@ def test_a_class_map_decides_for_boxes(tmp_path: Path) -> None:
     ],
 )
 def test_names_in_yaml(text: str) -> None:
-    assert names_of(read_yaml(text.encode())["names"]) == ("cat", "dog")
+    assert names_of(told_in(text.encode())["names"]) == ("cat", "dog")
 
 
 BOMB = (
@@ -338,7 +338,7 @@ def test_damaged_files_are_refused_with_words(read: Any, content: bytes, said: s
         ({"images": [{"id": 7}]}, "a picture without file_name"),
         ({"annotations": [{"image_id": 7, "category_id": 1}]}, "an annotation without bbox"),
         ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "four numbers"),
-        ({"annotations": [{"image_id": 7, "category_id": -1, "bbox": [1, 2, 3, 4]}]}, "whole and below 10,000"),
+        ({"annotations": [{"image_id": 7, "category_id": -1, "bbox": [1, 2, 3, 4]}]}, "a whole number from 0 to 9999"),
         ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, -3, 4]}]}, "negative size"),
         ({"annotations": [{"image_id": [7], "category_id": 1, "bbox": [1, 2, 3, 4]}]}, "image_id"),
         ({"categories": [{"name": "cat"}]}, "a category without id"),

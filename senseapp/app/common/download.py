@@ -123,34 +123,27 @@ def _name(run_id: str, candidate: Candidate) -> str:
     return file_name(backend.service().run(run_id).spec.model, candidate)
 
 
-def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate) -> None:
-    """Show the menu of every other file of the run, each with its figures and what opens it."""
+def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate | None) -> None:
+    """Show the buttons to the files beside the chosen one, to its kit, and what reads packed weights."""
     owned = backend.service()
-    with st.popover("Other files", icon=":material/more_horiz:"):
-        if chosen.runs and chosen.runtime.is_installed:
+    with st.container(horizontal=True, gap="small"):
+        if chosen is not None and chosen.runs and chosen.runtime.is_installed:
             st.download_button(
-                "Deployment kit (zip): the file, how a picture is prepared, how it is run",
+                "Deployment kit (zip)",
                 download(partial(_kit, owned, run_id, chosen), is_temporary=True),
                 file_name=f"{_name(run_id, chosen).removesuffix(chosen.suffix)}-kit.zip",
                 mime="application/zip",
                 key=f"recommendation.kit.{run_id}",
                 icon=":material/folder_zip:",
                 on_click="ignore",
-                type="tertiary",
+                help="The recommended file, how a picture is prepared, and how it is run.",
             )
         for place, each in enumerate(candidates):
-            if each.file != chosen.file:
-                _entry(run_id, each, place)
-        st.page_link("pages/targets.py", label="Schedule for a training tool", query_params={"run": run_id})
-
-
-def _entry(run_id: str, candidate: Candidate, place: int) -> None:
-    file_button(run_id, candidate, key=f"recommendation.other.{place}")
-    bound_of = f" {candidate.bound_text}" if candidate.bound_text else ""
-    st.caption(f"{candidate.made_of}: {candidate.headline}.{bound_of} Opened by {candidate.opened_by}.")
-    small = small_form(candidate.file)
-    if small is not None:
-        st.code(small.reader(_name(run_id, candidate)), language=None, wrap_lines=True)
+            if chosen is None or each.file != chosen.file:
+                file_button(run_id, each, key=f"recommendation.other.{place}")
+    for each in candidates:
+        if (small := small_form(each.file)) is not None:
+            st.code(small.reader(_name(run_id, each)), language=None, wrap_lines=True)
 
 
 def _kit(owned: Service, run_id: str, candidate: Candidate) -> Path:

@@ -139,11 +139,6 @@ def go_to(page: str, run_id: str) -> NoReturn:
     st.switch_page(page, query_params={RUN_PARAMETER: run_id, **session().addressed.get(run_id, {})})
 
 
-def go_to_page(page: str) -> NoReturn:
-    """Go to a page that is not of one run."""
-    st.switch_page(page)
-
-
 def current_run() -> str:
     """Return the run that the URL names, else the last one looked at; or ``""``."""
     run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
@@ -207,6 +202,16 @@ def drop_pick(run_id: str) -> None:
     """Pick no layer, and let the charts forget their clicks."""
     pick(run_id, "")
     session().pick_round += 1
+
+
+def filled(key: str, value: Any) -> dict[str, Any]:
+    """Return the arguments of a widget that shows ``value`` at first, and anew once its key has been removed.
+
+    A browser keeps what a widget shows if only its default changes.
+    """
+    if key not in st.session_state:
+        st.session_state[key] = value
+    return kept(key)
 
 
 def kept(key: str) -> dict[str, Any]:

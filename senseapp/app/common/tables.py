@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from senseapp.app.common.expert import expert
 from senseapp.core.markdown import md
 from senseapp.metrics import Metric
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
@@ -52,22 +53,10 @@ def _decimals(metric: Metric) -> str:
     return f"%.{metric.digits}f"
 
 
-def measurement_columns(metric: Metric) -> dict[str, Any]:
-    """Return the columns of the whole table; numbers stay numbers, so that every column sorts."""
-    return {
-        "layer": st.column_config.TextColumn("Layer", pinned=True, width=300),
-        "layer_type": st.column_config.TextColumn("Type"),
-        "level_text": st.column_config.TextColumn("Level"),
-        "rank": _RANK,
-        "drop": st.column_config.NumberColumn(metric.axis, format=_decimals(metric), help=_SIGN),
-        "low": st.column_config.NumberColumn("from (95 %)", format=_decimals(metric)),
-        "high": st.column_config.NumberColumn("to (95 %)", format=_decimals(metric)),
-        "value": st.column_config.NumberColumn(metric.value_axis, format=_decimals(metric)),
-        "source": st.column_config.TextColumn("Source"),
-        "params": st.column_config.NumberColumn("Parameters", format="localized"),
-        "macs": st.column_config.NumberColumn("Multiplications", format="compact", help="For one image."),
-        "members": st.column_config.TextColumn("Compressed together"),
-    }
+_REWARD = (
+    "−(1 − right answers) · ln(multiplications left), with the level's share of a layer's inputs and outputs gone. "
+    "Higher is better: compress a layer as far as it rises."
+)
 
 
 def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, Any]:
@@ -90,19 +79,9 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
     )
     if mixed:
         columns["source"] = st.column_config.TextColumn("Source", width=80)
+    if expert():
+        columns["reward"] = st.column_config.NumberColumn("Reward", format="%.3f", help=_REWARD, width=80)
     return columns | {"rank": _RANK}
-
-
-def layer_columns(metrics: Sequence[Metric], *, reached: bool) -> dict[str, Any]:
-    """Return the columns of one layer at all levels: each metric's value and drop."""
-    columns: dict[str, Any] = {"level_text": st.column_config.TextColumn("Level", pinned=True)}
-    if reached:
-        columns["reached_text"] = _REACHED
-    for metric in metrics:
-        columns[metric.name] = st.column_config.TextColumn(metric.label, help=metric.help)
-        columns[f"{metric.name}_change"] = st.column_config.TextColumn("Drop", help=f"{metric.change_title}. {_SIGN}")
-    columns["source"] = st.column_config.TextColumn("Source")
-    return columns
 
 
 def unlisted_columns() -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _answer(run: _Run) -> None:
     if not run.candidates:
         st.markdown(md("## {}", run.record.headline or headline(run.result)))
         return
-    recommendation_answer(run.record, run.candidates, run.found)
+    recommendation_answer(run.record, run.candidates)
     candidates_figure(run.record, run.candidates, run.result, large=True)
 
 

@@ -1,10 +1,10 @@
-"""The recommended file for a goal and a tolerance, with its figures and the download button."""
+"""The answer of a run on one screen: the file to take, its button, one chart and why; and the files of the run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import pandas as pd
@@ -20,15 +20,16 @@ from senseapp.app.common.decided import (
     decided,
     has_enough_images,
 )
-from senseapp.app.common.download import file_button, other_files
+from senseapp.app.common.download import download, file_button, other_files
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import begin, start_label, watched
-from senseapp.app.common.state import go_to_page, restart_with
-from senseapp.app.common.tables import changed_answers
+from senseapp.app.common.tables import changed_answers, show_table
+from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.try_picture import try_picture
+from senseapp.app.results.view import layers_are_open, usual_view
 from senseapp.core.markdown import md
-from senseapp.descriptions import all_descriptions
+from senseapp.formats.registry import FORMATS
 from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
@@ -36,7 +37,7 @@ from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.spec import SensitivitySpec
+from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
 from senseapp.views.charts.savings import candidates_chart, recommended_chart
@@ -48,49 +49,107 @@ from senseapp.views.frames.files import (
     original_row,
     recommended_frame,
 )
+from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of
+from senseapp.views.words.wording import caveat_of, download_stem
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
+_MOST_BARS = 9  # rows of the one chart
 
 
-def recommendation_card(run_id: str, result: RunResult) -> None:
-    """Show the answer, the button to the file and the chart; until there is one, how far it is, or what starts it."""
-    task, finding = RecommendationTask(run_id=run_id), result.summary or headline(result)
-    with errors_here():
-        record = backend.service().run(run_id)
-        found = backend.service().work.outcome(task)
-        can_search = record.state is RunState.DONE and record.spec.data.kind != "imported"
-        candidates = backend.service().work.candidates(run_id)
-        if not candidates:
-            _without_files(run_id, found, finding)
-            if found is None and can_search:
-                first = original_in_int8(run_id, METRICS[result.judged_by].tolerable)
-                if not watched(first, cancel="recommendation.first"):
-                    _on_its_way(task)
-                st.fragment(_show_first_file, run_every=_POLL_SECONDS)(run_id)
-            return
-        place = st.container()
-        metric = candidates[0].metric
-        choose_goal(record, key=f"recommendation.goal.{run_id}")
-        if can_search:
-            allowed = choose_tolerance(run_id, metric, key=f"recommendation.allowed.{run_id}")
-            choose_promise(run_id, metric, allowed, key=f"recommendation.promised.{run_id}")
-        asked = asked_of(record, metric)
-        is_usual = math.isclose(asked.tolerance, METRICS[metric].tolerable)
-        search = replace(task, allowed_drop=None if is_usual else asked.tolerance, promise=asked.promise)
-        with place:
-            _answer(run_id, candidates, asked, result)
-            is_possible = can_search and has_enough_images(candidates, asked.promise)
-            if is_possible and backend.service().work.outcome(search) is None:
-                _on_its_way(search, again=True)
-        candidates_figure(record, candidates, result)
-        if found is not None and found.missing:
-            st.caption(md(":material/info: {} The file above holds the original weights.", found.missing))
-        elif found is not None:
-            with st.expander("What does removing more cost?", icon=":material/trending_down:"):
-                recommendation_figure(run_id, found, result)
-        st.markdown(finding)
+def answer_block(record: RunRecord, result: RunResult) -> None:
+    """Show the answer with its button, and beside it one chart: of the files, or of the layers."""
+    answer, chart = st.columns([4, 5], gap="medium")
+    candidates: tuple[Candidate, ...] = ()
+    with answer, errors_here():
+        candidates = backend.service().work.candidates(record.run_id)
+        if candidates:
+            asked = _answer(record, candidates, result)
+        else:
+            _without_files(record, result)
+    with chart:
+        if candidates and asked.goal in ("smaller", "faster"):
+            candidates_figure(record, candidates, result)
+        elif not layers_are_open(record.run_id):
+            _layers_figure(record, result)
+
+
+def _layers_figure(record: RunRecord, result: RunResult) -> None:
+    view = usual_view(record.run_id, result)
+    if view is not None:
+        rows = marked(view.ranked).head(_MOST_BARS)
+        about = "Each layer alone: compress blue ones, spare red ones."
+        bars_figure(view, rows, key=f"answer.bars.{record.run_id}", picks=False, reading=about)
+
+
+def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Asked:
+    """Show the recommended file with the reason, and hand it out; return what it is the answer to."""
+    place = st.container()
+    row = st.container(horizontal=True, gap="small")
+    searched = st.container()
+    with row:
+        get, attempt = st.container(width="content"), st.container(width="content")
+        with st.popover("Change", icon=":material/tune:", help="What counts, and how much may be lost."):
+            _choose(record, candidates, searched)
+    asked = asked_of(record, candidates[0].metric)
+    answer = asked.decide(candidates)
+    chosen = answer.choice
+    with place:
+        if asked.goal == "look":
+            st.markdown(md("## {}", result.summary or headline(result)))
+            return asked
+        st.markdown(md("## {}", answer.headline))
+        if chosen is not None:
+            st.caption(md("{}. Measured: this very file. {}", chosen.made_of, chosen.bound_text))
+        st.markdown(answer.reason)
+        if chosen is None and asked.promise is not None:
+            st.markdown(shortfall(candidates, asked.promise))
+    if chosen is not None and asked.goal == "targets" and chosen.schedule is not None:
+        with get:
+            _target_button(record, chosen.schedule, result)
+    elif chosen is not None:
+        with get:
+            file_button(record.run_id, chosen, primary=True)
+        with attempt:
+            try_picture(record.run_id, chosen)
+    return asked
+
+
+def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.delta_generator.DeltaGenerator) -> None:
+    """Show what the answer depends on, and in ``searched`` the search for files that it asks for."""
+    run_id, metric = record.run_id, candidates[0].metric
+    choose_goal(record, key=f"recommendation.goal.{run_id}")
+    if not _can_search(record):
+        return
+    allowed = choose_tolerance(run_id, metric, key=f"recommendation.allowed.{run_id}")
+    choose_promise(run_id, metric, allowed, key=f"recommendation.promised.{run_id}")
+    asked = asked_of(record, metric)
+    is_usual = math.isclose(asked.tolerance, METRICS[metric].tolerable)
+    search = RecommendationTask(
+        run_id=run_id, allowed_drop=None if is_usual else asked.tolerance, promise=asked.promise
+    )
+    with searched:
+        if has_enough_images(candidates, asked.promise) and backend.service().work.outcome(search) is None:
+            _on_its_way(search, again=True)
+
+
+def _can_search(record: RunRecord) -> bool:
+    return record.state is RunState.DONE and record.spec.data.kind != "imported"
+
+
+def _target_button(record: RunRecord, schedule: Schedule, result: RunResult) -> None:
+    """Show the button to the schedule in the first format that can hold it."""
+    form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
+    st.download_button(
+        f"Get the targets ({form.title})",
+        download(partial(form.write, schedule, result.profile)),
+        file_name=f"{download_stem(record.spec)}-schedule{form.suffix}",
+        key=f"recommendation.targets.{record.run_id}",
+        icon=":material/download:",
+        type="primary",
+        on_click="ignore",
+        help="One amount for each layer. Other formats are under Schedule.",
+    )
 
 
 def first_answer(record: RunRecord) -> bool:
@@ -109,17 +168,15 @@ def first_answer(record: RunRecord) -> bool:
     return True
 
 
-def _without_files(run_id: str, found: Recommendation | None, finding: str) -> None:
-    """Show the findings before a file is made; a recommendation without files is from an earlier version."""
-    if found is None:
-        st.markdown(md("## {}", finding))
-        return
-    st.markdown(md("## {}", found.headline))
-    st.caption(f"{found.evidence} No file was made yet: the Schedule page makes and measures it.")
-    st.page_link(
-        "pages/targets.py", label="Make the file", icon=":material/deployed_code:", query_params={"run": run_id}
-    )
-    st.markdown(finding)
+def _without_files(record: RunRecord, result: RunResult) -> None:
+    """Show the finding on the layers, and how far the search for files is, or what starts it."""
+    run_id = record.run_id
+    task = RecommendationTask(run_id=run_id)
+    st.markdown(md("## {}", result.summary or headline(result)))
+    if backend.service().work.outcome(task) is None and _can_search(record):
+        if not watched(original_in_int8(run_id, METRICS[result.judged_by].tolerable), cancel="recommendation.first"):
+            _on_its_way(task)
+        st.fragment(_show_first_file, run_every=_POLL_SECONDS)(run_id)
 
 
 def _show_first_file(run_id: str) -> None:
@@ -128,81 +185,75 @@ def _show_first_file(run_id: str) -> None:
         st.rerun()
 
 
-def _answer(run_id: str, candidates: Sequence[Candidate], asked: Asked, result: RunResult) -> None:
-    """Show the recommended file with the reason, and hand it out."""
-    answer = asked.decide(candidates)
-    st.markdown(md("## {}", answer.headline))
-    st.markdown(answer.reason)
-    chosen = answer.choice
-    if chosen is None:
-        if asked.promise is not None and (missing := shortfall(candidates, asked.promise)):
-            st.markdown(missing)
-        _likelier(result)
-    else:
-        if chosen.bound_text:
-            st.caption(md(":material/verified: {}", chosen.bound_text))
-        st.caption(f"{chosen.made_of}. Measured: this very file, in turns with the original. {_tried(chosen)}")
-        with st.container(horizontal=True, gap="small"):
-            file_button(run_id, chosen, primary=True)
-            other_files(run_id, [one for one in candidates if answer.offers(one) or asked.promise is None], chosen)
-            try_picture(run_id, chosen)
-    if chosen is not None and chosen.schedule is None and not result.compression.description.sets_bits:
-        _likelier(result)
-
-
-def _tried(candidate: Candidate) -> str:
-    if candidate.deployment is None:
-        return ""
-    settings = candidate.deployment.settings
-    return (
-        f"Times are of {fmt.plural(settings.batch, 'image')} a call on {fmt.plural(settings.threads, 'thread')} of "
-        f"{candidate.deployment.machine}."
-    )
-
-
-def _likelier(result: RunResult) -> None:
-    """Say that this compression pays little in a file that runs here, and offer the one that is likelier to."""
-    own = result.compression.description
-    others = [each for each in all_descriptions() if each.pays_when_run and each.name != own.name]
-    other = next((each for each in others if each.sets_bits), next(iter(others), None))
-    if other is None:
-        return
-    st.caption(
-        f"{own.label} pays little in a file that runs here."
-        if own.sets_bits
-        else f"{own.label} adds nothing to a file that runs here: int8 of the original weights does as well or better."
-    )
-    label = f"Measure {other.label.lower()} instead"
-    if st.button(label, key="recommendation.likelier", icon=":material/swap_horiz:", help=other.pays):
-        settings = SensitivitySpec(
-            compression=other.config(), levels=other.scale.default, num_samples=result.num_samples or None
-        )
-        restart_with(replace(result.spec, sensitivity=settings))
-        go_to_page("pages/analyze.py")
-
-
-def recommendation_answer(record: RunRecord, candidates: Sequence[Candidate], found: Recommendation | None) -> None:
-    """Show the figures of the file to take alone, for a room; ``found`` is None where no schedule was searched for."""
-    if not candidates:
-        if found is not None:
-            st.markdown(md("## {}", found.headline))
-            st.caption(found.evidence)
-        return
+def recommendation_answer(record: RunRecord, candidates: Sequence[Candidate]) -> None:
+    """Show the figures of the file to take alone, for a room."""
     answer = decided(record, candidates)
     st.markdown(md("## {}", answer.headline))
     st.caption(f"{answer.choice.made_of}. {answer.reason}" if answer.choice is not None else answer.reason)
 
 
-def recommended_answers(run_id: str) -> None:
-    """Show the answers that the recommended model changes, once they are known."""
-    changed = recommended_changes(run_id)
-    if changed is not None:
+def files_section(record: RunRecord, result: RunResult) -> None:
+    """Show every file of the run with its own figures, and the buttons to them."""
+    candidates = backend.service().work.candidates(record.run_id)
+    if not candidates:
+        st.caption("No file has been made yet.")
+        return
+    asked = asked_of(record, candidates[0].metric)
+    answer = asked.decide(candidates)
+    rows = candidates_frame(candidates, answer)
+    text = st.column_config.TextColumn
+    show_table(
+        rows,
+        {
+            "name": text("Content", pinned=True, width=165),
+            "megabytes": st.column_config.NumberColumn("MB", format="%.3g", width=50),
+            "time": text("Time of a call", width=185),
+            "answers": text("Answers", width=230),
+            "opened_by": text("What for", width=150),
+            "standing": text("Worth it", width=130),
+        },
+        alt_text="; ".join(rows["description"]),
+        key=f"recommendation.table.{record.run_id}",
+    )
+    for machine in dict.fromkeys(filter(None, map(_timed, candidates))):
+        st.caption(machine)
+    shown = [one for one in candidates if answer.offers(one) or asked.promise is None]
+    other_files(record.run_id, shown, None if asked.goal == "targets" else answer.choice)
+
+
+def _timed(candidate: Candidate) -> str:
+    if candidate.deployment is None:
+        return ""
+    settings = candidate.deployment.settings
+    return (
+        f"Times are of {fmt.plural(settings.batch, 'image')} a call on {fmt.plural(settings.threads, 'thread')} of "
+        f"{candidate.deployment.machine}, in turns with the original."
+    )
+
+
+def schedule_section(record: RunRecord, result: RunResult) -> None:
+    """Show what removing more costs, what the proven schedule answers differently, and the way to Schedule."""
+    run_id = record.run_id
+    st.page_link(
+        "pages/targets.py",
+        label="Make a schedule",
+        icon=":material/arrow_forward:",
+        query_params={"run": run_id},
+        help="One amount for each layer, chosen by these results, for training tools and files.",
+    )
+    found = backend.recommendation_of(run_id)
+    if found is None:
+        return
+    if found.missing:
+        st.caption(md(":material/info: {} The files hold the original weights.", found.missing))
+    recommendation_figure(run_id, found, result)
+    if (changed := recommended_changes(run_id)) is not None:
         st.markdown(md("## Which answers does the proven schedule change?"))
         changed_answers(changed, key=f"recommended.{run_id}")
 
 
 def recommended_changes(run_id: str) -> ChangedAnswers | None:
-    """Return the answers that the recommended model changes; None until they are known."""
+    """Return the answers that the proven schedule changes; None until they are known."""
     found = backend.recommendation_of(run_id)
     proof = RecommendationTask(run_id=run_id).proof(found) if found is not None else None
     return backend.service().work.changed(proof) if proof is not None else None
@@ -241,11 +292,10 @@ def candidates_figure(
         alt_text="; ".join(rows["description"]),
         key=f"recommendation.files.{record.run_id}",
         caveat=caveat_of(result),
-        reading="Each dot is a measured file with its 95 % interval; large: the recommended one; "
-        "pale: not worth taking; cross: the original.",
+        reading="Dots: measured files. Large: recommended. Pale: not worth taking. Cross: the original.",
         data=rows,
         level=3,
-        saves=not large,
+        saves=False,
         large=large,
     )
 

@@ -11,10 +11,10 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.account import share_run
-from senseapp.app.common.address import address_of, bound, named, one_of
+from senseapp.app.common.address import SWITCH, address_of, bound, named, one_of, setting, words
 from senseapp.app.common.expert import metric_shown, metrics_offered
 from senseapp.app.common.run_guard import report_button
-from senseapp.app.common.state import RUN_PARAMETER, pick, pick_key, picked_layer
+from senseapp.app.common.state import pick, pick_key, picked_layer
 from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionDescription
 from senseapp.metrics import METRICS, Metric
@@ -109,6 +109,26 @@ class RunView:
         """The picked layer, or the most fragile one while none is."""
         fragile = [str(layer) for layer in self.ranked["layer"].head(1)]
         return self.picked or next(iter(fragile), self.result.profile.layers[0].name)
+
+
+_OF_LAYERS = ("tab", "level", "metric", "layer")
+"""Settings in an address that asks for the layers."""
+
+
+def asks_for_layers(run_id: str) -> bool:
+    """Return whether the address of a run has a setting of its layers."""
+    return any(setting(run_id, name, words(), "") for name in _OF_LAYERS)
+
+
+def layers_key(run_id: str) -> str:
+    """Return the key of the section of the layers, which is open or folded."""
+    return f"results.show.layers.{run_id}"
+
+
+def layers_are_open(run_id: str) -> bool:
+    """Return whether the section of the layers is, or is about to be, unfolded."""
+    usual = setting(run_id, "show-layers", SWITCH, asks_for_layers(run_id))
+    return bool(st.session_state.get(layers_key(run_id), usual))
 
 
 def answer_first(view: RunView, *, chart: _Part, side: _Part) -> None:
@@ -212,30 +232,15 @@ def _choose_level(
 
 
 def result_actions(record: RunRecord, result: RunResult) -> None:
-    """Show the ways on from a run's results."""
-    query = address_of(record.run_id)
-    st.page_link(
-        "pages/targets.py",
-        label="Make a schedule",
-        icon=":material/arrow_forward:",
-        query_params=query,
-        help="One level for each layer, chosen by these results.",
-    )
-    st.page_link(
-        "pages/compare.py",
-        label="Compare",
-        icon=":material/compare_arrows:",
-        query_params={RUN_PARAMETER: record.run_id},
-        help="Put this run beside another one.",
-    )
-    st.page_link(
-        "pages/present.py",
-        label="Present",
-        icon=":material/slideshow:",
-        query_params=query,
-        help="Five screens for a room; the arrow keys turn them.",
-    )
+    """Show the menu that presents, shares and saves the results of a run."""
     with st.popover("Share or save", icon=":material/ios_share:", type="tertiary"):
+        st.page_link(
+            "pages/present.py",
+            label="Present",
+            icon=":material/slideshow:",
+            query_params=address_of(record.run_id),
+            help="Five screens for a room; the arrow keys turn them.",
+        )
         report_button(record, result, key=f"results.report.{record.run_id}")
         if not record.read_only:
             share_run(record)

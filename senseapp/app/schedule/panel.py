@@ -5,7 +5,6 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import presets_button
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure, figures_row
 from senseapp.app.common.notices import complain, wait_for
@@ -99,7 +98,6 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
         else:
             st.caption("The trade-off is drawn for one compression alone.")
     with foot:  # of all that was drawn
-        presets_button("schedule", run_id)
         if schedule is not None and is_final:
             report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
 

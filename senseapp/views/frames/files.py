@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, primary_among
-from senseapp.prove.decision import Decision
+from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, LabelledAnswer
 from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate
@@ -17,9 +17,17 @@ from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.views.words import format as fmt
 
+STANDINGS: dict[Standing, str] = {
+    "chosen": "recommended",
+    "alternative": "yes",
+    "dominated": "another file is clearly better",
+    "no gain": "not clearly smaller or faster",
+    "loses too much": "loses more than is tolerated",
+}
+"""What a decision says of a file."""
 _CANDIDATE_COLUMNS = (
     *("file", "name", "run", "megabytes", "milliseconds", "time_share", "value", "low", "high", "beaten", "size"),
-    *("time", "answers", "description"),
+    *("time", "answers", "standing", "opened_by", "description"),
 )
 
 
@@ -28,13 +36,13 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
 
     ``megabytes`` and ``milliseconds`` are those of the file, ``time_share`` is in percent of the original's time;
     ``value``, ``low`` and ``high`` are in the unit of the metric that people judge it by, ``beaten`` marks what is
-    neither recommended nor an alternative; ``size``, ``time`` and ``answers`` are texts.
+    neither recommended nor an alternative; the other columns are texts.
     """
-    rows = [_candidate_row(each, run=run, beaten=not decided.offers(each)) for each in candidates]
+    rows = [_candidate_row(each, run=run, standing=decided.standings[each.file]) for each in candidates]
     return pd.DataFrame(rows, columns=list(_CANDIDATE_COLUMNS)).sort_values(["megabytes", "value"], ignore_index=True)
 
 
-def _candidate_row(candidate: Candidate, *, run: str, beaten: bool) -> dict[str, object]:
+def _candidate_row(candidate: Candidate, *, run: str, standing: Standing) -> dict[str, object]:
     figures, view = candidate.figures, METRICS[candidate.metric]
     low, high = candidate.interval
     return {
@@ -47,10 +55,12 @@ def _candidate_row(candidate: Candidate, *, run: str, beaten: bool) -> dict[str,
         "value": view.factor * candidate.loss.value,
         "low": view.factor * low,
         "high": view.factor * high,
-        "beaten": beaten,
+        "beaten": standing not in ("chosen", "alternative"),
         "size": fmt.bytes_size(figures.file_bytes),
-        "time": f"{1000 * figures.seconds.value:.3g} ms, {candidate.time_text}",
-        "answers": f"{candidate.answers_text} ({candidate.evidence})",
+        "time": candidate.time_text,
+        "answers": candidate.answers_text,
+        "standing": STANDINGS[standing],
+        "opened_by": candidate.opened_by,
         "description": f"{candidate.made_of}: {candidate.headline}",
     }
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from senseapp.metrics import METRICS, MetricChange
-from senseapp.prove.decision import Decision, Standing
+from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.views.frames.files import CLASS_COLUMNS, class_note, class_rows
+from senseapp.views.frames.files import CLASS_COLUMNS, STANDINGS, class_note, class_rows
 from senseapp.views.frames.results import (
     apart_frame,
     measurement_frame,
@@ -47,7 +47,7 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
         rows=tuple(
             (
                 *(each.made_of, each.size_text, each.time_text, f"{each.answers_text} ({each.evidence})"),
-                *(each.bound_text or "unknown", _WORTH[decided.standings[each.file]]),
+                *(each.bound_text or "unknown", STANDINGS[decided.standings[each.file]]),
             )
             for each in candidates
         ),
@@ -55,15 +55,6 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
         "alone, on held-out images.",
         figures=False,
     )
-
-
-_WORTH: dict[Standing, str] = {
-    "chosen": "recommended",
-    "alternative": "yes",
-    "dominated": "another file is clearly better",
-    "no gain": "not clearly smaller or faster",
-    "loses too much": "loses more than is tolerated",
-}
 
 
 def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
