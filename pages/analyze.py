@@ -51,8 +51,9 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     blocks["Compression"].summarise(compression_line(sensitivity))
     session().shown = None
     if model and (shown := images or chosen_images) and sensitivity:
-        session().shown = RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal)
-        keep_address(session().shown)
+        spec = RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal)
+        session().shown = spec
+        keep_address(spec)
     if demo:
         start_run(with_goal(demo, goal))
     start_bar(model, images, sensitivity, profile, goal, seen)

@@ -174,7 +174,7 @@ def results(tab: str) -> Callable[[Page, Stage], None]:
         page.goto(f"{stage.url}/results?run={stage.bits}&show-layers=yes")
         page.get_by_text(LEVEL, exact=True).first.click()
         settled(page)
-        page.get_by_role("tab", name=tab, exact=True).click()
+        page.get_by_role("tab", name="More" if tab == "Network" else tab, exact=True).click()
         expect(page.locator("[data-testid=stVegaLiteChart] svg").filter(visible=True).first).to_be_visible()
         settled(page)
 
@@ -184,7 +184,8 @@ def results(tab: str) -> Callable[[Page, Stage], None]:
 def histograms(page: Page, stage: Stage) -> None:
     """Show a layer's weights on their grid."""
     page.goto(f"{stage.url}/results?run={stage.bits}&show-layers=yes")
-    page.get_by_role("tab", name="Histograms", exact=True).click()
+    page.get_by_role("tab", name="More", exact=True).click()
+    page.get_by_role("radio", name="Histograms", exact=True).click()
     page.get_by_role("button", name="Show histogram").click()
     expect(page.get_by_text("Become zero")).to_be_visible()
     settled(page)
@@ -216,7 +217,7 @@ def runs(page: Page, stage: Stage) -> None:
 def report(page: Page, stage: Stage) -> None:
     """Show the report, as a file."""
     page.goto(stage.report.as_uri())
-    expect(page.locator("figure[data-state=drawn]").first).to_be_visible()
+    expect(page.locator("figure.chart img").first).to_be_visible()
 
 
 SHOTS: dict[str, Callable[[Page, Stage], None]] = {

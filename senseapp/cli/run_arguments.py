@@ -122,9 +122,10 @@ def config_from(arguments: argparse.Namespace, usual: CompressionConfig) -> Comp
         value = given if flag.value is None else flag.value
         known = asked.setdefault(flag.setting, value)
         if known != value:
-            usual = _value_flag(flag.setting, options[flag.setting])
-            raise InvalidSpec(f"{flag.text} contradicts {usual} {known}. Give one of them.")
-    config = description.config(**asked) if arguments.compression else replace(usual, **asked)
+            text = _value_flag(flag.setting, options[flag.setting])
+            raise InvalidSpec(f"{flag.text} contradicts {text} {known}. Give one of them.")
+    held = {} if arguments.compression else {name: getattr(usual, name) for name in options}
+    config = description.config(**(held | asked))
     values = {name: getattr(config, name) for name in options}
     for setting in asked:
         if not options[setting].when(values):

@@ -144,8 +144,8 @@ class EvalTransform:
         crop_pct: share of the resized shorter side that the crop keeps.
         interpolation: ``bilinear``, ``bicubic``, ``nearest`` or another of Pillow's filters.
         upright: whether the rotation mark of a camera is followed.
-        fit: ``crop``, ``letterbox`` (the whole picture, with borders) or ``stretch`` (the whole picture, in the
-            proportions of the input); the last two have no ``crop_pct``.
+        fit: ``crop``, ``letterbox`` (the whole picture, with borders), ``corner`` (the same at the upper left) or
+            ``stretch`` (the whole picture, in the proportions of the input); only ``crop`` has a ``crop_pct``.
     """
 
     width: int
@@ -166,15 +166,15 @@ class EvalTransform:
         upright = size[::-1] if turn in _SWAPS_AXES else size
         resized = self._resized(upright)
         output = self.width, self.height
-        corner = _centred(resized[0], output[0]), _centred(resized[1], output[1])
-        return Geometry(
-            size=size, orientation=turn, resized=resized, corner=corner, output=output, grey=self.fit == "letterbox"
-        )
+        centred = _centred(resized[0], output[0]), _centred(resized[1], output[1])
+        corner = (0, 0) if self.fit == "corner" else centred
+        grey = self.fit in ("letterbox", "corner")
+        return Geometry(size=size, orientation=turn, resized=resized, corner=corner, output=output, grey=grey)
 
     def _resized(self, size: Size) -> Size:
         if self.fit == "stretch":
             return self.width, self.height
-        if self.fit == "letterbox":
+        if self.fit in ("letterbox", "corner"):
             scale = min(self.width / size[0], self.height / size[1])
             return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
         wanted = math.floor(self.width / self.crop_pct), math.floor(self.height / self.crop_pct)

@@ -54,7 +54,7 @@ class ReadingCandidate:
         return "" if self.reader is None else self.reader.key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scored:
     """A candidate on the images: of all together, of each and of each with other labels, (n,); NaN says nothing."""
 
@@ -127,7 +127,7 @@ def order_as_found(
     pairs = tuple((label, {**kept, **moved}[output]) for label, output in order.pairs if output in {**kept, **moved})
     if pairs == order.pairs:
         return order
-    return LabelMapProposal(pairs=pairs, how=AS_FOUND, words=AS_FOUND)
+    return LabelMapProposal(pairs=pairs, words=AS_FOUND)
 
 
 def labels_as(images: PreparedImages, order: LabelMapProposal | None) -> PerImage:

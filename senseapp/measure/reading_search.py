@@ -5,8 +5,8 @@ scored by the task's metric on some images, and the plainest of those that are n
 Without, layouts and preparations are kept in which the network's answers to a picture and to its mirror image agree
 most, where that is clear; otherwise a person is asked.
 
-A pass of the network serves all layouts and class numbers of one preparation. The range of values is tried first, and
-with the best one the order of channels and the fit: the figures differ least by these.
+A pass of the network serves all layouts and class numbers of one preparation. The range of values is tried first, then
+with the best one the order of channels, then the fit: the figures differ less by each.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.measure.preparation_candidates import usual_ranges
+from senseapp.measure.reading_choice import ReadingChoices
 from senseapp.measure.reading_evidence import (
     AS_FOUND,
     LEAST_IMAGES,
@@ -37,16 +38,15 @@ from senseapp.measure.reading_evidence import (
     scored_by_metric,
     scored_by_mirror,
 )
-from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, stored
 from senseapp.networks.loaded import FITS, LoadedModel, Preprocessing
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.sources.load import load_model
-from senseapp.records.inputs import PreparationChoice, PreparationTrial
-from senseapp.records.spec import DataSpec, RunSpec
+from senseapp.records.inputs import PreparationChoice
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec, RunSpec
 from senseapp.tasks import Task, task_named
 from senseapp.tasks.class_numbers import Background
-from senseapp.tasks.reading import EVIDENCE_WORDS, ChannelOrder, Evidence, Fit, OutputReader
+from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, OutputReader
 
 _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
 _LARGE_SIDE = 320  # pixels
@@ -54,7 +54,6 @@ _BATCH = 8  # images of a pass
 _LEAST_AGREEMENT = 0.4  # of answers to mirrored pictures, for these to be evidence
 _LEAST_RATIO = 1.25  # by which the best must agree more than the second
 _LEAST_VALUE = 0.02  # of the shown metric, below which almost nothing of what is labelled is found
-_ASKED = 6  # candidates in a question
 
 
 def choose_reading(
@@ -82,6 +81,7 @@ def choose_reading(
         task=task,
         data_roots=tuple(data_roots),
         count=_FEW_IMAGES if side > _LARGE_SIDE else _IMAGES,
+        choices=ReadingChoices(spec=spec, model=model, task=task),
     )
     return search.choose()
 
@@ -93,6 +93,7 @@ class _ReadingSearch:
     task: Task
     data_roots: tuple[Path, ...]
     count: int
+    choices: ReadingChoices
     fitted: dict[tuple[Preprocessing, int, Background], PreparedImages] = field(default_factory=dict)
 
     def choose(self) -> PreparationChoice:
@@ -124,10 +125,18 @@ class _ReadingSearch:
         if not (told or self.model.preparation_evidence == "graph"):
             for words, data in self._ranges(own):
                 found += self._with_preparation(data, (words,), labelled=labelled)
+        steps: list[Callable[[DataSpec], Iterator[tuple[str, DataSpec]]]] = []
         if labelled and not told:
-            best = _best(found).candidate
-            for words, data in self._finer(best.data):
-                found += self._with_preparation(data, (*best.words, words), labelled=labelled)
+            steps = [self._other_order, self._other_fits]
+        elif not (labelled or self._knows_order):
+            steps = [self._other_order]
+        start = _best(found)
+        for others in steps:
+            for words, data in others(start.candidate.data):
+                more = self._with_preparation(data, (*start.candidate.words, words), labelled=labelled)
+                found += (each for each in more if labelled or each.candidate.layout == start.candidate.layout)
+            best = _best(found)
+            start = best if best.is_clearly_better(start.each, len(found)) else start
         return found
 
     def _is_told(self, data: DataSpec, *, labelled: bool) -> bool:
@@ -135,39 +144,47 @@ class _ReadingSearch:
         evidence = self.model.preparation_evidence
         return bool(data.std or data.mean) or evidence in ("file", "library") or (evidence == "family" and not labelled)
 
+    @property
+    def _knows_order(self) -> bool:
+        """Whether a person, the file or its family says in which order channels come."""
+        usual, data = [each.usual_input for each in self.model.readers], self.spec.data
+        by_family = bool(usual) and all(each is not None and each.channel_order for each in usual)
+        evidence = self.model.preparation_evidence
+        return bool(data.channel_order or data.std) or evidence in ("file", "library") or by_family
+
     def _ranges(self, own: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         usual = self.model.preprocessing
         for (mean, std), words in usual_ranges(usual.input_shape[0]).items():
             if (mean, std) != (usual.mean, usual.std):
                 yield words, replace(own, mean=mean, std=std)
 
-    def _finer(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
-        """Yield the other orders of channels and other fits of the pictures."""
+    def _other_fits(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         usual, images = effective_preprocessing(best, self.model.preprocessing), self._some_images(best)
-        if usual.input_shape[0] == 3 and not self.spec.data.channel_order:
-            other: ChannelOrder = "rgb" if usual.channel_order == "bgr" else "bgr"
-            yield other.upper(), replace(best, channel_order=other)
         width, height = (images.picture_size if isinstance(images, PreparedImages) else None) or (1, 1)
         in_proportion = width * usual.input_shape[1] == height * usual.input_shape[2]
         if not in_proportion and not self.spec.data.fit and self.spec.data.crop_pct is None:
-            fits: tuple[Fit, ...] = ("letterbox", "stretch", "crop")
+            fits: tuple[Fit, ...] = ("letterbox", "stretch", "crop", "corner")
             for fit in fits:
                 if fit != usual.fit:
                     yield fit, replace(best, fit=fit)
+
+    def _other_order(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
+        usual = effective_preprocessing(best, self.model.preprocessing)
+        if usual.input_shape[0] == 3 and not self.spec.data.channel_order:
+            other: ChannelOrder = "rgb" if usual.channel_order == "bgr" else "bgr"
+            yield other.upper(), replace(best, channel_order=other)
 
     def _with_preparation(self, data: DataSpec, words: tuple[str, ...], *, labelled: bool) -> Iterator[Scored]:
         """Yield the candidates of one preparation, from one pass of the network over the images."""
         images = self._some_images(data)
         if not isinstance(images, PreparedImages):
             return
-        batches = [images.batch(at, min(at + _BATCH, len(images))) for at in range(0, len(images), _BATCH)]
-        if not labelled:
-            batches = batches[:1] if max(images.preprocessing.input_shape[1:]) > _LARGE_SIDE else batches
+        batches = self._batches(images, every=labelled)
         raws = [self._raw(batch) for batch in batches]
         readers = self._readers(raws, every=labelled)
         if not labelled:
-            is_alone = len(readers) == 1 and self._is_told(self.spec.data, labelled=False)  # not by what is tried
-            mirrored = [] if is_alone else [self._raw(batch.flip(3)) for batch in batches]
+            is_told = self._knows_order and self._is_told(self.spec.data, labelled=False)  # not by what is tried
+            mirrored = [] if is_told and len(readers) == 1 else [self._raw(batch.flip(3)) for batch in batches]
             for place, reader in enumerate(readers):
                 one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
                 yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
@@ -178,6 +195,10 @@ class _ReadingSearch:
             one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
             with suppress(InvalidDataset):  # no class numbers fit as many outputs
                 yield from self._in_every_order(one, outputs, cast("PreparedImages", self._images(data, reader)))
+
+    def _batches(self, images: PreparedImages, *, every: bool) -> list[Tensor]:
+        most = _BATCH if not every and max(images.preprocessing.input_shape[1:]) > _LARGE_SIDE else len(images)
+        return [images.batch(at, min(at + _BATCH, most)) for at in range(0, most, _BATCH)]
 
     def _in_every_order(self, one: ReadingCandidate, outputs: Predictions, images: PreparedImages) -> Iterator[Scored]:
         """Yield a candidate with each order of the classes, and as the network finds them where none is certain.
@@ -192,7 +213,7 @@ class _ReadingSearch:
         yield from found
         best, half = max(found, key=lambda each: each.value), len(images) // 2
         order = best.candidate.order
-        if order is None or order.certain or images.read_as is None:
+        if order is None or images.read_as is None:
             return
         width = (one.reader.num_classes if one.reader else 0) or self.model.num_classes
         matched = order_as_found(self.task, order, outputs[:half], labels_as(images, order)[:half], width)
@@ -225,7 +246,16 @@ class _ReadingSearch:
                 return self._images(data, reader)
             except InvalidDataset as error:
                 refused.append(error)
-        raise refused[0]
+        self._check_outputs(data)
+        words = f" The outputs are read as {self.model.readers[0].words}." if self.model.readers else ""
+        raise InvalidDataset(f"{refused[0]}{words}")
+
+    def _check_outputs(self, data: DataSpec) -> None:
+        """Raise what the outputs of these images, not of noise, show to be the reason why no labels fit."""
+        images = self._images(replace(data, labels=WITHOUT_LABELS))
+        if self.model.readers and isinstance(images, PreparedImages):
+            raw = self._raw(images.batch(0, min(_BATCH, len(images))))
+            self.task.readers(raw, self.model.preprocessing.input_shape[1:], 0, every=True)
 
     def _images(self, data: DataSpec, reader: OutputReader | None = None) -> ImageSet:
         """Return some of the images as ``data`` has them prepared, with labels for the outputs that ``reader`` reads.
@@ -262,26 +292,32 @@ class _ReadingSearch:
     def _by_labels(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
         best = scored[0]
         alike = [each for each in scored if not best.is_clearly_better(each.each, len(scored))]
-        taken = min(alike, key=lambda each: (each.candidate.departures, -each.value))
+        taken = min(alike, key=lambda each: (_departures_of(each), -each.value))
+        as_plain = [each for each in alike if _but_fit(each) == _but_fit(taken)]
         question = ""
         if count < LEAST_IMAGES and best.value > taken.value + _LEAST_VALUE:
             question = (
                 f"{plural(count, 'labelled image')} are too few to tell how {self.model.title} is read. "
-                f"{self._best_words(scored)} Choose one, or bring at least {LEAST_IMAGES}."
+                f"{self.choices.best_words(scored)} Choose one, or bring at least {LEAST_IMAGES}."
+            )
+        elif min(each.value for each in as_plain) < taken.value - _LEAST_VALUE:
+            question = (
+                f"{plural(count, 'labelled image')} do not tell which of {plural(len(as_plain), 'reading')} of "
+                f"{self.model.title} is right. {self.choices.best_words(as_plain)} Choose one, or bring more images."
             )
         elif self._is_found_otherwise(taken, scored):
             question = (
                 "The class numbers of the labels are only assumed, and the network finds them otherwise. "
-                f"{self._best_words(scored)} Choose one, or say which output each class means (--class-map)."
+                f"{self.choices.best_words(scored)} Choose one, or say which output each class means (--class-map)."
             )
         elif self.model.pretrained and taken.is_chance(_LEAST_VALUE):
             question = (
-                f"The original finds next to nothing of what is labelled: {self._result(taken)} on "
-                f"{plural(count, 'image')}, so it was probably read wrongly. {self._best_words(scored)} Say how it is "
-                "read, or bring other labels; to measure all the same, choose one of these readings."
+                f"The original finds next to nothing of what is labelled: {self.choices.result(taken)} on "
+                f"{plural(count, 'image')}, so it was probably read wrongly. {self.choices.best_words(scored)} Say how "
+                "it is read, or bring other labels; to measure all the same, choose one of these readings."
             )
         evidence: Evidence = "labels" if len(scored) > 1 else "fit"
-        return self._choice(scored, taken, count, evidence, question)
+        return self.choices.made(scored, taken, count, evidence, question)
 
     def _is_found_otherwise(self, taken: Scored, scored: Sequence[Scored]) -> bool:
         """Return whether the network finds other classes than numbers that are only assumed, with a better figure."""
@@ -289,109 +325,56 @@ class _ReadingSearch:
         found = (
             each.value
             for each in scored
-            if each.candidate.order is not None and each.candidate.order.how == AS_FOUND
+            if each.candidate.order is not None and each.candidate.order.words == AS_FOUND
             if (each.candidate.data, each.candidate.layout) == (taken.candidate.data, layout)
         )
-        return order is not None and order.how != AS_FOUND and max(found, default=0) > taken.value + _LEAST_VALUE
+        return order is not None and order.words != AS_FOUND and max(found, default=0) > taken.value + _LEAST_VALUE
 
     def _by_answers(self, scored: Sequence[Scored], count: int) -> PreparationChoice:
+        best, *others = scored
+        alike = [best, *(each for each in others if self._answers_alike(best, each))]
+        best = min(alike, key=_departures_of)
+        scored = [best, *(each for each in others if each not in alike)]
         if len(scored) == 1:
-            return self._choice(scored, scored[0], count, self.model.preparation_evidence, "")
-        best, second = scored[0], scored[1]
+            own = self.model.preparation_evidence
+            found: Evidence = "images" if own == "assumed" else own
+            return self.choices.made(alike if own == "assumed" else scored, best, count, found, "")
+        second = scored[1]
         is_far = best.value >= max(_LEAST_AGREEMENT, _LEAST_RATIO * second.value)
         if is_far and best.is_clearly_better(second.each, len(scored)):
-            return self._choice(scored, best, count, "images", "")
+            return self.choices.made(scored, best, count, "images", "")
         what = "outputs" if len({each.candidate.layout for each in scored}) > 1 else "images"
         question = (
             f"It is not known how {what} of {self.model.title} are read: the file does not say, and "
             f"{plural(count, 'image')} without labels do not decide. Choose one of {len(scored)} readings, or bring a "
             "few labelled images."
         )
-        first = min(scored, key=lambda each: each.candidate.departures)
-        return self._choice(scored, first, count, "assumed", question)
+        return self.choices.made(scored, min(scored, key=_departures_of), count, "assumed", question)
 
-    def _choice(
-        self, scored: Sequence[Scored], taken: Scored, count: int, evidence: Evidence, question: str
-    ) -> PreparationChoice:
-        trials = {id(each): self._trial(each, scored, count) for each in scored}
-        chosen = trials[id(taken)]
-        found = f"{chosen.words} on {plural(count, 'image')}" if len(scored) > 1 or taken.labelled else ""
-        tried = f"; {len(scored)} readings tried" if len(scored) > 1 else ""
-        verdict = f"{': '.join(filter(None, (chosen.title, found)))} ({EVIDENCE_WORDS[evidence]}{tried})."
-        choice = PreparationChoice(
-            spec=chosen.spec,
-            chosen=chosen,
-            trials=tuple(dict.fromkeys((chosen, *list(trials.values())[:_ASKED]))),
-            guess=evidence in ("images", "assumed"),
-            subject="Reading",
-            verdict=verdict,
-            question=question,
-        )
-        data = choice.spec.data
-        known = {**dict(data.evidence), **self._evidence(taken, scored, evidence)}
-        settled = replace(data, chosen_by=(*self.spec.data.chosen_by, *choice.notes), evidence=tuple(known.items()))
-        return replace(choice, spec=replace(choice.spec, data=settled))
-
-    def _evidence(self, taken: Scored, scored: Sequence[Scored], found: Evidence) -> dict[str, Evidence]:
-        """Return how each part is known: by what was compared, where there were several."""
-        layouts = {each.candidate.layout for each in scored}
-        preparations = {each.candidate.data for each in scored}
-        orders = {each.candidate.order for each in scored}
-        person = self.spec.data.mean or self.spec.data.std
-        return {
-            "layout": "person" if self.spec.model.layout else found if len(layouts) > 1 else "fit",
-            "preparation": "person" if person else found if len(preparations) > 1 else self.model.preparation_evidence,
-            "classes": "person" if self.spec.data.class_map else found if len(orders) > 1 else "fit",
-        }
-
-    def _trial(self, scored: Scored, all_scored: Sequence[Scored], count: int) -> PreparationTrial:
-        candidate = scored.candidate
-        data, model = candidate.data, self.spec.model
-        usual = effective_preprocessing(data, self.model.preprocessing)
-        data = replace(
-            data,
-            mean=usual.mean,
-            std=usual.std,
-            fit=cast("Fit", usual.fit),
-            channel_order=cast("ChannelOrder", usual.channel_order),
-        )
-        if candidate.order is not None:
-            data = replace(data, class_map=candidate.order.pairs)
-        if candidate.reader is not None:
-            model = replace(model, layout=candidate.reader.key)
-        return PreparationTrial(
-            title=self._title(candidate, all_scored),
-            spec=replace(self.spec, model=model, data=replace(data, preparation="given")),
-            num_images=count,
-            correct=None,
-            score=-scored.value,
-            words=self._result(scored),
-        )
-
-    def _title(self, candidate: ReadingCandidate, scored: Sequence[Scored]) -> str:
-        """Return the preparation in words, and layout and class numbers where several are compared."""
-        parts = [", ".join(candidate.words) or self.model.prepared_as]
-        if candidate.reader is not None and len({each.candidate.layout for each in scored}) > 1:
-            parts.append(candidate.reader.words)
-        if candidate.order is not None and len({each.candidate.order for each in scored}) > 1:
-            parts.append(f"classes {candidate.order.words}")
-        return "; ".join(parts)
-
-    def _result(self, scored: Scored) -> str:
-        if scored.labelled:
-            metric = METRICS[self.task.shown_metric]
-            return f"{metric.label} {metric.value_text(scored.value)}"
-        if scored.value != scored.value:
-            return "the only reading"
-        return f"{100 * scored.value:.0f} % of the answers agree with those to mirrored pictures"
-
-    def _best_words(self, scored: Sequence[Scored]) -> str:
-        best = " · ".join(f"{self._title(each.candidate, scored)}: {self._result(each)}" for each in scored[:3])
-        return f"The best of {plural(len(scored), 'reading')}: {best}."
+    def _answers_alike(self, one: Scored, other: Scored) -> bool:
+        """Return whether answers agree across two preparations as they do within the first, so that either is right."""
+        fits = {effective_preprocessing(each.candidate.data, self.model.preprocessing).fit for each in (one, other)}
+        if one.candidate.layout != other.candidate.layout or len(fits) > 1 or one.value < _LEAST_AGREEMENT:
+            return False
+        images, turned = (cast("PreparedImages", self._some_images(each.candidate.data)) for each in (one, other))
+        raws = [self._raw(batch) for batch in self._batches(images, every=False)]
+        mirrored = [self._raw(batch.flip(3)) for batch in self._batches(turned, every=False)]
+        width = images.preprocessing.input_shape[2]
+        across = scored_by_mirror(self.task, one.candidate, raws, mirrored, width)
+        return across.value >= one.value - _LEAST_VALUE
 
 
 def _best(scored: Sequence[Scored]) -> Scored:
     return max(scored, key=lambda each: (each.value, -each.candidate.departures))
+
+
+def _departures_of(scored: Scored) -> int:
+    return scored.candidate.departures
+
+
+def _but_fit(scored: Scored) -> object:
+    candidate = scored.candidate
+    return replace(candidate.data, fit=""), candidate.layout, candidate.order
 
 
 def _departures(words: Sequence[str]) -> int:

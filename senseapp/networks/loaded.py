@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the red, green and blue of ImageNet's training pictures, as torchvision and timm normalise with."""
-FITS = ("crop", "letterbox", "stretch")
+FITS = ("crop", "letterbox", "corner", "stretch")
 """Ways to bring a picture to the size of the input."""
 
 
@@ -33,8 +33,8 @@ class Preprocessing:
         crop_pct: share of the resized shorter side that the centre crop keeps.
         interpolation: ``bilinear``, ``bicubic`` or ``nearest``.
         channel_order: ``rgb``, or ``bgr`` for a model trained on pictures read by OpenCV or Caffe.
-        fit: ``crop`` keeps the middle of the picture, ``letterbox`` all of it with grey borders, ``stretch`` all of it
-            without regard to its proportions.
+        fit: ``crop`` keeps the middle of the picture, ``letterbox`` all of it with grey borders, ``corner`` all of it
+            at the upper left, grey beside it, ``stretch`` all of it without regard to its proportions.
     """
 
     input_shape: tuple[int, int, int]

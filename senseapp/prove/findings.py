@@ -83,6 +83,7 @@ def preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
     part = {
         "crop": f"the middle {100 * how.crop_pct:g} % of the picture",
         "letterbox": "the whole picture with grey borders around it",
+        "corner": "the whole picture in the upper left corner, grey beside it",
         "stretch": "the whole picture in the proportions of the input",
     }[how.fit]
     return (

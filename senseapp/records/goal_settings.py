@@ -36,9 +36,13 @@ def with_goal(spec: RunSpec, goal: Goal) -> RunSpec:
     """Return ``spec`` for another goal: with its compression, levels and metric."""
     if goal == spec.goal:
         return spec
-    settings = settings_for(goal, task_named(spec.model.task))
-    chosen = {name: getattr(settings, name) for name in ("compression", "levels", "metric")}
-    return replace(spec, goal=goal, sensitivity=replace(spec.sensitivity, **chosen))
+    chosen = settings_for(goal, task_named(spec.model.task))
+    return replace(spec, goal=goal, sensitivity=with_chosen(spec.sensitivity, chosen))
+
+
+def with_chosen(held: SensitivitySpec, chosen: SensitivitySpec) -> SensitivitySpec:
+    """Return ``held`` with what a goal chooses: compression, levels and metric of ``chosen``."""
+    return replace(held, compression=chosen.compression, levels=chosen.levels, metric=chosen.metric)
 
 
 def _compression_for(goal: Goal) -> CompressionDescription:

@@ -130,7 +130,7 @@ class DataSpec:
         mean, std: per channel, in the order in which the model takes them, on the 0 to 1 scale; empty keeps the
             model's own.
         crop_pct: share of the shorter side kept by the centre crop; None keeps the model's own.
-        fit: ``crop``, ``letterbox`` or ``stretch``; empty keeps the model's own.
+        fit: ``crop``, ``letterbox``, ``corner`` or ``stretch``; empty keeps the model's own.
         channel_order: of colour pictures; ``bgr`` for models trained on pictures that OpenCV or Caffe read, empty for
             the model's own.
         upright: turn pictures as their cameras' rotation mark (EXIF orientation) says; else they are taken as stored.
@@ -170,7 +170,7 @@ class DataSpec:
         if self.channel_order not in get_args(ChannelOrder):
             raise InvalidSpec(f"Channels come in the order rgb or bgr, got {self.channel_order!r}.")
         if self.fit not in get_args(Fit):
-            raise InvalidSpec(f"Pictures are fitted by crop, letterbox or stretch, got {self.fit!r}.")
+            raise InvalidSpec(f"Pictures are fitted by crop, letterbox, corner or stretch, got {self.fit!r}.")
         if self.preparation not in get_args(Preparation):
             raise InvalidSpec(f"The preparation of images must be given or auto, got {self.preparation!r}.")
         if any(not math.isfinite(value) or value <= 0 for value in self.std):

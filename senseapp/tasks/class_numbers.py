@@ -130,9 +130,9 @@ def fit_numbers(
             "'cat,0'), or measure without labels."
         )
     read_as = partial(_read_as, written=written, model=model, renumber=renumber)
-    fitted, shown = read_as(values, orders[0] if orders else LabelMapProposal(pairs=(), how=""))
+    fitted, shown = read_as(values, orders[0] if orders else LabelMapProposal(pairs=()))
     notes = tuple(_notes(orders, written, model)) if orders else ()
-    if not orders or orders[0].certain:
+    if not orders or orders[0].words in (_BY_NAME, _GIVEN):
         return FittedAnnotations(values=fitted, names=shown, notes=notes)
     return FittedAnnotations(values=fitted, names=shown, notes=notes, orders=orders, written=values, read_as=read_as)
 
@@ -241,7 +241,6 @@ def _proposal(reading: Numbering, written: WrittenClasses, *, num_others: int = 
     kept = sorted(meaning.keys() & labels.keys() if written.names else meaning)
     return LabelMapProposal(
         pairs=tuple((labels.get(number, str(number)), meaning[number]) for number in kept),
-        how=reading.how,
         unmatched=tuple(labels[number] for number in sorted(written.used) if number not in meaning),
         words=reading.how,
         num_orders=1 + (num_others or not certain),  # without certainty there is one more at least

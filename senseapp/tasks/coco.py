@@ -6,11 +6,11 @@ Source: https://cocodataset.org/#format-data.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from senseapp.core.foreign_values import whole
 from senseapp.core.texts import first_names, plural, printable
 from senseapp.tasks.annotations import AnnotationFiles, Listing
 
@@ -96,7 +96,7 @@ def _objects(
     for each in written:
         try:
             picture = _id(each, "image_id", "an annotation")
-            label = class_number(required(each, "category_id", "an annotation"), most)
+            label = whole(required(each, "category_id", "an annotation"), "a class number", most=most - 1)
             if not required(each, part, "an annotation"):
                 raise ValueError(f"an annotation without {part}")
             check(each)
@@ -117,7 +117,7 @@ def _classes(categories: Sequence[Any], written: Sequence[Any], most: int) -> di
 
     A first category without objects that is the supercategory of all others names the set, as Roboflow writes it.
     """
-    names = {class_number(_id(each, "id", "a category"), most): each for each in categories}
+    names = {whole(_id(each, "id", "a category"), "a class number", most=most - 1): each for each in categories}
     if len(names) > 1:
         first, *others = sorted(names)
         is_set = {str(names[number].get("supercategory")) for number in others} == {str(names[first].get("name"))}
@@ -125,17 +125,6 @@ def _classes(categories: Sequence[Any], written: Sequence[Any], most: int) -> di
         if is_set and names[first]["id"] not in used:
             del names[first]
     return {number: str(each.get("name", "")) for number, each in names.items()}
-
-
-def class_number(value: object, most: int) -> int:
-    """Return a class number; raises ValueError where it is none, or not below ``most``."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not 0 <= number < most or number != int(number):
-        raise ValueError(f"class numbers must be whole and below {most:,}, got {str(value)[:40]!r}")
-    return int(number)
 
 
 def parsed_json(content: bytes) -> Any:

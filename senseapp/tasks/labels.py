@@ -59,7 +59,6 @@ class LabelMapProposal:
 
     Attributes:
         pairs: (label as written, index of the output), for those that were matched.
-        how: what they were matched by.
         unmatched: labels that mean none of the model's outputs.
         words: how they were matched, as people read it: ``by number``.
         num_orders: orders of the outputs that fit the labels, this one included; measuring decides between several.
@@ -67,7 +66,6 @@ class LabelMapProposal:
     """
 
     pairs: tuple[tuple[str, int], ...]
-    how: str
     unmatched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     words: str = ""

@@ -27,74 +27,57 @@ class LogitDirections:
     """A few directions v for each image; v·δz of a small change δz of the logits gives divergence and loss.
 
     Attributes:
-        vectors: (N, labels) each, float32: one for each of ``heads``, then the gradient of the loss where there are
-            labels and other logits, then the probe of these.
-        heads: logits that are followed one by one, (N, heads), float64.
-        truths: of these, (N, heads), NaN where unknown; None without labels.
-        num_labels: that means are over; ``num_known`` of each image, (N,), of those whose truth is known.
+        vectors: (N, labels) each, float32: one for each label; of more labels the gradient of the loss, where truths
+            are known, and random probes.
+        logits: where there is one for each label, (N, labels), float64; else None.
+        truths: (N, labels), NaN where unknown; None without labels.
     """
 
     vectors: tuple[Tensor, ...]
-    heads: Tensor
+    logits: Tensor | None
     truths: Tensor | None
-    num_labels: int
-    num_known: Tensor | None
-    has_gradient: bool
 
     def changes(self, products: Tensor) -> dict[str, Tensor]:
         """Return the divergence and, with labels, the change of the loss; see :class:`ScanDirections`."""
-        import torch.nn.functional as F
+        from senseapp.metrics.multilabel import binary_cross_entropy
 
-        count = self.heads.shape[1]
-        moved = self.heads + products[:, :count].double()
-        rest = products.new_zeros(len(products)).double()
-        if len(self.vectors) > count + self.has_gradient:
-            rest = products[:, -1].double().square() / 2
-        divergence = bernoulli_divergence(self.heads, moved).sum(1) / self.num_labels + rest
-        found = {BERNOULLI_KL.name: divergence}
-        if self.truths is None or self.num_known is None:
-            return found
-        known, truths = ~self.truths.isnan(), self.truths.nan_to_num()
-        grown = (F.softplus(moved) - F.softplus(self.heads) - (moved - self.heads) * truths).masked_fill(~known, 0.0)
-        loss = grown.sum(1) / self.num_known
-        if self.has_gradient:
-            loss = loss + products[:, count].double() + rest
-        return found | {BCE.name: loss}
+        if self.logits is None:
+            gradient, probed = (products[:, :1], products[:, 1:]) if self.truths is not None else (None, products)
+            divergence = probed.double().square().mean(1) / 2
+            loss = None if gradient is None else gradient[:, 0].double() + divergence
+        else:
+            moved = self.logits + products.double()
+            divergence = bernoulli_divergence(self.logits, moved).mean(1)
+            truths = self.truths
+            losses = [] if truths is None else [binary_cross_entropy(each, truths) for each in (moved, self.logits)]
+            loss = losses[0] - losses[1] if losses else None
+        return {BERNOULLI_KL.name: divergence} | ({} if loss is None else {BCE.name: loss})
 
 
 def choose_directions(logits: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> LogitDirections:
-    """Return at most ``most`` directions: all logits where they are so few, else the least sure one and a random probe.
+    """Return at most ``most`` directions: all logits where they are so few, else the gradient of the loss and a probe.
 
-    With labels the gradient of the loss takes the place of the least sure logit. The curvature of the loss is that of
-    the divergence, Σ p (1 - p) δz² / labels, which the probe Σ ε √(p (1 - p) / labels) δz with random signs ε
-    estimates.
+    The curvature of the loss is that of the divergence, Σ p (1 - p) δz² / labels, which the probe
+    Σ ε √(p (1 - p) / labels) δz with random signs ε estimates. Without labels there are two probes.
 
     Source: Martens (2020), JMLR 21, section 9 (the Fisher matrix of a Bernoulli); Hutchinson (1990) for the probe.
     """
-    import torch.nn.functional as F
+    import torch
 
     scores = logits.detach().double()
-    num_labels = scores.shape[1]
-    whole = num_labels <= most
-    count = num_labels if whole else 0 if targets is not None else most - 1
+    count = scores.shape[1]
+    if count <= most:
+        vectors = [each.repeat(len(scores), 1) for each in torch.eye(count)]
+        return LogitDirections(vectors=tuple(vectors), logits=scores, truths=targets)
     probability = scores.sigmoid()
-    variance = probability * (1 - probability)
-    heads = scores.abs().topk(count, dim=1, largest=False).indices  # (N, heads)
-    vectors = [F.one_hot(head, num_labels).double() for head in heads.unbind(dim=1)]
-    num_known = None if targets is None else (~targets.isnan()).sum(1).clamp_min(1)
-    if not whole:
-        if targets is not None and num_known is not None:
-            slope = (probability - targets.nan_to_num()).masked_fill(targets.isnan(), 0.0)
-            vectors.append(slope / num_known[:, None])
-        vectors.append((variance.scatter(1, heads, 0.0) / num_labels).sqrt() * signs)
-    return LogitDirections(
-        vectors=tuple(vector.float() for vector in vectors),
-        heads=scores.gather(1, heads),
-        truths=None if targets is None else targets.double().gather(1, heads),
-        num_labels=num_labels,
-        num_known=num_known,
-        has_gradient=not whole and targets is not None,
-    )
+    probe = (probability * (1 - probability) / count).sqrt() * signs
+    if targets is None:
+        other = probe.clone()
+        other[:, 1::2] *= -1
+    else:
+        known = ~targets.isnan()
+        other = (probability - targets.nan_to_num()) * known / known.sum(1, keepdim=True).clamp_min(1)
+    return LogitDirections(vectors=(other.float(), probe.float()), logits=None, truths=targets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,10 +228,12 @@ def _means_nothing(name: str) -> bool:
 
 def _by_order(proposal: LabelMapProposal) -> LabelMapProposal:
     """Say that labels were matched by their order in the table rather than by that of an image set."""
-    if proposal.how != "own order":
+    from senseapp.tasks.classification.class_map import OWN_ORDER
+
+    if proposal.words != OWN_ORDER:
         return proposal
     note = "Labels were matched to the model's outputs by their order, because their number is right. Check it."
-    return replace(proposal, how="order of the table", words="by the order of the table", notes=(note,))
+    return replace(proposal, words="by the order of the table", notes=(note,))
 
 
 def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set[str]) -> tuple[str, ...]:

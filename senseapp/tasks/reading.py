@@ -12,7 +12,7 @@ from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import printable
 
-Fit = Literal["", "crop", "letterbox", "stretch"]
+Fit = Literal["", "crop", "letterbox", "corner", "stretch"]
 ChannelOrder = Literal["", "rgb", "bgr"]
 Evidence = Literal["file", "graph", "library", "family", "fit", "labels", "images", "person", "assumed"]
 EVIDENCE_WORDS: Mapping[str, str] = {
@@ -41,7 +41,7 @@ class UsualInput:
     Attributes:
         family: its name, for people.
         values: from 0 to 1 (``shares``), from 0 to 255 (``bytes``), or less mean and std of ``imagenet``.
-        channel_order: ``rgb`` or ``bgr``.
+        channel_order: ``rgb`` or ``bgr``; empty where members of the family differ.
         fit: of the pictures.
     """
 

@@ -18,5 +18,17 @@ def open_options(page: Page) -> None:
     """Ask for targets, and unfold everything that can be set about the measurement."""
     at_rest(page)
     page.get_by_text("Targets for a training tool", exact=True).click()
+    be_expert(page)
     open_block(page, "Compression")
     page.get_by_text("More options").click()
+
+
+def be_expert(page: Page) -> None:
+    """Turn the switch *Expert* on, which is kept for the person."""
+    page.get_by_role("button", name="Help and account").click()
+    switch = page.get_by_role("switch", name="Expert").or_(page.get_by_role("checkbox", name="Expert"))
+    expect(switch).to_be_attached()
+    if not switch.is_checked():
+        page.get_by_text("Expert", exact=True).click()
+        expect(switch).to_be_checked()
+    page.keyboard.press("Escape")

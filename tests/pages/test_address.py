@@ -10,10 +10,9 @@ from senseapp.app.common.address import SWITCH, Form, named, number, one_of, som
 from senseapp.app.common.state import LayerEdits, edits_key
 from senseapp.app.schedule.settings import edits_form
 from senseapp.core.errors import InvalidSpec, NotFound, QuotaExceeded
-from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, go_back, open_page
+from tests.pages.conftest import go_back, open_page
 
 
 @pytest.mark.parametrize(
@@ -125,30 +124,6 @@ def test_a_lock_is_kept_over_a_reload_and_taken_back_by_back(
     assert other.dataframe  # the page was drawn to its end
     go_back(app, run=finished_run)
     assert app.session_state[key] == LayerEdits()
-
-
-def test_a_preset_brings_settings_to_another_run(
-    app: AppTest, service: Service, backend: Backend, finished_run: str
-) -> None:
-    page = "pages/targets.py"
-    open_page(app, page, run=finished_run)
-    app.text_input(key="presets.name.schedule").set_value("For the phone").run()
-    _target(app, finished_run).set_value(31).run()
-    app.slider(key=f"schedule.limits.{finished_run}").set_value((5, 80)).run()
-    app.button(key="presets.save.schedule").click().run()
-    assert service.presets("schedule") == {"For the phone": {"target": "31", "limits": "5~80"}}
-    assert not app.exception
-    other = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.75))))
-    open_page(app, page, run=other)
-    app.button_group(key=f"schedule.method.{other}").set_value("gamma").run()
-    assert not app.exception, app.exception
-    app.button(key="presets.use.schedule").click().run()
-    assert _target(app, other).value == 31
-    assert app.slider(key=f"schedule.limits.{other}").value == (5, 80)
-    assert app.button_group(key=f"schedule.method.{other}").value == "optimal"  # what it does not say is as usual
-    assert dict(app.query_params) == {"run": other, "target": "31", "limits": "5~80"}
-    app.button(key="presets.delete.schedule").click().run()
-    assert service.presets("schedule") == {}
 
 
 def test_presets_are_of_one_person_and_bounded(service: Service, backend: Backend) -> None:

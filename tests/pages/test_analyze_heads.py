@@ -44,8 +44,8 @@ def test_labels_decide_that_the_head_is_multi_label_and_the_page_says_so(analyze
     assert "Several labels are true of some images, so the model is taken to be multi-label." in texts(analyze)
     assert "6 images · 10 labels · from a table" in texts(analyze)
     offered = analyze.selectbox(key="analyze.metric").options
-    assert METRICS["bernoulli_kl"].label in offered
-    assert METRICS["kl"].label not in offered
+    assert METRICS["label_agreement"].label in offered
+    assert METRICS["agreement"].label not in offered
     analyze.button(key="analyze.run").click().run()
     assert started(service).model.task == "multilabel"
 

@@ -30,6 +30,8 @@ def results(app: AppTest, finished_run: str) -> AppTest:
 
 
 def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
+    if label in ("Network", "Histograms"):
+        app.session_state[f"results.more.{run_id}"], label = label, "More"
     app.session_state[f"results.tab.{run_id}"] = label
     app.run()
     assert not app.exception
@@ -127,68 +129,8 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
     assert drawn_curves(results) == ["conv1"]
 
 
-def test_the_vertical_axis_is_the_change_the_metric_or_the_reward(results: AppTest, finished_run: str) -> None:
-    open_tab(results, finished_run, "Curves")
-    axis = results.selectbox(key=f"curves.axis.{finished_run}")
-    assert axis.options == ["Drop", "Metric itself", "Reward, layer's MACs", "Reward, network's MACs"]
-    titles = {
-        "value": "Harm",
-        "layer_reward": "Reward: −(1 − top-1) · ln(layer's MACs left)",
-        "reward": "Reward: −(1 − top-1) · ln(MACs left)",
-    }
-    for name, title in titles.items():
-        results.selectbox(key=f"curves.axis.{finished_run}").set_value(name).run()
-        assert chart(results)["layer"][-1]["encoding"]["y"]["title"] == title
-    results.selectbox(key=f"results.metric.{finished_run}").set_value("top1").run()
-    assert "Reward" in chart(results)["layer"][-1]["encoding"]["y"]["title"]  # always of top-1
-
-
-def test_an_import_without_macs_says_why_there_is_no_reward(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE.encode())
-    open_tab(open_layers(app, run_id), run_id, "Curves")
-    axis = app.selectbox(key=f"curves.axis.{run_id}")
-    assert axis.options == ["Drop", "Metric itself"]
-    assert "come without" in axis.help
-
-
 def values(app: AppTest) -> pd.DataFrame:
     return next(table.value for table in app.dataframe if "extreme" in table.value.columns)
-
-
-def test_one_level_as_a_line_with_the_values_beneath(results: AppTest, finished_run: str) -> None:
-    assert values(results).set_index("row")["extreme"][FRAGILE] == "loses most"
-    results.button_group(key=f"layers.draw.{finished_run}").set_value("Line").run()
-    assert not results.exception
-    assert "How well does the network do with 75 % of its weights at zero?" in texts(results)
-    assert chart(results)["layer"][1]["encoding"]["x"]["sort"] == list(NAMES)
-    results.button_group(key=f"layers.order.{finished_run}").set_value("Most fragile first").run()
-    assert chart(results)["layer"][1]["encoding"]["x"]["sort"][0] == FRAGILE
-    assert values(results)["row"].iloc[0] == FRAGILE
-
-
-def test_the_reward_stands_on_a_second_axis_of_the_level_chart(results: AppTest, finished_run: str) -> None:
-    second = f"layers.second.{finished_run}"
-    results.button_group(key=f"layers.draw.{finished_run}").set_value("Line").run()
-    assert results.selectbox(key=second).options == ["None", "Reward, layer's MACs", "Reward, network's MACs"]
-    for name, title in (("layer_reward", "ln(layer's MACs left)"), ("reward", "ln(MACs left)")):
-        results.selectbox(key=second).set_value(name).run()
-        assert not results.exception
-        spec = chart(results)
-        assert spec["resolve"]["scale"]["y"] == "independent"
-        axis = spec["layer"][-1]["encoding"]["y"]
-        assert (axis["field"], axis["axis"]["orient"]) == ("shown", "right")
-        assert title in axis["title"]
-    results.selectbox(key=f"results.metric.{finished_run}").set_value("kl").run()
-    assert "Reward" in chart(results)["layer"][-1]["encoding"]["y"]["title"]  # of top-1, whatever the metric
-    assert "Highest reward" in results.get("vega_lite_chart")[0].proto.alt
-
-
-def test_without_macs_there_is_no_second_axis_but_the_reason(app: AppTest, service: Service) -> None:
-    run_id = service.import_csv("resnet18", TABLE.encode())
-    open_layers(app, run_id).button_group(key=f"layers.draw.{run_id}").set_value("Line").run()
-    second = app.selectbox(key=f"layers.second.{run_id}")
-    assert second.options == ["None"]
-    assert "come without" in second.help
 
 
 def test_the_views_show_the_numbers_of_a_published_table(app: AppTest, service: Service) -> None:

@@ -18,7 +18,7 @@ from tests.cases import first_of
 from tests.pages.conftest import finish, open_layers, open_page
 
 PAGES = sorted(path.relative_to(path.parents[1]).as_posix() for path in Path("pages").glob("*.py"))
-TABS = ("Layers", "Curves", "Heat map", "Network", "Histograms", "Table")
+TABS = ("Layers", "Curves", "Heat map", "More")
 
 
 def _outline(node: Node) -> Iterator[int]:

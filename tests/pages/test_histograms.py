@@ -17,7 +17,8 @@ from tests.pages.records import FRAGILE, a_histogram
 
 def open_tab(app: AppTest, run_id: str) -> AppTest:
     open_layers(app, run_id)
-    app.session_state[f"results.tab.{run_id}"] = "Histograms"
+    app.session_state[f"results.tab.{run_id}"] = "More"
+    app.session_state[f"results.more.{run_id}"] = "Histograms"
     return app.run()
 
 

@@ -81,7 +81,7 @@ def test_no_model_is_asked_for_until_it_is_wanted_and_then_one_must_be_picked(ap
 def opened_views(app: AppTest, run_id: str) -> Iterator[str]:
     """Yield the name of each view of a layer once it is open."""
     app.session_state[pick_key(run_id)] = "conv1"
-    for label in ("Layers", "Curves", "Heat map", "Network"):
+    for label in ("Layers", "Curves", "Heat map", "More"):
         app.session_state[f"results.tab.{run_id}"] = label
         app.run()
         assert not app.exception
@@ -95,12 +95,10 @@ def test_the_model_gives_every_view_its_sizes(app: AppTest, service: Service) ->
     open_page(app, "pages/results.py", run=run_id)
     app.session_state[f"results.show.layers.{run_id}"] = True
     app.session_state[f"results.show.details.{run_id}"] = True
-    for label in opened_views(app, run_id):
+    for _ in opened_views(app, run_id):
         assert "sizes of demo" in texts(app)
         assert "unknown (imported figures)" not in texts(app)
         assert "random" not in texts(app)
-        if label == "Curves":
-            assert "Reward, layer's MACs" in app.selectbox(key=f"curves.axis.{run_id}").options
 
 
 def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest, service: Service) -> None:

@@ -19,7 +19,7 @@ def nodes(app: AppTest) -> list[str]:
 
 def test_the_tree_opens_block_by_block_and_a_picked_layer_shows(app: AppTest, finished_run: str) -> None:
     open_layers(app, finished_run)
-    app.session_state[f"results.tab.{finished_run}"] = "Network"
+    app.session_state[f"results.tab.{finished_run}"] = "More"
     app.run()
     assert not app.exception
     assert nodes(app) == ["conv1", "layer1", "layer1.0", "layer2", "layer2.0", "fc"]

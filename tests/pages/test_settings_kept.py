@@ -45,15 +45,15 @@ RESULTS: list[Settings] = [
         "layers.order.{run}": "Most fragile first",
         "layers.log.{run}": True,
     },
-    {"results.tab.{run}": "Layers", "layers.draw.{run}": "Line"},
     {
         "results.tab.{run}": "Curves",
         "curves.mode.{run}": "By name",
         "curves.search.{run}": "layer",
     },
-    {"results.tab.{run}": "Network", "network.length.{run}": "Multiplications"},
+    {"results.tab.{run}": "More", "network.length.{run}": "Multiplications"},
     {
-        "results.tab.{run}": "Histograms",
+        "results.tab.{run}": "More",
+        "results.more.{run}": "Histograms",
         "histogram.tensor.{run}": "activations",
         "histogram.bits.{run}": 6,
         "histogram.objective.{run}": "none",

@@ -217,8 +217,8 @@ class InHistogram(OfFinishedRun):
     kind, pattern, button = "histogram", "histogram-*.json", "Show histogram"
 
     async def open(self, page: Visitor) -> None:
-        await page.go("results", f"run={self.scene.run_id}")
-        await page.open_tab("Histograms")
+        await page.go("results", f"run={self.scene.run_id}&show-layers=yes&more=histograms")
+        await page.open_tab("More")
 
     async def strike(self, server: Served, page: Visitor) -> None:
         await self.begin(page, server)  # it takes hundredths of a second

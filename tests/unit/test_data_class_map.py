@@ -12,15 +12,15 @@ PETS = ("tabby, tabby cat", "golden retriever", "crane, bird", "crane, machine")
 
 def proposed(names, class_names=(), num_classes=10):
     proposal = propose_class_map(names, class_names, num_classes)
-    return proposal.how, dict(proposal.pairs)
+    return proposal.words, dict(proposal.pairs)
 
 
 def test_indices():
-    assert proposed(["0", "7", "10"], num_classes=11) == ("indices", {"0": 0, "10": 10, "7": 7})
+    assert proposed(["0", "7", "10"], num_classes=11) == ("by number", {"0": 0, "10": 10, "7": 7})
 
 
 def test_indices_with_leading_zeros():
-    assert proposed(["000", "001", "010"], num_classes=11) == ("indices", {"000": 0, "001": 1, "010": 10})
+    assert proposed(["000", "001", "010"], num_classes=11) == ("by number", {"000": 0, "001": 1, "010": 10})
 
 
 def test_numbers_from_one_are_shifted_only_when_they_must_be_and_say_so():
@@ -28,11 +28,11 @@ def test_numbers_from_one_are_shifted_only_when_they_must_be_and_say_so():
     proposal = propose_class_map(names, (), 10)
     assert dict(proposal.pairs) == {name: int(name) - 1 for name in names}
     assert "numbered from 1" in proposal.notes[0]
-    assert proposed(["1", "9"]) == ("indices", {"1": 1, "9": 9})
+    assert proposed(["1", "9"]) == ("by number", {"1": 1, "9": 9})
 
 
 def test_two_spellings_of_one_number_are_no_indices():
-    assert proposed(["1", "01"], num_classes=5) == ("nothing", {})
+    assert proposed(["1", "01"], num_classes=5) == ("", {})
 
 
 def test_numbers_beyond_the_classes_stay_unmatched():
@@ -40,26 +40,29 @@ def test_numbers_beyond_the_classes_stay_unmatched():
 
 
 def test_class_names_whatever_their_case_and_punctuation():
-    assert proposed(["Golden_Retriever", "TABBY"], PETS, 4) == ("class names", {"Golden_Retriever": 1, "TABBY": 0})
+    assert proposed(["Golden_Retriever", "TABBY"], PETS, 4) == (
+        "by the model's class names",
+        {"Golden_Retriever": 1, "TABBY": 0},
+    )
 
 
 def test_a_synonym_of_two_classes_is_not_guessed():
     assert propose_class_map(["crane", "tabby"], PETS, 4).unmatched == ("crane",)
-    assert proposed(["crane, machine"], PETS, 4) == ("class names", {"crane, machine": 3})
+    assert proposed(["crane, machine"], PETS, 4) == ("by the model's class names", {"crane, machine": 3})
 
 
 def test_class_names_that_are_numbers_are_indices():
-    assert proposed(["3", "1"], tuple("0123456789")) == ("indices", {"1": 1, "3": 3})
+    assert proposed(["3", "1"], tuple("0123456789")) == ("by number", {"1": 1, "3": 3})
 
 
 def test_imagenet_ids():
     labels = ImageNetInfo().label_names()
-    assert proposed([labels[999], labels[0]], num_classes=1000) == ("ImageNet ids", {labels[0]: 0, labels[999]: 999})
+    assert proposed([labels[999], labels[0]], num_classes=1000) == ("by ImageNet id", {labels[0]: 0, labels[999]: 999})
 
 
 def test_imagenet_ids_of_a_larger_set():
     labels = ImageNetInfo("imagenet-22k").label_names()
-    assert proposed([labels[5]], num_classes=len(labels)) == ("ImageNet ids", {labels[5]: 5})
+    assert proposed([labels[5]], num_classes=len(labels)) == ("by ImageNet id", {labels[5]: 5})
 
 
 def test_imagenet_ids_mean_nothing_to_a_model_with_other_classes():
@@ -68,12 +71,12 @@ def test_imagenet_ids_mean_nothing_to_a_model_with_other_classes():
 
 def test_any_names_in_alphabetical_order_when_their_number_is_right():
     proposal = propose_class_map(["zebra", "ant", "Bee"], (), 3)
-    assert (proposal.how, dict(proposal.pairs)) == ("order", {"Bee": 0, "ant": 1, "zebra": 2})
+    assert (proposal.words, dict(proposal.pairs)) == ("in alphabetical order", {"Bee": 0, "ant": 1, "zebra": 2})
     assert "alphabetical order" in proposal.notes[0]
 
 
 def test_names_win_over_order():
-    assert proposed(["b", "a", "c"], ("c", "b", "a"), 3) == ("class names", {"a": 2, "b": 1, "c": 0})
+    assert proposed(["b", "a", "c"], ("c", "b", "a"), 3) == ("by the model's class names", {"a": 2, "b": 1, "c": 0})
 
 
 def test_a_proposal_tells_what_it_could_not_match():
@@ -124,7 +127,7 @@ def test_a_confirmed_mapping_for_other_images():
 
 def test_a_word_among_numbers_is_left_unmatched():
     proposal = propose_class_map(["0", "1", "2", "odd"], (), 9)
-    assert proposal.how == "indices"
+    assert proposal.words == "by number"
     assert dict(proposal.pairs) == {"0": 0, "1": 1, "2": 2}
     assert proposal.unmatched == ("odd",)
 

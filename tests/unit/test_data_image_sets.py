@@ -129,7 +129,7 @@ def test_classes_keep_the_order_of_their_set_and_not_the_alphabets(web):
     assert images.class_names[:2] == ("T-shirt/top", "Trouser")
     assert any("in its order" in note for note in images.notes)
     survey = survey_images(DataSpec(kind="torchvision", name="fashion_mnist"), num_classes=10, task=CLASSIFICATION)
-    assert survey.proposal.how == "own order"
+    assert survey.proposal.words == "in the set's own order"
     assert survey.label_counts[0] == ("T-shirt/top", EACH)
     assert survey.layout == "image set"
 

@@ -23,7 +23,8 @@ from senseapp.metrics.detection import TASK as DETECTION
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec, with_reading
-from senseapp.tasks.reading import Reading
+from senseapp.tasks.detection.heads.layout import HeadLayout
+from senseapp.tasks.reading import Reading, UsualInput
 from tests.detector_exports import FORMS, exported_detector, shape_pictures
 
 BYTES = (1 / 255,) * 3
@@ -85,6 +86,21 @@ def test_without_labels_and_evidence_a_person_is_asked(tmp_path: Path, unlabelle
         Session.open(spec)
     chosen = next(trial.spec for trial in choice.trials if trial.title == "values from 0 to 255")
     assert (chosen.data.preparation, chosen.data.std) == ("given", BYTES)
+
+
+@pytest.mark.parametrize("coloured", [True, False])
+def test_an_order_of_channels_that_no_family_fixes_is_asked_where_answers_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coloured: bool
+) -> None:
+    monkeypatch.setattr(HeadLayout, "usual_input", UsualInput(family="any", channel_order=""))
+    images = shape_pictures(tmp_path / "set", 12, labelled=False) / "images"
+    for each in images.iterdir():
+        pixels = np.array(Image.open(each))
+        pixels[..., 2] = pixels[..., 2 if coloured else 0]
+        Image.fromarray(pixels).save(each)
+    choice = choose_preparation(asked(exported_detector(tmp_path / "a.onnx", "columns"), images))
+    assert bool(choice.question) is coloured
+    assert ("BGR" in {trial.title for trial in choice.trials}) is coloured
 
 
 def test_what_a_person_gives_is_kept(tmp_path: Path, unlabelled: Path) -> None:

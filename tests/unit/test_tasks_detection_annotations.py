@@ -19,7 +19,7 @@ from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import TASKS
 from senseapp.tasks.coco import parsed_json
 from senseapp.tasks.detection.annotations.voc import read_voc
-from senseapp.tasks.detection.annotations.yolo import names_of, read_yaml, read_yolo
+from senseapp.tasks.detection.annotations.yolo import names_of, read_yolo, told_in
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 
 DETECTION = TASKS["detection"]
@@ -91,14 +91,15 @@ def test_masks_beside_the_pictures_are_no_pictures_to_a_detector(labels: str, tm
     assert len(load({**files, "boxes.json": coco(images=[{"id": 7, "file_name": "a.png"}])}, tmp_path)) == 1
 
 
-def test_boxes_follow_the_picture(tmp_path: Path) -> None:
-    square = Preprocessing(input_shape=(3, 40, 40), mean=(0.0,) * 3, std=(1.0,) * 3, fit="letterbox")
+@pytest.mark.parametrize(("fit", "above"), [("letterbox", 10), ("corner", 0)])
+def test_boxes_follow_the_picture(tmp_path: Path, fit: str, above: int) -> None:
+    square = Preprocessing(input_shape=(3, 40, 40), mean=(0.0,) * 3, std=(1.0,) * 3, fit=fit)
     path = write_folder(tmp_path / "set", {"a.png": picture(), "boxes.json": coco()})
     images = load_images(
         DataSpec(kind="folder", path=str(path)), square, num_classes=3, task=DETECTION, class_names=NAMES
     )
-    assert images.labels[0]["boxes"].tolist() == [[5.0, 14.0, 15.0, 20.0]]  # half as large, below 10 rows of border
-    assert set(images.batch(0, 1)[0, :, :10].mul(255).round().flatten().tolist()) == {114.0}  # grey
+    assert images.labels[0]["boxes"].tolist() == [[5.0, above + 4.0, 15.0, above + 10.0]]  # half as large
+    assert set(images.batch(0, 1)[0, :, above + 20 :].mul(255).round().flatten().tolist()) == {114.0}  # grey
 
 
 def test_yolo_files_with_names_in_yaml(tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_categories_of_coco(
     files = {"a.png": picture(), "boxes.json": coco(annotations=boxes, categories=categories)}
     images = load(files, tmp_path, num_classes=num_classes, class_names=(), background="none")
     assert classes_of(images) == [expected]
-    assert images.label_orders == ()
+    assert all(each.certain for each in images.label_orders)
     assert not any("assumed" in note for note in images.notes)
     names = {each["id"]: each["name"] for each in categories}
     assert [images.class_names[place] for place in expected] == [names[number] for number in used]
@@ -295,7 +296,7 @@ def test_a_class_map_decides_for_boxes(tmp_path: Path) -> None:
     ],
 )
 def test_names_in_yaml(text: str) -> None:
-    assert names_of(read_yaml(text.encode())["names"]) == ("cat", "dog")
+    assert names_of(told_in(text.encode())["names"]) == ("cat", "dog")
 
 
 BOMB = (
@@ -337,7 +338,7 @@ def test_damaged_files_are_refused_with_words(read: Any, content: bytes, said: s
         ({"images": [{"id": 7}]}, "a picture without file_name"),
         ({"annotations": [{"image_id": 7, "category_id": 1}]}, "an annotation without bbox"),
         ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "four numbers"),
-        ({"annotations": [{"image_id": 7, "category_id": -1, "bbox": [1, 2, 3, 4]}]}, "whole and below 10,000"),
+        ({"annotations": [{"image_id": 7, "category_id": -1, "bbox": [1, 2, 3, 4]}]}, "a whole number from 0 to 9999"),
         ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, -3, 4]}]}, "negative size"),
         ({"annotations": [{"image_id": [7], "category_id": 1, "bbox": [1, 2, 3, 4]}]}, "image_id"),
         ({"categories": [{"name": "cat"}]}, "a category without id"),

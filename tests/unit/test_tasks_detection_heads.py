@@ -306,12 +306,12 @@ def test_a_reader_decodes_what_is_rounded_as_it_decodes_the_original() -> None:
 
 
 def test_heads_of_a_known_family_say_how_pictures_are_prepared() -> None:
-    """By the families' own code: YOLOX takes what OpenCV reads, ImageNet's mean and std are of none of them."""
+    """By the families' own code: what OpenCV reads, at the upper left, for YOLOX; no ImageNet's mean and std."""
     shifts = torch.cat([torch.rand(2, CELLS, 2), torch.zeros(2, CELLS, 2), rare(2, CELLS, CLASSES + 1)], dim=2)
     yolox = head_readers(shifts, (SIDE, SIDE))[0].usual_input
     face = head_readers(centerface(), (48, 32))[0].usual_input
     assert (yolox, face) == (
-        UsualInput(family="YOLOX", values="bytes", channel_order="bgr"),
+        UsualInput(family="YOLOX", values="bytes", channel_order="bgr", fit="corner"),
         UsualInput(family="CenterFace", values="bytes"),
     )
     shape, none = (3, SIDE, SIDE), (0.0, 0.0, 0.0)
@@ -320,7 +320,7 @@ def test_heads_of_a_known_family_say_how_pictures_are_prepared() -> None:
     )
     found = usual.of_family(yolox)
     assert found.preprocessing == Preprocessing(
-        input_shape=shape, mean=none, std=(1 / 255,) * 3, channel_order="bgr", fit="letterbox"
+        input_shape=shape, mean=none, std=(1 / 255,) * 3, channel_order="bgr", fit="corner"
     )
     assert found.words == "values from 0 to 255, channels in the order bgr"
     assert replace(usual, evidence="file").of_family(yolox).preprocessing == usual.preprocessing

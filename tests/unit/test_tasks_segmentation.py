@@ -337,7 +337,7 @@ REFUSED: list[tuple[object, str]] = [
     ({"images": [{"id": 1}], "annotations": []}, "a picture without file_name"),
     (coco(runs=False) | {"annotations": {}}, '"annotations" must be a list'),
     (coco(runs=False) | {"annotations": [5]}, "an annotation without image_id"),
-    (coco(runs=False) | {"categories": [{"id": -9}]}, "class numbers must be whole and below 254, got '-9'"),
+    (coco(runs=False) | {"categories": [{"id": -9}]}, "a class number must be a whole number from 0 to 253, got -9"),
 ]
 LEFT_OUT: list[tuple[dict[str, Any], str]] = [
     ({"segmentation": "text"}, "no polygons and no runs of pixels"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from senseapp.tasks.detection.annotations.yolo import Columns, Row, columns_of, points_of, read_yaml, read_yolo
+from senseapp.tasks.detection.annotations.yolo import Columns, Row, columns_of, points_of, read_yolo, told_in
 
 Box = tuple[float, float, float, float]
 Line = Callable[[np.random.Generator, Box], list[float]]
@@ -143,4 +143,4 @@ def test_boxes_of_a_line(columns: Columns, expected: Sequence[float]) -> None:
     ],
 )
 def test_key_points_in_yaml(text: str, expected: tuple[int, int] | None) -> None:
-    assert points_of(read_yaml(text.encode()).get("kpt_shape")) == expected
+    assert points_of(told_in(text.encode()).get("kpt_shape")) == expected

@@ -19,9 +19,9 @@ from senseapp.views.charts.histograms import (
     quantization_bars,
 )
 from senseapp.views.charts.layers import schedule_bars, sensitivity_bars
-from senseapp.views.charts.levels import level_line, sensitivity_curves, sensitivity_heatmap
+from senseapp.views.charts.levels import sensitivity_curves, sensitivity_heatmap
 from senseapp.views.charts.network import network_bars
-from senseapp.views.frames.levels import CURVE_AXES, EXTREMES, curve_rows, cut_short, drop_domain, marked
+from senseapp.views.frames.levels import EXTREMES, curve_rows, cut_short, drop_domain, marked
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame, schedule_frame
 from senseapp.views.palette import CATEGORIES, curve_look
@@ -38,7 +38,7 @@ def bars(**options: Any) -> dict[str, Any]:
 
 
 def curves(frame: Any = FRAME, names: tuple[str, ...] = NAMES, **options: Any) -> dict[str, Any]:
-    rows = curve_rows(frame, TOP1, CURVE_AXES["drop"], SparsityConfig.scale)
+    rows = curve_rows(frame, SparsityConfig.scale)
     chart = sensitivity_curves(rows, all_layers=names, x_title="Weights at zero (%)", y_title="Drop", **options)
     return chart.to_dict(validate=True)
 
@@ -100,8 +100,7 @@ def test_bars_follow_the_order_of_their_rows() -> None:
 
 def test_a_click_picks_a_layer_by_its_name_in_every_chart_that_picks() -> None:
     heat = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict(validate=True)
-    line = level_line(marked(at_level(FRAME, 0.5)), TOP1, baseline=98.0).to_dict(validate=True)
-    for spec in (bars(), curves(), heat, line):
+    for spec in (bars(), curves(), heat):
         assert params(spec)["pick"]["select"]["fields"] == ["layer"]
 
 
@@ -176,16 +175,16 @@ def test_measured_values_are_never_cut_short() -> None:
 
 
 def test_a_curve_of_estimates_that_leaves_the_axis_is_marked_at_its_edge() -> None:
-    rows = curve_rows(far_off(), METRICS["kl"], CURVE_AXES["drop"], SparsityConfig.scale)
+    rows = curve_rows(far_off(), SparsityConfig.scale)
     spec = sensitivity_curves(rows, all_layers=NAMES, x_title="x", y_title="KL").to_dict(validate=True)
     top = marks(spec)["line"]["encoding"]["y"]["scale"]["domain"][1]
     assert top < 1
     edge = next(layer for layer in spec["layer"] if layer["encoding"]["y"].get("field") == "edge")
     assert edge["transform"][0]["filter"].startswith(f"datum.shown > {top}")
-    guessed = curve_rows(far_off(measured=0), METRICS["kl"], CURVE_AXES["drop"], SparsityConfig.scale)
+    guessed = curve_rows(far_off(measured=0), SparsityConfig.scale)
     alone = sensitivity_curves(guessed, all_layers=NAMES, x_title="x", y_title="KL", most=2.0).to_dict(validate=True)
     assert marks(alone)["line"]["encoding"]["y"]["scale"]["domain"] == pytest.approx([-0.1, 2.1])
-    calm = curve_rows(FRAME, TOP1, CURVE_AXES["drop"], SparsityConfig.scale)
+    calm = curve_rows(FRAME, SparsityConfig.scale)
     plain = sensitivity_curves(calm, all_layers=NAMES, x_title="x", y_title="Drop").to_dict()
     assert "domain" not in marks(plain)["line"]["encoding"]["y"]["scale"]
 
@@ -299,16 +298,6 @@ def test_pointing_at_a_curve_pales_the_others_and_the_picked_one_is_thick() -> N
 def test_bits_fall_from_left_to_right() -> None:
     assert curves(falling=True)["layer"][-1]["encoding"]["x"]["scale"]["reverse"] is True
     assert curves()["layer"][-1]["encoding"]["x"]["axis"]["values"] == [25, 50, 75]
-
-
-@pytest.mark.parametrize(("layers", "labels"), [(40, True), (41, False)])
-def test_a_line_over_many_layers_has_no_room_for_names(layers: int, labels: bool) -> None:
-    frame = measurement_frame(result(names=tuple(f"block{number}" for number in range(layers))), "top1")
-    spec = level_line(marked(at_level(frame, 0.5)), TOP1, baseline=98.0).to_dict(validate=True)
-    assert marks(spec)["line"]["encoding"]["x"]["axis"]["labels"] is labels
-    assert marks(spec)["rule"]["mark"]["strokeDash"] == [5, 4]
-    without = level_line(marked(at_level(frame, 0.5)), TOP1, baseline=None).to_dict()
-    assert "rule" not in marks(without)
 
 
 def test_the_level_axis_runs_from_mild_to_strong() -> None:

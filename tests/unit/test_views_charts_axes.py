@@ -14,7 +14,7 @@ from senseapp.metrics import METRICS
 from senseapp.views.charts.axes import drawn_rows, picture_png, picture_spec, picture_svg
 from senseapp.views.charts.histograms import bin_frame, mark_frame, quantization_bars
 from senseapp.views.charts.layers import sensitivity_bars
-from senseapp.views.charts.levels import level_line, sensitivity_heatmap
+from senseapp.views.charts.levels import sensitivity_heatmap
 from senseapp.views.charts.network import network_bars
 from senseapp.views.frames.levels import marked
 from senseapp.views.frames.network import network_frame
@@ -26,7 +26,6 @@ FRAME = measurement_frame(result(), "top1")
 ROWS = marked(at_level(FRAME, 0.5))
 CHARTS = {
     "bars": sensitivity_bars(ROWS, TOP1, x_domain=(-1.0, 9.0)),
-    "line": level_line(ROWS, TOP1, baseline=98.0),
     "heat": sensitivity_heatmap(FRAME, TOP1, order=NAMES, level_texts=["25 %", "50 %", "75 %"]),
     "network": network_bars(network_frame(profile(), ROWS, TOP1, opened=frozenset()), TOP1, share_title="Share"),
     "histogram": quantization_bars(
@@ -71,7 +70,7 @@ def test_what_is_unknown_becomes_null() -> None:
     assert any(row.get("low", 0) is None for rows in spec["datasets"].values() for row in rows)
 
 
-@pytest.mark.parametrize(("name", "rows"), [("bars", 6), ("line", 6), ("heat", 18), ("histogram", 12)])
+@pytest.mark.parametrize(("name", "rows"), [("bars", 6), ("heat", 18), ("histogram", 12)])
 def test_the_data_of_a_chart_is_the_longest_of_its_frames(name: str, rows: int) -> None:
     assert len(drawn_rows(CHARTS[name])) == rows
 

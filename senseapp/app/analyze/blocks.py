@@ -16,7 +16,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import this_visit, write_address
 from senseapp.app.common.expert import expert
-from senseapp.app.common.state import restart_with, session
+from senseapp.app.common.state import filled, restart_with, session
 from senseapp.app.common.uploads import adopt_upload
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import SenseError
@@ -40,11 +40,9 @@ def choose_one(
     chosen = st.selectbox(
         label,
         values,
-        index=next((index for index, value in enumerate(values) if value == held), 0),
         format_func=lambda value: options.get(value, str(value)),  # a value kept for the session may be gone
-        key=key,
         help=help_text,
-        persist_state="session",
+        **filled(key, next((value for value in values if value == held), values[0])),
         width=width or "stretch",
     )
     return chosen if chosen in options else values[0]

@@ -14,11 +14,12 @@ from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
 from senseapp.app.common.int8_pays import show_prediction
 from senseapp.app.common.notices import complain, errors_here
-from senseapp.app.common.state import session
+from senseapp.app.common.state import filled, session
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionConfig, CompressionDescription, Option, options_of
 from senseapp.records.goal import GOAL_LINES, GOALS, Goal, makes_files
+from senseapp.records.goal_settings import with_chosen
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import Mode, ModelSpec, SensitivitySpec
 from senseapp.server.inputs import usual_settings
@@ -43,7 +44,7 @@ def _choose(option: Option, value: Any, *, key: str) -> Any:
     """Show a switch, or a selectbox of named values; one that is not offered (anymore) falls back to the first."""
     if option.switch:
         values = list(option.choices)
-        on = st.toggle(option.label, value=value == values[0], key=key, help=option.help, persist_state="session")
+        on = st.toggle(option.label, help=option.help, **filled(key, value == values[0]))
         return values[0] if on else values[1]
     return choose_one(option.label, option.choices, value, key=key, help_text=option.help)
 
@@ -59,13 +60,11 @@ def choose_sensitivity(
     kind = st.radio(
         "What is done to a layer",
         kinds,
-        index=kinds.index(draft.compression.kind),
         format_func=lambda name: md("**{}**", descriptions.get(name).label),
         captions=[each.line for each in descriptions.all_descriptions()],
         horizontal=True,
-        key=_KIND_KEY,
         help="Follows from what you need. One layer at a time is compressed and the loss measured.",
-        persist_state="session",
+        **filled(_KIND_KEY, draft.compression.kind),
     )
     compression = descriptions.get(kind if kind in kinds else kinds[0])
     levels_place = st.container()
@@ -81,11 +80,9 @@ def choose_sensitivity(
         metric = _choose_metric(draft, task)
     quick = st.toggle(
         "Quick estimate only",
-        value=draft.mode == "quick",
-        key="analyze.quick",
         help="Estimate all layers at once from one backward pass, in seconds. Exact runs show the estimate first and "
         "then measure every layer.",
-        persist_state="session",
+        **filled("analyze.quick", draft.mode == "quick"),
     )
     if levels is None or measuring is None:
         return None
@@ -99,15 +96,13 @@ def choose_goal(draft: Goal) -> Goal:
     chosen = st.radio(
         "What do you need?",
         goals,
-        index=goals.index(draft),
         format_func=lambda goal: md("**{}**", GOALS[goal]),
         captions=[GOAL_LINES[goal] for goal in goals],
         horizontal=True,
-        key=_GOAL_KEY,
         on_change=_follow_goal,
         label_visibility="collapsed",
         help="Chooses what is done to the layers, what is made and what Results shows first.",
-        persist_state="session",
+        **filled(_GOAL_KEY, draft),
     )
     return chosen if chosen in goals else goals[0]
 
@@ -126,9 +121,8 @@ def _follow_goal() -> None:
         _forget(_levels_key(kind))
     if found.metric == usual.metric:
         _forget(_METRIC_KEY)
-    new = usual_settings(held.model, goal)
-    chosen = {"compression": new.compression, "levels": new.levels, "metric": new.metric}
-    session().draft = replace(draft, goal=goal, sensitivity=replace(draft.sensitivity, **chosen))
+    chosen = usual_settings(held.model, goal)
+    session().draft = replace(draft, goal=goal, sensitivity=with_chosen(draft.sensitivity, chosen))
 
 
 def _forget(*keys: str) -> None:
@@ -195,11 +189,9 @@ def _choose_levels(
         "Levels",
         scale.sorted({*scale.choices, *held}),
         selection_mode="multi",
-        default=list(held),
         format_func=scale.text,
-        key=_levels_key(compression.name),
         help=compression.levels_help,
-        persist_state="session",
+        **filled(_levels_key(compression.name), list(held)),
     )
     try:
         typed = scale.parse(other, what="Other levels") if other.strip() else ()

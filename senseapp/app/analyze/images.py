@@ -12,6 +12,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.class_mapping import confirm_classes
 from senseapp.app.common.download import download
 from senseapp.app.common.notices import complain
+from senseapp.app.common.state import filled
 from senseapp.app.common.uploads import LooseFiles, forget_refusal, upload_field
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
@@ -81,12 +82,13 @@ def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec |
     chosen = st.segmented_control(
         "Where they come from",
         labels,
-        default=next((label for label, kind in kinds.items() if kind == draft.kind), labels[0]),  # the demo's are first
         required=True,
-        key="analyze.data.source",
         help="Images like those the model will see. In class folders they also give accuracy; without labels the "
         "output is compared with the original model's.",
-        persist_state="session",
+        **filled(
+            "analyze.data.source",
+            next((label for label, kind in kinds.items() if kind == draft.kind), labels[0]),  # the demo's are first
+        ),
     )
     kind, choose = _SOURCES[chosen if chosen in kinds else labels[0]]
     if kind != "archive":

@@ -16,7 +16,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
-from senseapp.app.common.state import restart_with, session
+from senseapp.app.common.state import filled, restart_with, session
 from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.files import MB
 from senseapp.core.markdown import md
@@ -41,13 +41,11 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
     chosen = st.segmented_control(
         "Where it comes from",
         list(choices),
-        default=usual if usual in choices else next(iter(choices)),
         required=True,
-        key="analyze.model.source",
         help="The demos need no download. The library holds the networks of timm and "
         "torchvision. Your own checkpoint is a file of weights of one of these. An ONNX file is any network with its "
         "weights.",
-        persist_state="session",
+        **filled("analyze.model.source", usual if usual in choices else next(iter(choices))),
     )
     choose = choices.get(chosen, _demo)
     for purpose, uploads in _UPLOADS.items():
@@ -104,13 +102,11 @@ def _demo(draft: ModelSpec) -> ModelSpec:
     chosen = st.segmented_control(
         "Demo",
         _DEMOS,
-        default=draft.name if draft.library == "demo" else "",
         required=True,
         format_func=lambda name: _DEMOS[name][0],
-        key=_DEMO_KEY,
         on_change=_fill_in,
         help="Fills in the whole page: a network, images for it, and how many to measure on.",
-        persist_state="session",
+        **filled(_DEMO_KEY, draft.name if draft.library == "demo" else ""),
     )
     _, spec, line = _DEMOS[chosen if chosen in _DEMOS else ""]
     st.caption(line)

@@ -10,7 +10,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.understood import Understood
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, is_refused, wait_for
-from senseapp.app.common.state import go_to, session
+from senseapp.app.common.state import filled, go_to, session
 from senseapp.app.common.texts import LONGEST_TEXT
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.core.markdown import md
@@ -77,25 +77,19 @@ def choose_measuring(
         seed = st.number_input(
             "Seed",
             min_value=0,
-            value=draft.seed,
-            key="analyze.options.seed",
             help="Of everything drawn at random; the same seed gives the same numbers.",
-            persist_state="session",
+            **filled("analyze.options.seed", draft.seed),
         )
     until_settled = st.toggle(
         "Measure until the ranking is settled",
-        value=draft.until_settled,
-        key="analyze.options.until_settled",
         help="Start with few images, and go on only with layers that cannot yet be told apart.",
-        persist_state="session",
+        **filled("analyze.options.until_settled", draft.until_settled),
     )
     adapted = not compression.removes_channels and st.toggle(
         "Measure with adapted weights",
-        value=draft.adapted,
-        key="analyze.options.adapted",
         help="Give each layer weights that make up, in closed form, for what compression takes from it, and measure "
         "those. For schedules whose weights are adapted when they are checked or deployed.",
-        persist_state="session",
+        **filled("analyze.options.adapted", draft.adapted),
     )
     if layers is None:
         return None
@@ -130,13 +124,11 @@ def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tup
 def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     text = st.text_input(
         "Layers",
-        value=", ".join(draft.layers),
         placeholder="all",
-        key="analyze.options.layers",
         max_chars=LONGEST_TEXT,
         help="Names of layers; * stands for anything: layer1.*, *.conv2. Separate several by commas. Leave empty for "
         "all layers.",
-        persist_state="session",
+        **filled("analyze.options.layers", ", ".join(draft.layers)),
     )
     patterns = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     offered = sorted({layer.layer_type for layer in profile.layers} if profile else set()) or list(draft.layer_types)
@@ -144,11 +136,9 @@ def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple
         st.multiselect(
             "Layer types",
             offered,
-            default=[name for name in draft.layer_types if name in offered],
             placeholder="all",
-            key="analyze.options.types",
             help="Measure only layers of these types. Leave empty for all.",
-            persist_state="session",
+            **filled("analyze.options.types", [name for name in draft.layer_types if name in offered]),
         )
     )
     if profile is None or not (patterns or types):
@@ -170,12 +160,11 @@ def _whole_number(label: str, value: int | None, *, placeholder: str, key: str, 
     found: int | None = st.number_input(
         label,
         min_value=1,
-        value=value,
+        value=None,
         step=1,
         placeholder=placeholder,
-        key=f"analyze.options.{key}",
         help=help_text,
-        persist_state="session",
+        **filled(f"analyze.options.{key}", value),
     )
     return found
 

@@ -41,6 +41,7 @@ _FIELDS = {
 _FITS = {
     "crop": "Crop: the middle of the picture",
     "letterbox": "Letterbox: the whole picture with borders",
+    "corner": "Corner: the whole picture at the upper left",
     "stretch": "Stretch: the whole picture, proportions change",
 }
 _ORDERS = {"rgb": "RGB", "bgr": "BGR, as OpenCV reads pictures"}

@@ -1,4 +1,4 @@
-"""Settings of a page as part of its address, and named presets of them.
+"""Settings of a page as part of its address.
 
 A link, a reload, the browser's back and a second tab keep the settings. Each is described once, where its widget is
 drawn::
@@ -19,12 +19,8 @@ from typing import Any, Generic, TypeVar
 
 import streamlit as st
 
-from senseapp.app.common import backend
-from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.state import RUN_PARAMETER, Bound, Visit, kept, session
 from senseapp.compat.streamlit_internals import page_id, went_through_history
-from senseapp.core.errors import SenseError
-from senseapp.store.database import PRESET_NAME_LIMIT
 
 T = TypeVar("T")
 
@@ -172,28 +168,10 @@ def this_visit() -> Visit:
     return session().visit
 
 
-def set_address(scope: str, texts: Mapping[str, str]) -> None:
-    """Set settings of a scope in the address, by name and text; an empty text means the default.
-
-    For callbacks: widgets take their values when they are drawn next.
-    """
-    known = session().bound.get(scope, {})
-    for name in texts:
-        if name in known:
-            st.session_state.pop(known[name].key, None)
-    write_address(scope, texts)
-
-
 def hold(scope: str, names: Iterable[str]) -> None:
     """Put settings as they were drawn last into the address: the next page shows them, whatever is usual there."""
     known = session().bound.get(scope, {})
     write_address(scope, {name: known[name].text for name in names if name in known})
-
-
-def settings_of(scope: str) -> dict[str, str]:
-    """Return the texts of the settings of a scope that were drawn on this page; empty for usual values."""
-    texts, page = session().addressed.get(scope, {}), page_id()
-    return {name: texts.get(name, "") for name, at in session().bound.get(scope, {}).items() if at.page == page}
 
 
 def address_of(scope: str) -> dict[str, str]:
@@ -246,51 +224,3 @@ def write_address(scope: str, texts: Mapping[str, str]) -> None:
     if _is_run(scope):
         query[RUN_PARAMETER] = scope
     st.query_params.from_dict({name: text for name, text in (query | dict(texts)).items() if text})
-
-
-def presets_button(page: str, scope: str) -> None:
-    """Offer the presets of ``page``, to be called after its settings were drawn; nothing for who cannot keep any.
-
-    What a preset does not say gets its usual value. ``scope`` is that of the settings, see
-    :func:`senseapp.app.common.address.bound`.
-    """
-    if not backend.visitor().is_known:
-        return
-    with st.popover("Presets", icon=":material/bookmark:", help="Settings that you keep under a name."), errors_here():
-        saved = backend.service().presets(page)
-        if saved:
-            chosen = st.selectbox("Preset", list(saved), key=f"presets.chosen.{page}")
-            row = st.container(horizontal=True)
-            if chosen in saved:
-                take = settings_of(scope) | saved[chosen]
-                row.button(
-                    "Use it",
-                    key=f"presets.use.{page}",
-                    type="primary",
-                    on_click=set_address,
-                    args=(scope, {name: saved[chosen].get(name, "") for name in take}),
-                )
-                row.button("Delete it", key=f"presets.delete.{page}", on_click=_delete, args=(page, chosen))
-        else:
-            st.caption("No preset yet. Save the settings of this page under a name to use them for other runs.")
-        name_key = f"presets.name.{page}"
-        st.text_input("Name", key=name_key, max_chars=PRESET_NAME_LIMIT, placeholder="For the phone")
-        settings = {name: text for name, text in settings_of(scope).items() if text}
-        st.button("Save these settings", key=f"presets.save.{page}", on_click=_save, args=(page, name_key, settings))
-        if refused := st.session_state.pop(f"presets.refused.{page}", ""):
-            complain(refused)
-
-
-def _save(page: str, name_key: str, settings: dict[str, str]) -> None:
-    try:
-        backend.service().save_preset(page, st.session_state[name_key], settings)
-        st.session_state[name_key] = ""
-    except SenseError as error:
-        st.session_state[f"presets.refused.{page}"] = str(error)
-
-
-def _delete(page: str, name: str) -> None:
-    try:
-        backend.service().delete_preset(page, name)
-    except SenseError as error:
-        st.session_state[f"presets.refused.{page}"] = str(error)

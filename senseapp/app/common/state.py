@@ -204,6 +204,16 @@ def drop_pick(run_id: str) -> None:
     session().pick_round += 1
 
 
+def filled(key: str, value: Any) -> dict[str, Any]:
+    """Return the arguments of a widget that shows ``value`` at first, and anew once its key has been removed.
+
+    A browser keeps what a widget shows if only its default changes.
+    """
+    if key not in st.session_state:
+        st.session_state[key] = value
+    return kept(key)
+
+
 def kept(key: str) -> dict[str, Any]:
     """Return the arguments of a widget of this ``key`` whose value lasts for the session."""
     return {"key": key, "persist_state": "session"}

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from senseapp.app.common.expert import expert
 from senseapp.core.markdown import md
 from senseapp.metrics import Metric
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
@@ -52,6 +53,12 @@ def _decimals(metric: Metric) -> str:
     return f"%.{metric.digits}f"
 
 
+_REWARD = (
+    "−(1 − right answers) · ln(multiplications left), with the level's share of a layer's inputs and outputs gone. "
+    "Higher is better: compress a layer as far as it rises."
+)
+
+
 def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, Any]:
     """Return the columns of all layers at one level.
 
@@ -72,6 +79,8 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
     )
     if mixed:
         columns["source"] = st.column_config.TextColumn("Source", width=80)
+    if expert():
+        columns["reward"] = st.column_config.NumberColumn("Reward", format="%.3f", help=_REWARD, width=80)
     return columns | {"rank": _RANK}
 
 

@@ -25,7 +25,7 @@ from senseapp.records.profile import LayerProfile
 from senseapp.server.layer_tasks import DiagnosisTask, LayerAnswers
 from senseapp.solve.curve_set import damage_metric
 from senseapp.views.charts.levels import sensitivity_curves
-from senseapp.views.frames.levels import CURVE_AXES, curve_rows
+from senseapp.views.frames.levels import curve_rows
 from senseapp.views.frames.network import blocks_of
 from senseapp.views.frames.results import apart_frame, at_level
 from senseapp.views.words import format as fmt
@@ -201,7 +201,7 @@ def _no_value(view: RunView) -> None:
 def _curve(view: RunView) -> None:
     scale = view.compression.scale
     own = view.frame[view.frame["layer"] == view.picked_row]
-    rows = curve_rows(own, view.metric, CURVE_AXES["drop"], scale)
+    rows = curve_rows(own, scale)
     words = ", ".join(f"{row.change_text} at {row.level_text}" for row in rows.itertuples())
     figure(
         "Its loss at every level",

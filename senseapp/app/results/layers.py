@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common.address import SWITCH, bound, one_of
+from senseapp.app.common.address import SWITCH, bound
 from senseapp.app.common.figure import FigureHead, choose_one, figure, figure_head, place_of, rows_height
 from senseapp.app.common.state import session
 from senseapp.app.common.tables import apart_columns, level_columns, show_table, unlisted_columns
 from senseapp.app.results.layer_side import layer_panel
 from senseapp.app.results.levels import layer_files
-from senseapp.app.results.view import RunView, answer_first, kept_frame
+from senseapp.app.results.view import RunView, answer_first
 from senseapp.core.markdown import md
-from senseapp.metrics import METRICS
 from senseapp.views.charts.layers import sensitivity_bars
-from senseapp.views.charts.levels import level_line
-from senseapp.views.frames.levels import (
-    CURVE_AXES,
-    REWARD_HELP,
-    REWARDS,
-    curve_rows,
-    drop_domain,
-    marked,
-    reached_note,
-    reward_metric,
-    why_no_reward,
-)
-from senseapp.views.frames.results import apart_frame, at_level, counted_rows, unlisted_frame
+from senseapp.views.frames.levels import drop_domain, layer_rewards, marked, reached_note
+from senseapp.views.frames.results import apart_frame, counted_rows, unlisted_frame
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
@@ -39,15 +26,7 @@ _READING = (
     "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "
     "clear loss; grey: too few images to say."
 )
-_READING_LINE = (
-    "The network with one layer compressed alone; the dashed line is the network as it came. Layers on that line give "
-    "up this much for nothing, dips are to be spared."
-)
-_READING_SECOND = (
-    " The orange line, on the right axis, is the reward: the higher, the more compute is gone for few errors."
-)
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
-_BARS, _LINE = "Bars", "Line"
 
 
 def layers_tab(view: RunView) -> None:
@@ -57,14 +36,11 @@ def layers_tab(view: RunView) -> None:
     with chart:
         head = figure_head()
     with head[1].popover("Order and look", icon=":material/tune:", type="tertiary"):
-        by_sensitivity, as_line, is_log, second = _choose_look(view)
+        by_sensitivity, is_log = _choose_look(view)
     rows = marked(view.ranked if by_sensitivity else view.rows)
 
     def draw() -> None:
-        if as_line:
-            _line_figure(view, rows, second, head)
-        else:
-            bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}", is_log=is_log, head=head)
+        bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}", is_log=is_log, head=head)
 
     def beside() -> None:
         with beside_chart:
@@ -77,22 +53,19 @@ def layers_tab(view: RunView) -> None:
     layer_files(view)
 
 
-def _choose_look(view: RunView) -> tuple[bool, bool, bool, str]:
-    """Show the controls of the chart; return whether by sensitivity, as a line, logarithmic, and the second axis."""
+def _choose_look(view: RunView) -> tuple[bool, bool]:
+    """Show the controls of the chart; return whether by sensitivity, and whether logarithmic."""
     run_id = view.run_id
     place = st.container()
     order = choose_one(
         place, "Order", (_NETWORK, _SENSITIVITY), scope=run_id, name="order", key=f"layers.order.{run_id}"
     )
-    drawn = choose_one(place, "Draw as", (_BARS, _LINE), scope=run_id, name="draw", key=f"layers.draw.{run_id}")
-    if drawn == _LINE:
-        return order == _SENSITIVITY, True, False, _choose_second(view)
     is_log = st.toggle(
         "Logarithmic",
         **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
         help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
     )
-    return order == _SENSITIVITY, False, is_log, ""
+    return order == _SENSITIVITY, is_log
 
 
 def bars_figure(
@@ -134,59 +107,12 @@ def bars_figure(
     )
 
 
-def _choose_second(view: RunView) -> str:
-    missing = why_no_reward(view.result)
-    names = ("",) if missing else ("", *REWARDS)
-    titles = {"": "None", **{name: CURVE_AXES[name].label for name in REWARDS}}
-    chosen = st.selectbox(
-        "Second axis",
-        names,
-        format_func=titles.__getitem__,
-        **bound(view.run_id, "second", one_of(names), "", key=f"layers.second.{view.run_id}"),
-        help=missing or REWARD_HELP,
-        width=220,
-    )
-    return chosen if chosen in names else ""
-
-
-def _line_figure(view: RunView, rows: pd.DataFrame, second: str, head: FigureHead) -> None:
-    baseline = view.metric.factor * view.result.baseline.get(view.metric.name, math.nan)
-    known = baseline if math.isfinite(baseline) else None
-    rewarded = reward_metric(view.result)
-    axis = CURVE_AXES[second] if second and rewarded else None
-    if axis and rewarded:
-        metric, every = METRICS[rewarded], kept_frame(view.run_id, view.result, rewarded)
-        found = curve_rows(at_level(every, view.level), metric, axis, view.compression.scale)
-        rows = rows.merge(found[["layer", "shown", "shown_low", "shown_high", "shown_text"]], on="layer", how="left")
-    figure(
-        f"How well does the network do {view.at}?",
-        level_line(
-            rows,
-            view.metric,
-            baseline=known,
-            picked=view.picked_row,
-            second_title=axis.title(view.metric) if axis else None,
-        ),
-        alt_text=_bars_in_words(view) + (_reward_in_words(rows) if axis else ""),
-        key=f"line.{view.run_id}.{session().pick_round}",
-        run_id=view.run_id,
-        caveat=caveat_of(view.result),
-        reading=_READING_LINE + (_READING_SECOND if axis else ""),
-        lines=view.lines,
-        head=head,
-    )
-
-
-def _reward_in_words(rows: pd.DataFrame) -> str:
-    known = rows.dropna(subset="shown").sort_values("shown", ascending=False)
-    best = ", ".join(f"{row.layer} {row.shown_text}" for row in known.head(3).itertuples())
-    return f" Highest reward: {best}." if best else ""
-
-
 def values_table(view: RunView) -> None:
     """Show the values of all layers, the most fragile first, and how far the level was truly reached."""
     rows = marked(view.ranked)
     rows = rows.assign(reached_text=[view.compression.scale.reached_text(level) for level in rows["reached"]])
+    if (rewards := layer_rewards(rows, view.result, view.metric)) is not None:
+        rows = rows.assign(reward=rewards)
     st.markdown(md("## All values at {}", view.level_text))
     if view.target_noun == "group":
         st.caption(f"{counted_rows(rows)}: each is pruned as one.")

@@ -27,9 +27,9 @@ VIEWS: dict[str, Callable[[RunView], None]] = {
     "Layers": layers_tab,
     "Curves": curves_tab,
     "Heat map": heatmap_tab,
-    "Network": network_tab,
-    "Histograms": histograms_tab,
+    "More": lambda view: _more_tab(view),
 }
+_MORE = {"Network": network_tab, "Histograms": histograms_tab}
 
 
 def folded_sections(record: RunRecord, result: RunResult) -> None:
@@ -57,6 +57,13 @@ def _details(record: RunRecord, result: RunResult) -> None:
             changed_pictures(found, key="read")
 
     provenance(result, about=f"{record.title} · {run_line(record)}", pictures=pictures)
+
+
+def _more_tab(view: RunView) -> None:
+    names = list(_MORE)
+    setting = bound(view.run_id, "more", one_of(names), names[0], key=f"results.more.{view.run_id}")
+    shown = st.segmented_control("View", names, required=True, label_visibility="collapsed", **setting)
+    _MORE.get(shown, network_tab)(view)
 
 
 @st.fragment

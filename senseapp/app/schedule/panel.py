@@ -5,7 +5,6 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import presets_button
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure, figures_row
 from senseapp.app.common.notices import complain, wait_for
@@ -42,7 +41,7 @@ _PARTS = {
     "Trade-off": ":material/show_chart:",
 }
 """Titles and icons of what is folded below the schedule."""
-_CHART_HEIGHT = 290  # pixels: with the answer above it and the folded parts below, on one screen
+_CHART_HEIGHT = 270  # pixels: with the answer above it and the folded parts below, on one screen
 
 
 @st.fragment
@@ -99,7 +98,6 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
         else:
             st.caption("The trade-off is drawn for one compression alone.")
     with foot:  # of all that was drawn
-        presets_button("schedule", run_id)
         if schedule is not None and is_final:
             report_button(backend.service().run(run_id), result, key=f"schedule.report.{run_id}", schedules=(schedule,))
 
@@ -230,7 +228,7 @@ def _amounts(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Colour says what the layer loses alone at {level}: {METRICS[schedule.metric].axis}.",
+        reading=f"Colour: {METRICS[schedule.metric].axis}, of the layer alone at {level}.",
         legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),
         frame_height=_CHART_HEIGHT if len(rows) * ROW_STEP > _CHART_HEIGHT else None,
     )

@@ -53,25 +53,28 @@ class DetectionDivergence(NonnegativeMean, Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionRecordMetric(RecordMetric):
-    """A metric of detections against objects: annotated ones, or those that the original model is sure of."""
+    """A metric of detections against objects: annotated ones, or those that the original model is sure of.
+
+    Attributes:
+        least_score: of the original model's detections that are objects.
+    """
 
     draws: int = 1000
+    least_score: float = SURE_SCORE
 
     @abstractmethod
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return the record of one image."""
 
-    def own_record(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Record:
-        """Return the record of one image against the objects that the original model is sure of."""
-        from senseapp.metrics.detection.detections import detections_of, objects_of
-
-        return self.image_record(detections_of(after["candidates"]), objects_of(detections_of(before["candidates"])))
-
-    def record(self, predictions: Any, index: int, targets: Any) -> Record:
-        """Return the record of one image against its annotated objects."""
+    def detections(self, prediction: Mapping[str, Any]) -> Floats:
+        """Return the detections of one image that count."""
         from senseapp.metrics.detection.detections import detections_of
 
-        return self.image_record(detections_of(predictions.parts["candidates"][index]), annotated(targets[index]))
+        return detections_of(prediction["candidates"])
+
+    def record(self, predictions: Any, index: int, targets: Sequence[Objects]) -> Record:
+        """Return the record of one image against its objects."""
+        return self.image_record(self.detections(predictions[index]), targets[index])
 
     def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
         """Refuse numbers of images that differ, and missing annotations."""
@@ -83,15 +86,13 @@ class DetectionRecordMetric(RecordMetric):
 
     def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the records of each, before and after."""
-        if self.needs_labels:
-            return super().moments(baseline_output, output, targets)
-        self.check(baseline_output, output, None)
-        found = [float(len(output))]
-        for before, after in zip(baseline_output, output, strict=True):
-            for each in (before, after):
-                record = self.own_record(before, each)
-                found += [float(len(record)), *map(float, record)]
-        return tuple(found)
+        from senseapp.metrics.detection.detections import objects_of
+
+        if not self.needs_labels:
+            targets = [objects_of(self.detections(each), self.least_score) for each in baseline_output]
+        elif targets is not None:
+            targets = [annotated(each) for each in targets]
+        return super().moments(baseline_output, output, targets)
 
 
 def annotated(target: Any) -> Objects:
@@ -160,11 +161,13 @@ class ObjectsKept(DetectionRecordMetric):
     Sure are scores from 0.3 on, or from that on which a file has of its own.
     """
 
-    def own_record(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Record:
-        """Return the record of the sure detections of both."""
-        from senseapp.metrics.detection.detections import objects_of, sure_detections
+    least_score: float = 0.0
 
-        return self.image_record(sure_detections(after), objects_of(sure_detections(before), 0.0))
+    def detections(self, prediction: Mapping[str, Any]) -> Floats:
+        """Return the sure detections."""
+        from senseapp.metrics.detection.detections import sure_detections
+
+        return sure_detections(prediction)
 
     def image_record(self, detections: Floats, objects: Objects) -> Record:
         """Return how many objects there are, how many are found, and how many of these are the same."""

@@ -47,13 +47,13 @@ class UsualPreparation:
         if usual is None or self.evidence != "assumed":
             return self
         values, mean, std = _USUAL_VALUES[usual.values]
-        words = values if usual.channel_order == "rgb" else f"{values}, channels in the order {usual.channel_order}"
+        words = f"{values}, channels in the order bgr" if usual.channel_order == "bgr" else values
         channels = len(self.preprocessing.mean)
         found = replace(
             self.preprocessing,
             mean=channel_statistics(mean, channels),
             std=channel_statistics(std, channels),
-            channel_order=usual.channel_order,
+            channel_order=usual.channel_order or "rgb",
             fit=usual.fit,
         )
         sentence = f"The file does not say how its images are prepared: it gets {words}, as of {usual.family}."
@@ -69,9 +69,14 @@ def is_channels_last(shape: Sequence[int]) -> bool:
     return len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
 
 
-def usual_crop(shape: Sequence[int]) -> float:
-    """Return the share of the shorter side that is usually kept for a classifier of images (C, H, W)."""
-    return _CLASSIFIER_CROP if min(shape[1:]) >= _SMALLEST_CROPPED else 1.0
+def prepared_with(
+    shape: tuple[int, int, int], values: tuple[tuple[float, ...], tuple[float, ...]], *, is_classifier: bool
+) -> Preprocessing:
+    """Return the usual preparation of images (C, H, W) with a mean and std; of a classifier's the middle is kept."""
+    mean, std = (channel_statistics(each, shape[0]) for each in values)
+    crop_pct = _CLASSIFIER_CROP if is_classifier and min(shape[1:]) >= _SMALLEST_CROPPED else 1.0
+    fit = "crop" if is_classifier else "stretch"
+    return Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=crop_pct, fit=fit)
 
 
 def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPreparation:
@@ -80,11 +85,8 @@ def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPrepar
     told = preparation_in(opened.metadata, shape)
     if told is not None:
         return UsualPreparation(preprocessing=told, words="as the file says")
-    crop_pct = usual_crop(shape) if is_classifier else 1.0
     values, words, sentence = _values(opened)
-    mean, std = (channel_statistics(each, shape[0]) for each in values)
-    fit = "crop" if is_classifier else "stretch"
-    found = Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=crop_pct, fit=fit)
+    found = prepared_with(shape, values, is_classifier=is_classifier)
     evidence: Evidence = "assumed" if values == (IMAGENET_MEAN, IMAGENET_STD) else "graph"
     return UsualPreparation(preprocessing=found, words=words, notes=(sentence,), evidence=evidence)
 

@@ -19,8 +19,7 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing
 from senseapp.networks.network import Network, in_calls
 from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, preparation_in
-from senseapp.networks.onnx.preparation import usual_crop
-from senseapp.networks.sources.building import channel_statistics
+from senseapp.networks.onnx.preparation import prepared_with
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.outputs import PIXELS, ComparedFile, Interpreted, OutputKind, read_as
 from senseapp.records.check import CheckedFile, file_name
@@ -256,14 +255,8 @@ def _from_facts(spec: ModelSpec, file: ForeignFile) -> LoadedModel:
     told = preparation_in(facts.metadata, shape)
     evidence: Evidence = "file" if told is not None else "graph" if facts.takes_pixels else "assumed"
     if told is None:
-        mean, std = (((0.0,), (1 / PIXELS,)) if facts.takes_pixels else (IMAGENET_MEAN, IMAGENET_STD))  # fmt: skip
-        told = Preprocessing(
-            input_shape=shape,
-            mean=channel_statistics(mean, shape[0]),
-            std=channel_statistics(std, shape[0]),
-            crop_pct=usual_crop(shape) if task.prepared_by_answers else 1.0,
-            fit="crop" if task.prepared_by_answers else "stretch",
-        )
+        values = ((0.0,), (1 / PIXELS,)) if facts.takes_pixels else (IMAGENET_MEAN, IMAGENET_STD)
+        told = prepared_with(shape, values, is_classifier=task.prepared_by_answers)
     network = ComparedFile(file, told)
     if spec.outputs:
         file.choose(spec.outputs)

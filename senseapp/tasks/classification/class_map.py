@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from timm.data import ImageNetInfo, infer_imagenet_subset
 
@@ -15,17 +14,15 @@ from senseapp.core.texts import listed, plural
 from senseapp.tasks.class_numbers import given_outputs, spelling
 from senseapp.tasks.labels import LabelMapProposal
 
-MatchedBy = Literal["indices", "class names", "ImageNet ids", "order", "own order", "nothing"]
+OWN_ORDER = "in the set's own order"
+_BY_NUMBER, _BY_NAME, _BY_ID, _ORDER = (
+    "by number",
+    "by the model's class names",
+    "by ImageNet id",
+    "in alphabetical order",
+)
 _WORDNET_ID = re.compile(r"n\d{8}")
 _DIGITS = re.compile(r"(\d+)")
-_WORDS: Mapping[MatchedBy, str] = {
-    "indices": "by number",
-    "class names": "by the model's class names",
-    "ImageNet ids": "by ImageNet id",
-    "order": "in alphabetical order",
-    "own order": "in the set's own order",
-    "nothing": "",
-}
 
 
 def propose_class_map(
@@ -44,18 +41,16 @@ def propose_class_map(
     Folders in ``empty`` have no pictures: without them the number of folders may be right.
     """
     names = list(folder_names) if own_order else sorted(folder_names)
-    ways: tuple[tuple[MatchedBy, Callable[[], dict[str, int]]], ...] = (
-        ("indices", lambda: _by_index(names, num_classes)),
-        ("class names", lambda: _by_class_name(names, class_names)),
-        ("ImageNet ids", lambda: _by_wordnet_id(names, num_classes)),
-    )
-    found = [(how, match()) for how, match in ways]
-    how, matched = max(found, key=lambda pair: len(pair[1]))  # the first of equals
+    ways = {
+        _BY_NUMBER: _by_index(names, num_classes),
+        _BY_NAME: _by_class_name(names, class_names),
+        _BY_ID: _by_wordnet_id(names, num_classes),
+    }
+    words, matched = max(ways.items(), key=lambda pair: len(pair[1]))  # the first of equals
     ordered = _as_many_as_classes(names, num_classes, empty)
     if ordered and any(name not in matched for name in ordered):
-        how = "own order" if own_order else "order"
-        matched = _in_order(ordered)
-    return _proposal(how if matched else "nothing", matched, names)
+        words, matched = OWN_ORDER if own_order else _ORDER, _in_order(ordered)
+    return _proposal(words if matched else "", matched, names)
 
 
 def _as_many_as_classes(names: Sequence[str], num_classes: int, empty: Collection[str]) -> list[str]:
@@ -68,14 +63,23 @@ def _in_order(names: Sequence[str]) -> dict[str, int]:
     return {name: index for index, name in enumerate(names)}
 
 
-def _proposal(how: MatchedBy, matched: Mapping[str, int], names: Sequence[str], words: str = "") -> LabelMapProposal:
-    from_one = how == "indices" and any(int(name) == index + 1 for name, index in matched.items())
+def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str]) -> LabelMapProposal:
+    notes = {
+        _ORDER: "Folders were matched to the model's classes by their alphabetical order, because their number is "
+        "right. Check that accuracy is well above chance.",
+        OWN_ORDER: "The model's classes were taken to be those of the image set, in its order, because their number is "
+        "right. Check that accuracy is well above chance.",
+    }
+    if words == _BY_NUMBER and any(int(name) == index + 1 for name, index in matched.items()):
+        words = f"{_BY_NUMBER} from 1"
+        notes[words] = (
+            "Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance."
+        )
     return LabelMapProposal(
         pairs=tuple(matched.items()),
-        how=how,
         unmatched=tuple(name for name in names if name not in matched),
-        notes=_notes(how, from_one=from_one),
-        words=words or _WORDS[how] + " from 1" * from_one,
+        notes=(notes[words],) if words in notes else (),
+        words=words,
     )
 
 
@@ -98,9 +102,10 @@ def class_orders(
     used = [name for name in names if name not in empty]
     first = propose_class_map(folder_names, class_names, num_classes, own_order=own_order, empty=empty)
     found = [first]
-    if first.how not in ("class names", "ImageNet ids") or any(name in first.unmatched for name in used):
+    if first.words not in (_BY_NAME, _BY_ID) or any(name in first.unmatched for name in used):
         found += [
-            _proposal("order", dict(pairs), names, words) for words, pairs in _other_orders(names, used, num_classes)
+            replace(_proposal(_ORDER, pairs, names), words=words)
+            for words, pairs in _other_orders(names, used, num_classes)
         ]
     orders: dict[tuple[int, ...], LabelMapProposal] = {}
     for each in found:
@@ -122,7 +127,7 @@ def _other_orders(names: Sequence[str], used: Sequence[str], num_classes: int) -
             yield f"by number{from_one} as text (1, 10, 2)", {name: known.get(str(int(name)), -1) for name in used}
     for some in (names, used):
         if len(some) == num_classes:
-            yield "in alphabetical order", _in_order(sorted(some))
+            yield _ORDER, _in_order(sorted(some))
             yield "in alphabetical order without capitals", _in_order(sorted(some, key=lambda name: name.casefold()))
             yield "in natural order (1, 2, 10)", _in_order(sorted(some, key=_natural))
     if num_classes == len(used) == 2:
@@ -170,18 +175,6 @@ def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
     return {name: indices[name] for name in names if name in indices}
 
 
-def _notes(how: MatchedBy, *, from_one: bool) -> tuple[str, ...]:
-    by_order = {
-        "order": "Folders were matched to the model's classes by their alphabetical order",
-        "own order": "The model's classes were taken to be those of the image set, in its order",
-    }
-    if how in by_order:
-        return (f"{by_order[how]}, because their number is right. Check that accuracy is well above chance.",)
-    if from_one:
-        return ("Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance.",)
-    return ()
-
-
 def resolve_class_map(
     label_names: Sequence[str],
     class_names: Sequence[str],
@@ -219,4 +212,4 @@ def _confirmed(label_names: Sequence[str], num_classes: int, confirmed: Sequence
     dropped = [name for name in label_names if name not in kept]
     classes = plural(len(dropped), "class", "classes")
     notes = (f"{classes} without a place in the mapping left out: {listed(dropped)}.",) if dropped else ()
-    return LabelMapProposal(pairs=tuple(kept.items()), how="class names", notes=notes)
+    return LabelMapProposal(pairs=tuple(kept.items()), notes=notes)

@@ -17,7 +17,6 @@ from senseapp.views.charts.axes import (
     cut_labels,
     layer_axis,
     layer_hover,
-    layer_tooltip,
     measured_ends,
     outline,
     pick_layer,
@@ -27,7 +26,7 @@ from senseapp.views.charts.axes import (
     value_scale,
     zero_line,
 )
-from senseapp.views.palette import ACCENT, FRAGILITY, INK, SECOND, curve_look, fragility_colour
+from senseapp.views.palette import curve_look, fragility_colour
 
 HOVER = "hover"
 _MOST_BANDS = 8  # intervals of curves, which hide each other beyond
@@ -44,7 +43,6 @@ def sensitivity_curves(
     y_title: str | None,
     picked: str = "",
     falling: bool = False,
-    zero: bool = True,
     height: int = 400,
     most: float = math.inf,
 ) -> alt.LayerChart:
@@ -61,7 +59,6 @@ def sensitivity_curves(
         y_title: of the value axis; None leaves it out.
         picked: a ``layer`` of ``rows``, or empty.
         falling: whether levels fall to the right, as bits do.
-        zero: whether there is a line at zero.
         height: in pixels.
         most: end of the value axis where all are estimates.
     """
@@ -73,9 +70,9 @@ def sensitivity_curves(
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
     ends = measured_ends(rows, "shown", "shown_low", "shown_high", most=most)
-    if zero and ends:
+    if ends:
         ends["domain"] = [min(0.0, ends["domain"][0]), max(0.0, ends["domain"][1])]
-    value = alt.Y("shown:Q", title=y_title, scale=value_scale(y_title, zero=zero, **ends))
+    value = alt.Y("shown:Q", title=y_title, scale=value_scale(y_title, **ends))
     lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
         stroke=alt.Stroke("row:N", scale=colours, legend=named),
         strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
@@ -83,7 +80,7 @@ def sensitivity_curves(
     points = _points(tinted, value, y_title, many=len(drawn) > _MANY, clip=bool(ends)).encode(
         shape=alt.Shape("row:N", scale=shapes, legend=None)
     )
-    layers = [zero_line(vertical=False)] if zero else []
+    layers = [zero_line(vertical=False)]
     if len(drawn) <= _MOST_BANDS:
         bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
         layers.append(bands.encode(y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q")))
@@ -166,79 +163,6 @@ def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool, c
             source="Value",
         ),
         description=alt.Description("description:N"),
-    )
-
-
-_MOST_NAMES = 40  # layers with a name each below the axis, turned; more would overlap
-
-
-def level_line(
-    rows: pd.DataFrame, metric: Metric, *, baseline: float | None, picked: str = "", second_title: str | None = None
-) -> alt.LayerChart:
-    """Return the metric of the network with each layer compressed alone, layers from left to right.
-
-    ``rows`` are those of :func:`senseapp.views.frames.levels.marked`; ``baseline`` is the uncompressed model's, in
-    display units, drawn as a dashed line; the point of the ``picked`` layer is large. With a ``second_title``, what
-    :func:`senseapp.views.frames.levels.curve_rows` adds is drawn on an axis of its own, on the right.
-    """
-    names = list(rows["row"])
-    labels = len(names) <= _MOST_NAMES
-    shown_names = cut_labels(names if labels else ())
-    look: dict[str, Any] = {
-        "labelExpr": shown_names,
-        "labelLimit": 150,
-        "labelOverlap": False,
-        "labelAngle": -40,
-    }
-    title = None if labels else "Layers, from left to right as chosen above"
-    ends = measured_ends(rows, "value")
-    base: alt.Chart = alt.Chart(rows.assign(place=range(len(names)))).encode(
-        x=alt.X("row:N", sort=names, title=title, axis=alt.Axis(labels=labels, ticks=labels, **look)),
-        y=alt.Y("value:Q", title=metric.value_axis, scale=value_scale(metric.value_axis, zero=False, **ends)),
-    )
-    line = base.mark_line(color=ACCENT, strokeWidth=1.5, clip=True, aria=False)
-    points = base.mark_point(filled=True, color=ACCENT, clip=bool(ends)).encode(
-        size=alt.condition(alt.datum["layer"] == picked, alt.value(180), alt.value(45)),
-        tooltip=[alt.Tooltip("value:Q", title=metric.value_axis, format=f".{metric.digits}f"), *layer_tooltip(metric)],
-        description="description:N",
-    )
-    layers: list[alt.Chart] = [line, points.add_params(pick_layer(nearest=True)), *_extremes(base, len(names))]
-    if baseline is not None:
-        rule = alt.Chart(pd.DataFrame({"value": [baseline]})).mark_rule(color=INK, strokeDash=[5, 4], aria=False)
-        layers.insert(0, rule.encode(y="value:Q"))
-    if second_title is None:
-        return LayeredChart(layer=layers, height=380)
-    both = LayeredChart(layer=[LayeredChart(layer=layers), _second_line(base, rows, second_title)], height=380)
-    return cast(alt.LayerChart, both.resolve_scale(y="independent"))
-
-
-def _second_line(base: alt.Chart, rows: pd.DataFrame, title: str) -> Any:
-    ends = measured_ends(rows, "shown")
-    axis = alt.Axis(orient="right", grid=False)
-    lines = base.mark_line(
-        color=SECOND,
-        strokeWidth=1.5,
-        strokeDash=[6, 3],
-        clip=True,
-        aria=False,
-        point={"shape": "diamond", "size": 45, "color": SECOND},
-    )
-    return lines.encode(
-        y=alt.Y("shown:Q", title=title, axis=axis, scale=alt.Scale(zero=False, **ends)),
-        tooltip=tooltips(members="Layer", level_text="Level", shown_text="Reward", source="Value"),
-    )
-
-
-def _extremes(base: alt.Chart, layers: int) -> tuple[alt.Chart, alt.Chart]:
-    """Ring the ends, and write their names towards the middle of the chart."""
-    ends = base.transform_filter("datum.extreme != ''")
-    colour = alt.condition("datum.extreme == 'loses most'", alt.value(FRAGILITY[3]), alt.value(ACCENT))
-    left = f"datum.place < {layers / 2}"
-    align, dx = alt.expr(f"{left} ? 'left' : 'right'"), alt.expr(f"{left} ? 12 : -12")
-    words = ends.transform_calculate(label="datum.layer + ': ' + datum.change_text")
-    return (
-        ends.mark_point(size=150, strokeWidth=2.5, aria=False).encode(color=colour),
-        words.mark_text(align=align, dx=dx, aria=False, limit=260).encode(text="label:N"),
     )
 
 

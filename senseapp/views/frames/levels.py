@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from senseapp.descriptions import LevelScale
-from senseapp.metrics import METRICS, Metric, primary_among
+from senseapp.metrics import Metric
 from senseapp.records.measurement import RunResult
-from senseapp.views.frames.results import metrics_of
 
 EXTREMES = ("loses most", "loses least")
 _MARGIN, _ROOM_FOR_WORDS = 0.03, 0.2  # of the range, on the left; on the right, where words stand behind bars
@@ -90,119 +87,28 @@ def reached_note(result: RunResult) -> str:
     return f"{what}, so a layer moves in steps of 1 / (their number); the column Reached says what it truly got."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveAxis:
-    """One quantity that curves can show; ``shown`` gives value, lower and upper end, ``reading`` a value as text."""
+def curve_rows(rows: pd.DataFrame, scale: LevelScale) -> pd.DataFrame:
+    """Return ``rows`` of :func:`senseapp.views.frames.results.measurement_frame` as curves show them.
 
-    label: str
-    title: Callable[[Metric], str]
-    shown: Callable[[pd.DataFrame, Metric], tuple[pd.Series, pd.Series, pd.Series]]
-    reading: Callable[[float, Metric], str]
-
-
-def curve_rows(rows: pd.DataFrame, metric: Metric, axis: CurveAxis, scale: LevelScale) -> pd.DataFrame:
-    """Return ``rows`` of :func:`senseapp.views.frames.results.measurement_frame` with what ``axis`` shows of them.
-
-    Further columns: ``place``, the level in people's unit of ``scale``; ``shown`` with ``shown_low`` and
+    Further columns: ``place``, the level in people's unit of ``scale``; ``shown``, the drop, with ``shown_low`` and
     ``shown_high``; and ``shown_text``.
     """
-    shown, low, high = axis.shown(rows, metric)
-    texts = [axis.reading(value, metric) for value in shown]
     place = (rows["level"] * scale.per_level).round(6)
-    return rows.assign(place=place, shown=shown, shown_low=low, shown_high=high, shown_text=texts)
+    ends = {"shown_low": rows["low"], "shown_high": rows["high"]}
+    return rows.assign(place=place, shown=rows["drop"], shown_text=rows["change_text"], **ends)
 
 
-def accuracy_reward(top1: float, macs_left: float) -> float:
-    """Return −(1 − top-1) · ln(MACs left): 0 for a model without errors, and lower with errors and with compute.
+def layer_rewards(rows: pd.DataFrame, result: RunResult, metric: Metric) -> list[float] | None:
+    """Return −(1 − share of right answers) · ln(MACs left) of each of the ``rows``; None where it has no meaning.
 
-    Source: He et al. 2018, "AMC: AutoML for model compression and acceleration on mobile devices", section 3.4, where
-    the compute of the whole network is meant; Distiller's notebook takes the layer's MACs · (1 − level)².
-
-    >>> round(accuracy_reward(0.75, 1_000_000), 3)
-    -3.454
+    The layer's MACs are counted as in Distiller's notebook of sensitivities, with the level's share of its inputs and
+    of its outputs gone: MACs · (1 − level)². Source: He et al. 2018, "AMC: AutoML for model compression and
+    acceleration on mobile devices", section 3.4, where the compute of the whole network is meant.
     """
-    return (top1 - 1) * math.log(macs_left)
-
-
-def reward_metric(result: RunResult) -> str | None:
-    """Return the share of right answers that the reward counts; None where it was not measured."""
-    name = primary_among(metrics_of(result), labelled=True)
-    return name if name and METRICS[name].is_share else None
-
-
-REWARD_READING = (
-    "Higher is better: errors and remaining compute both pull the reward down. Compress a layer as far as its curve "
-    "rises, and stop at its top."
-)
-REWARD_HELP = (
-    "The reward is −(1 − top-1) · ln(MACs left). The layer's MACs are counted as in Distiller's notebook, with the "
-    "level's share of its inputs and of its outputs gone: MACs · (1 − level)². The network's are what is truly left of "
-    "the whole network, as in AMC's search."
-)
-
-
-def why_no_reward(result: RunResult) -> str:
-    """Return why the reward cannot be drawn; empty where it can."""
-    if reward_metric(result) is None:
-        return "The reward needs top-1 accuracy, and so images with labels."
-    if not result.profile.macs:
-        return "The reward needs the MACs of each layer, which these figures come without."
-    if not any(item.removed_macs for item in result.shown):
-        return "The reward counts the MACs that are left, and quantization takes none away."
-    return ""
-
-
-def _drop(rows: pd.DataFrame, _metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
-    return rows["drop"], rows["low"], rows["high"]
-
-
-def _value(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
-    value = rows["value"]
-    if not metric.additive:
-        return value, value, value
-    better, worse = rows["low"] - rows["drop"], rows["high"] - rows["drop"]
-    return (value, value - worse, value - better) if metric.higher_is_better else (value, value + better, value + worse)
-
-
-def _reward(column: str) -> Callable[[pd.DataFrame, Metric], tuple[pd.Series, pd.Series, pd.Series]]:
-    """Return what shows the reward with the MACs of ``column``."""
-
-    def shown(rows: pd.DataFrame, metric: Metric) -> tuple[pd.Series, pd.Series, pd.Series]:
-        def rewards(top1: pd.Series) -> pd.Series:
-            pairs = zip(top1 / metric.factor, rows[column], strict=True)
-            found = [accuracy_reward(value, macs) if macs > 0 else np.nan for value, macs in pairs]
-            return pd.Series(found, index=rows.index)
-
-        value, low, high = _value(rows, metric)
-        return rewards(value), rewards(low), rewards(high)
-
-    return shown
-
-
-def _reward_axis(whose: str, title: str, column: str) -> CurveAxis:
-    return CurveAxis(
-        label=f"Reward, {whose} MACs",
-        title=lambda _metric: title,
-        shown=_reward(column),
-        reading=lambda value, _metric: f"{value:.3f}".replace("-", "−"),
-    )
-
-
-CURVE_AXES = {
-    "drop": CurveAxis(
-        label="Drop",
-        title=lambda metric: metric.axis,
-        shown=_drop,
-        reading=lambda value, metric: metric.change_text(value / metric.factor),
-    ),
-    "value": CurveAxis(
-        label="Metric itself",
-        title=lambda metric: metric.value_axis,
-        shown=_value,
-        reading=lambda value, metric: metric.value_text(value / metric.factor),
-    ),
-    "layer_reward": _reward_axis("layer's", "Reward: −(1 − top-1) · ln(layer's MACs left)", "layer_macs_left"),
-    "reward": _reward_axis("network's", "Reward: −(1 − top-1) · ln(MACs left)", "macs_left"),
-}
-REWARDS = ("layer_reward", "reward")
-"""The names in :data:`CURVE_AXES` of rewards: with the MACs of the layer, as in Distiller's notebook, or of all."""
+    macs = {layer.name: layer.macs for layer in result.profile.layers}
+    if not (metric.is_share and metric.primary) or result.compression.scale.stronger_is_lower or not any(macs.values()):
+        return None
+    return [
+        (value / metric.factor - 1) * math.log(max(1.0, sum(macs.get(name, 0) for name in members) * (1 - level) ** 2))
+        for value, members, level in zip(rows["value"], rows["members"].str.split(", "), rows["level"], strict=True)
+    ]

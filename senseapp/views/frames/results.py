@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from statistics import median
@@ -27,7 +26,7 @@ _EDITED = ("layer", "row", "amount", "locked", "least", "most", "alone", "share"
 
 COLUMNS = (
     "layer", "row", "order", "layer_type", "params", "macs", "level", "level_text", "reached", "drop", "low", "high",
-    "value", "macs_left", "layer_macs_left", "change_text", "interval_text", "unclear", "ranked", "source", "group",
+    "value", "change_text", "interval_text", "unclear", "ranked", "source", "group",
     "members", "description",
 )  # fmt: skip
 
@@ -47,11 +46,9 @@ def measurement_frame(result: RunResult, metric: str, *, level: float | None = N
     """Return one row per layer (or coupled group) and level, or at one ``level``, that has a value of ``metric``.
 
     Columns are :data:`COLUMNS`, ``rank`` and ``band``. ``drop``, ``low``, ``high`` and ``value`` are in the units of
-    the metric's axes; ``layer_macs_left`` counts the layer's MACs (a group's together) with the level's share of its
-    inputs and of its outputs gone, NaN where levels are bits; ``unclear`` says that the 95 % interval holds zero,
-    ``band`` is the colour (:mod:`senseapp.views.palette`); ``rank`` is 1 for the most fragile at a level and
-    shared by layers that cannot be told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution
-    order, then by strength.
+    the metric's axes; ``unclear`` says that the 95 % interval holds zero, ``band`` is the colour
+    (:mod:`senseapp.views.palette`); ``rank`` is 1 for the most fragile at a level and shared by layers that cannot be
+    told apart; ``source`` is ``measured`` or ``estimated``. Rows are in execution order, then by strength.
     """
     view = METRICS[metric]
     items = result.shown if level is None else result.at(level)
@@ -90,9 +87,6 @@ def _rows(result: RunResult, items: Iterable[LayerMeasurement], metric: Metric) 
             "level": item.level,
             "level_text": level_text,
             "reached": item.achieved_level,
-            "macs_left": result.profile.macs - item.removed_macs,
-            "layer_macs_left": sum(layers[name].macs for name in item.members or (item.layer,) if name in layers)
-            * (math.nan if scale.stronger_is_lower else (1 - item.level) ** 2),
             "source": source,
             "group": item.group,
             "members": ", ".join(item.members) or item.layer,
@@ -127,11 +121,6 @@ def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False)
     """Return the rows of one level, in network order or the most fragile first."""
     rows = frame[frame["level"] == level]
     return rows.sort_values(["drop", "layer"], ascending=[False, True]) if by_sensitivity else rows
-
-
-def top_frame(ranked: pd.DataFrame, number: int, *, fragile: bool) -> pd.DataFrame:
-    """Return the ``number`` most fragile of a level's rows, which come the most fragile first, or the most robust."""
-    return ranked.head(number) if fragile else ranked.iloc[::-1].head(number)
 
 
 def apart_frame(result: RunResult) -> pd.DataFrame:

@@ -63,7 +63,7 @@ def prepare(picture: Image.Image, preparation: dict[str, Any]) -> NDArray[np.flo
     fit = preparation.get("fit", "crop")
     if fit == "stretch":
         size = [width, height]
-    elif fit == "letterbox":
+    elif fit in ("letterbox", "corner"):
         ratio = max(picture.height / height, picture.width / width)
         size = [max(1, round(side / ratio)) for side in picture.size]
     elif scaled[0] == scaled[1]:  # the shorter side gets this length
@@ -73,7 +73,8 @@ def prepare(picture: Image.Image, preparation: dict[str, Any]) -> NDArray[np.flo
         size = [round(side / ratio) for side in picture.size]
     picture = picture.resize((size[0], size[1]), Image.Resampling[preparation["interpolation"].upper()])
     left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
-    canvas = Image.new(picture.mode, (width, height), "#727272" if fit == "letterbox" else "black")
+    left, top = (0, 0) if fit == "corner" else (left, top)
+    canvas = Image.new(picture.mode, (width, height), "#727272" if fit in ("letterbox", "corner") else "black")
     canvas.paste(picture, (-left, -top))
     pixels = np.asarray(canvas, dtype=np.float32).reshape(height, width, channels) / 255
     if preparation["channel_order"] == "bgr":

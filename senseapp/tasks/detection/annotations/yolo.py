@@ -14,11 +14,10 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from senseapp.core.foreign_values import BadValue, is_int, read_yaml, whole
 from senseapp.tasks.annotations import AnnotationFiles, Listing
-from senseapp.tasks.coco import class_number
 from senseapp.tasks.detection.annotations.boxes import MOST_BOXES, MOST_CLASSES, PictureBoxes
 
 Row: TypeAlias = tuple[int, list[float]]
@@ -26,7 +25,6 @@ Row: TypeAlias = tuple[int, list[float]]
 Columns: TypeAlias = int | Literal["outline", "unknown"]
 """What long lines hold behind the class: so many numbers of which the first four are a box, or corners; or either."""
 _MOST_BYTES = 4_000_000  # 5,000 boxes, or outlines, of 800 bytes
-_MOST_YAML = 64_000  # bytes, half a second; 1,200 classes have 25,000
 _BOX = 4  # numbers of a box
 _SLACK = 0.01  # of a side: tools round corners to just outside of the picture
 _ROOM = 0.55  # of a box's sides, from its centre: key points may lie just outside
@@ -69,7 +67,8 @@ def rows_of(content: bytes) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(lines, 1):
         if line:
             try:
-                yield number, (class_number(line[0], MOST_CLASSES), [float(each) for each in line[1:]])
+                label = whole(float(line[0]), "a class number", most=MOST_CLASSES - 1)
+                yield number, (label, [float(each) for each in line[1:]])
             except ValueError:
                 raise ValueError(f"line {number} is not a class number with coordinates") from None
 
@@ -187,18 +186,16 @@ def find_names(listing: Listing) -> tuple[tuple[str, ...], tuple[int, int] | Non
         if _file(path) in _LISTS:
             told: Mapping[str, Any] = {"names": content[:_MOST_BYTES].decode("utf-8-sig", "replace").splitlines()}
         else:
-            told = read_yaml(content)
+            told = told_in(content)
         names, points = names or names_of(told.get("names")), points or points_of(told.get("kpt_shape"))
     return names, points
 
 
-def read_yaml(content: bytes) -> Mapping[str, Any]:
-    """Return the entries of a YAML file, all of them texts; none of one that is large or damaged."""
-    if len(content) > _MOST_YAML:
-        return {}
+def told_in(content: bytes) -> Mapping[str, Any]:
+    """Return the entries of a YAML file; none of one that is large or damaged."""
     try:
-        found = yaml.load(content.decode("utf-8-sig"), Loader=yaml.BaseLoader)
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
+        found = read_yaml(content.decode("utf-8-sig"))
+    except (UnicodeDecodeError, BadValue):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -206,20 +203,16 @@ def read_yaml(content: bytes) -> Mapping[str, Any]:
 def names_of(told: object) -> tuple[str, ...]:
     """Return names by number from a list, or from a mapping of numbers.
 
-    >>> names_of({"0": "cat", "2": "dog"})
+    >>> names_of({0: "cat", 2: "dog"})
     ('cat', '', 'dog')
     """
     entries = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ()
-    names = {int(key): name.strip() for key, name in entries if _is_number(str(key)) and isinstance(name, str)}
-    kept = {number: name for number, name in names.items() if name and number < MOST_CLASSES}
+    names = {key: str(name).strip() for key, name in entries if is_int(key) and isinstance(name, str | int | float)}
+    kept = {number: name for number, name in names.items() if name and 0 <= number < MOST_CLASSES}
     return tuple(kept.get(number, "") for number in range(max(kept, default=-1) + 1))
 
 
 def points_of(told: object) -> tuple[int, int] | None:
     """Return the number of key points and of numbers for each, of ``[17, 3]``; None for anything else."""
-    fits = isinstance(told, list) and len(told) == 2 and all(map(_is_number, told))
-    return (int(told[0]), int(told[1])) if isinstance(told, list) and fits else None
-
-
-def _is_number(text: object) -> bool:
-    return isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 6
+    fits = isinstance(told, list) and len(told) == 2 and all(is_int(each) and 0 < each < _MOST_BYTES for each in told)
+    return (told[0], told[1]) if isinstance(told, list) and fits else None

@@ -30,7 +30,7 @@ def head_readers(
     if len(tensors) == 1 and tensors[0].ndim == 3:
         found = list(recognise.of_one_tensor(tensors[0], size, num_classes, every=every))
     elif tensors and all(each.ndim == 3 for each in tensors):
-        found = list(recognise.of_several(tensors, size))
+        found = list(recognise.of_several(tensors, size, every=every))
     elif tensors and all(each.ndim in (4, 5) for each in tensors):
         found = list(recognise.of_maps(tensors, size))
     if not found:

@@ -23,9 +23,9 @@ _USUAL_INPUTS = {
     each.family: each
     for each in (
         UsualInput(family=YOLO),
-        UsualInput(family="YOLOX", values="bytes", channel_order="bgr"),
+        UsualInput(family="YOLOX", values="bytes", channel_order="bgr", fit="corner"),
         UsualInput(family="CenterFace", values="bytes"),
-        UsualInput(family="PicoDet", values="imagenet", fit="stretch"),
+        UsualInput(family="PicoDet", values="imagenet", channel_order="", fit="stretch"),
     )
 }
 _NEAR_ZERO = 1e-6  # probabilities below, and as near to 1, have a logit of this

@@ -19,6 +19,7 @@ _OTHER_STRIDES = (_MORE_STRIDES, (4, 8, 16, 32), (8, 16), (16, 32))  # of larger
 _SOME_DISTANCES = (32, DISTANCES)  # numbers of a box, in NanoDet and in YOLOv8
 _MOST_FINAL = 1000  # rows after suppression: files keep 100 to 1,000; grids have thousands of cells
 _ANCHORS = 3  # of each cell, in YOLOv3 to v7
+_RARE_OBJECT = -2.0  # mean of an object's logit in all cells, below which it is one
 _LARGEST_SHARE = 4  # of an object, of the longer side of the image
 
 
@@ -37,7 +38,7 @@ def of_one_tensor(tensor: Tensor, size: Size, num_classes: int = 0, *, every: bo
             )
         told: dict[str, Any] = {"num_boxes": count, "size": size, "anchors_last": anchors_last}
         are_scores = values.is_probability(rows[..., 4:DISTANCES])
-        if strides and width > DISTANCES and values.has_negatives(rows[..., :4]) and (rows.is_meta or not are_scores):
+        if strides and width > DISTANCES and (rows.is_meta or (bool(rows[..., :4].min() < 0) and not are_scores)):
             shares = values.is_probability(rows[..., DISTANCES:])
             told |= {"first_class": DISTANCES, "probabilities": shares, "strides": strides, "family": YOLO}
             yield HeadLayout(name="distributions", num_classes=width - DISTANCES, **told)
@@ -113,14 +114,15 @@ def _decoded(
         )
 
 
-def of_several(tensors: Sequence[Tensor], size: Size) -> Iterator[HeadLayout]:
+def of_several(tensors: Sequence[Tensor], size: Size, *, every: bool = False) -> Iterator[HeadLayout]:
     """Yield the layouts of classes (N, A, K) and boxes (N, A, 4), or of both for each stride."""
     boxes = [place for place, each in enumerate(tensors) if each.shape[2] == 4]
     if len(tensors) == 2 and boxes and tensors[0].shape[1] == tensors[1].shape[1]:
-        place = max(
-            boxes, key=lambda each: (not values.sums_to_one(tensors[each]), values.has_sides(tensors[each]), each)
-        )
-        yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size)
+        fits = {each: (not values.sums_to_one(tensors[each]), values.has_sides(tensors[each])) for each in boxes}
+        first = max(boxes, key=lambda each: (fits[each], each))
+        alike = [each for each in boxes if every and each != first and fits[each] == fits[first]]
+        for place in (first, *alike):  # shares of four classes look like boxes
+            yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size)
         return
     classes, distances = _levels(tensors)
     strides = _MORE_STRIDES[: len(classes)]
@@ -188,7 +190,11 @@ def of_maps(tensors: Sequence[Tensor], size: Size) -> Iterator[HeadLayout]:
         return
     width = widths.pop()
     told: dict[str, Any] = {"size": size, "strides": STRIDES, "order": order, "family": YOLO}
-    are_anchored = maps[0].ndim == 5 or width <= DISTANCES or values.objects_are_rare(maps, width // _ANCHORS)
+    are_anchored = (
+        maps[0].ndim == 5
+        or width <= DISTANCES
+        or all(each.is_meta or float(each[:, 4 :: width // _ANCHORS].mean()) < _RARE_OBJECT for each in maps)
+    )
     if width % _ANCHORS == 0 and width // _ANCHORS > 5 and are_anchored:
         yield HeadLayout(name="anchored maps", num_classes=width // _ANCHORS - 5, **told)
     elif width > DISTANCES and maps[0].ndim == 4:

@@ -5,7 +5,6 @@ A tensor on the device ``meta`` has a shape and no values: a test then returns w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,11 +46,6 @@ def has_sides(values: Tensor) -> bool:
 def is_relative(boxes: Tensor) -> bool:
     """Return whether boxes are shares of the input's sides, as no box lies far outside."""
     return not boxes.is_meta and bool(boxes.abs().max() <= 2)
-
-
-def has_negatives(values: Tensor) -> bool:
-    """Return whether values are below zero as well, as those of no size or place are."""
-    return values.is_meta or bool(values.min() < 0)
 
 
 def are_shifts(boxes: Tensor) -> bool:
@@ -118,8 +112,3 @@ def is_final(rows: Tensor) -> bool:
     falls = (rows[:, 1:] <= rows[:, :-1] + 1e-6).flatten(0, 1).all(dim=0) & (rows[:, :1] > rows[:, -1:]).any(0)[0]
     whole = (rows == rows.round()).flatten(0, 1).all(dim=0)
     return bool(falls.any()) and bool(whole.any())
-
-
-def objects_are_rare(maps: Sequence[Tensor], width: int) -> bool:
-    """Return whether the fifth channel of three parts is far below zero, as an object's logit is in most cells."""
-    return all(each.is_meta or float(each[:, 4::width].mean()) < -2 for each in maps)
