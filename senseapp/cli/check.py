@@ -225,7 +225,7 @@ def _write(arguments: argparse.Namespace, report: CheckReport) -> None:
 
 
 def _print(report: CheckReport) -> None:
-    from senseapp.views.words.check import LIMITS, bound_text, limit_mark, ratio_text
+    from senseapp.views.words.check import LIMITS, bound_text, limit_mark
 
     print(report.headline)
     for limit in report.limits:
@@ -233,7 +233,7 @@ def _print(report: CheckReport) -> None:
     if report.bound is not None:
         print(f"Bound: {bound_text(report.bound)}.")
     if report.time_ratio is not None:
-        print(f"Time: {ratio_text(report.time_ratio)}.")
+        print(f"Time: {report.time_ratio.times_text}.")
     sizes = report.reference.file_bytes, report.candidate.file_bytes
     print(f"Size: {sizes[1]:,} bytes, the reference {sizes[0]:,}.")
     if report.parting is not None:

@@ -31,7 +31,7 @@ def test_the_headline_of_labelled_images_counts_right_answers_before_and_after()
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
-        ("lrap", "Ranking precision (LRAP) 96.0 %, 100 % before"),
+        ("lrap", "Ranking precision 96.0 %, 100 % before"),
         ("label_agreement", "96 of 100 labels stay"),
         ("agreement", "96 of 100 answers stay"),
     ],

@@ -32,7 +32,6 @@ from senseapp.views.words.check import (
     markdown_summary,
     milliseconds,
     operator_rows,
-    ratio_text,
     tensor_rows,
     verdict,
 )
@@ -127,7 +126,7 @@ def _figures(report: CheckReport) -> None:
     sizes = report.candidate.file_bytes, report.reference.file_bytes
     figures = {
         "Size": f"{fmt.bytes_size(sizes[0])} of {fmt.bytes_size(sizes[1])}",
-        **({"Time": ratio_text(report.time_ratio)} if report.time_ratio is not None else {}),
+        **({"Time": report.time_ratio.times_text} if report.time_ratio is not None else {}),
         **({"A call": milliseconds(report.candidate.seconds)} if report.candidate.seconds is not None else {}),
         "Images": f"{report.images} {'with' if report.labelled else 'without'} labels",
     }

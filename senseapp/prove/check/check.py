@@ -36,6 +36,7 @@ from senseapp.prove.check.outputs import ComparedFile, Interpreted, kind_of_outp
 from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener, is_runtime_file, shape_problem
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
+from senseapp.prove.probe import is_busy
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
@@ -48,6 +49,7 @@ from senseapp.tasks.reading import Reading
 _BATCH = 16  # images of a call, where a file takes any number
 _FIRST = 16  # images that outputs are looked at before all are run
 _INSIDE = 4  # images that tensors inside are compared on
+_BUSY = "The times were measured on a busy machine."
 _NOT_MEASURED = "Loss and time were not measured: both files must answer the same images in the same form."
 
 
@@ -272,6 +274,7 @@ class _Comparison:
         progress("Timing both files in turns")
         seconds, notes = self._times()
         time_ratio = ratio(seconds[1], seconds[0])
+        notes += [_BUSY] if is_busy() else []
         if self.spec.max_time is not None:
             limits.append(time_limit(time_ratio, self.spec.max_time))
         answers = self._answers(judged)

@@ -66,7 +66,7 @@ def measured_facts(report: CheckReport) -> dict[str, str]:
         "Images": f"{spec.data.title}, {report.images} {labels}" if report.images else spec.data.title,
         **({"Prepared": report.preparation} if report.reading is None else report.reading.facts),
         "Bound": "" if bound is None else bound_text(bound),
-        "Time ratio": "" if report.time_ratio is None else ratio_text(report.time_ratio),
+        "Time ratio": "" if report.time_ratio is None else report.time_ratio.times_text,
         "Timed on": f"{fmt.plural(spec.threads, 'thread')}, {fmt.plural(spec.batch, 'image')} a call",
         "Machine": report.machine,
     }
@@ -77,11 +77,6 @@ def milliseconds(seconds: Median) -> str:
     """Return a time with its interval: ``3.21 ms (3.1 to 3.4)``."""
     value, low, high = (f"{1000 * each:.3g}" for each in (seconds.value, seconds.low, seconds.high))
     return f"{value} ms ({low} to {high})"
-
-
-def ratio_text(ratio: Median) -> str:
-    """Return a ratio of times with its interval."""
-    return f"{ratio.value:.2f} times the reference ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def bound_text(bound: LossBound) -> str:
@@ -233,7 +228,7 @@ def _sides(report: CheckReport) -> Iterator[tuple[str, ...]]:
     if report.reference.seconds is not None and report.candidate.seconds is not None:
         yield "Time of a call", *(milliseconds(each.seconds) for each in both if each.seconds is not None)
     if report.time_ratio is not None:
-        yield "Time ratio", "1", ratio_text(report.time_ratio)
+        yield "Time ratio", "1", report.time_ratio.times_text
 
 
 def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
