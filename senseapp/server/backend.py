@@ -25,7 +25,7 @@ from senseapp.server.check_jobs import CheckJobs, CheckObserver, PendingCheck
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.file_requests import DescribeModel
-from senseapp.server.job_progress import JobCancelled, JobControl, Step, Unfinished
+from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
 from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
 from senseapp.server.operations import RunLogs, during_run
@@ -258,9 +258,9 @@ class Backend:
         task = known or self._measurement(record)
         folders = self.readable_folders(record.owner)
         check_paths(record.spec, folders)  # an imported run may name any path
-        local, load, planned = record.run_id in self._local, MACHINE_LOAD.slowdown(), list[Step]()
+        local, load, planned = record.run_id in self._local, MACHINE_LOAD.slowdown(), list[PlannedStep]()
 
-        def plan(head: RunResult, seconds_of_layers: float) -> Sequence[Step]:
+        def plan(head: RunResult, seconds_of_layers: float) -> Sequence[PlannedStep]:
             planned[:] = self.planner.steps(record.spec, head.profile, head.num_samples, load=load)
             is_timed = {StepTitle.LAYERS} if seconds_of_layers else set()
             return [replace(each, seconds=seconds_of_layers) if each.title in is_timed else each for each in planned]
@@ -299,7 +299,7 @@ class Backend:
         same = [each for each in others if (each.spec.model, each.spec.data) == (record.spec.model, record.spec.data)]
         return tuple(self.store.folder(each.run_id).path for each in same[:_MOST_ALIKE])
 
-    def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[Step]:
+    def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[PlannedStep]:
         """Return the steps of a job before its model is loaded; none for work that is not planned."""
         if isinstance(task, RecommendationTask | DeliverTask):
             result, schedule = folder.load_result(), isinstance(task, RecommendationTask)

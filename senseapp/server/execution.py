@@ -19,7 +19,7 @@ from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.job_progress import JobControl, Step
+from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
 from senseapp.server.process.requester import model_bytes, num_bytes
 from senseapp.server.session import OpenSession
@@ -224,7 +224,7 @@ class LiveRun:
         control: JobControl,
         *,
         on_measurements: Callable[[int, int], None],
-        plan: Callable[[RunResult, float], Sequence[Step]],
+        plan: Callable[[RunResult, float], Sequence[PlannedStep]],
     ) -> None:
         self._control = control
         self._on_measurements = on_measurements

@@ -27,7 +27,7 @@ class Unfinished(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PlannedStep:
     """A planned step: how reports call it, and its predicted seconds."""
 
     title: str
@@ -55,24 +55,24 @@ class Bar:
 
     begun: float
     looked: float
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlannedStep, ...] = ()
     index: int = 0
     share: float = 0.0
     share_at: float = 0.0
-    finished: tuple[tuple[Step, float], ...] = ()
+    finished: tuple[tuple[PlannedStep, float], ...] = ()
     fraction: float = 0.0
     doing: str = "Starting"
     detail: str = ""
 
     @classmethod
-    def started(cls, now: float, steps: Sequence[Step] = ()) -> Bar:
+    def started(cls, now: float, steps: Sequence[PlannedStep] = ()) -> Bar:
         """Return the bar of a job that starts ``now``."""
         return cls(begun=now, looked=now, steps=tuple(steps))
 
     @property
-    def step(self) -> Step:
+    def step(self) -> PlannedStep:
         """The current step."""
-        return self.steps[self.index] if self.steps else Step(title="", seconds=_UNKNOWN_SECONDS)
+        return self.steps[self.index] if self.steps else PlannedStep(title="", seconds=_UNKNOWN_SECONDS)
 
     def advanced(self, now: float) -> Bar:
         """Return the bar at a later time without news."""
@@ -96,7 +96,7 @@ class Bar:
         """Return the bar with this ``share`` of the current step done."""
         return replace(self.advanced(now), share=min(max(share, 0.0), 1.0), share_at=now)
 
-    def planned(self, steps: Sequence[Step], now: float) -> Bar:
+    def planned(self, steps: Sequence[PlannedStep], now: float) -> Bar:
         """Return the bar with another plan, in which the current step has the same title, if it is in there."""
         places = [place for place, each in enumerate(steps) if each.title == self.step.title]
         nearest = min(places, key=lambda place: abs(place - self.index), default=0)
@@ -179,7 +179,7 @@ class JobControl:
         now = self._clock()
         self._move(lambda bar: bar.told(sentence, now) if sentence else bar.advanced(now))
 
-    def plan(self, steps: Sequence[Step]) -> None:
+    def plan(self, steps: Sequence[PlannedStep]) -> None:
         """Report the steps of the job with their predicted seconds, or better predictions of them."""
         now = self._clock()
         self._move(lambda bar: bar.planned(steps, now))

@@ -12,7 +12,7 @@ from senseapp.records.inputs import num_held_out
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import NUM_DIGITS, NUM_PHOTOGRAPHS, NUM_SHAPES, DataSpec, RunSpec
-from senseapp.server.job_progress import Step
+from senseapp.server.job_progress import PlannedStep
 from senseapp.server.time_estimate import (
     Follows,
     RuntimePredictor,
@@ -25,9 +25,9 @@ from senseapp.server.time_estimate import (
 SEARCHES_PER_FILE = 10
 """A file follows a run by itself up to this multiple of the limit for recommendations."""
 UNKNOWN_STEPS = (
-    Step(title=StepTitle.READ, seconds=5.0),
-    Step(title=StepTitle.ESTIMATE, seconds=5.0),
-    Step(title=StepTitle.LAYERS, seconds=30.0),
+    PlannedStep(title=StepTitle.READ, seconds=5.0),
+    PlannedStep(title=StepTitle.ESTIMATE, seconds=5.0),
+    PlannedStep(title=StepTitle.LAYERS, seconds=30.0),
 )
 """Those of a run before anything of its model is known."""
 _NOTHING_COUNTED: Mapping[DataSpec, int] = {}
@@ -49,7 +49,7 @@ class RunPlanner:
         """Return the predicted seconds of ``works`` on a quiet machine."""
         return sum(step.seconds for step in self._speeds.steps(works, kind=kind_of(spec)))
 
-    def steps(self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float) -> tuple[Step, ...]:
+    def steps(self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float) -> tuple[PlannedStep, ...]:
         """Return the steps of a run on so many ``images`` up to its files; ``load`` as in :func:`slowdown`."""
         settings, follows = spec.sensitivity, self.follows(spec, profile, images)
         names = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}

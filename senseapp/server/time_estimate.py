@@ -23,7 +23,7 @@ from senseapp.core.load import share_left
 from senseapp.core.steps import StepTitle
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
-from senseapp.server.job_progress import Step
+from senseapp.server.job_progress import PlannedStep
 
 _SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
@@ -93,7 +93,9 @@ def run_works(
     }
 
 
+# Fitted by eye to runs of digits and photographs on two quiet cores; finished runs correct them (`_correction`).
 _READ, _INT8, _WEIGHTS = (0.8, 0.02, 2.4), (2.0, 0.1, 18.0), (0.5, 0.1, 18.0)
+# As those above.
 _OWN, _PARTS = (0.6, 0.03, 15.0), (0.5, 0.02, 5.0)
 _TEST, _WRITE, _FLOAT_TEST = (0.8, 0.02, 15.0), (1.3, 0.05, 0.0), (0.3, 0.02, 9.0)
 """Of a step: fixed seconds, seconds for each layer, passes over its images."""
@@ -174,7 +176,7 @@ class RuntimePredictor:
         with self._lock:
             self._measured_speed()
 
-    def steps(self, works: Sequence[Works], *, kind: str, load: float = 1.0) -> tuple[Step, ...]:
+    def steps(self, works: Sequence[Works], *, kind: str, load: float = 1.0) -> tuple[PlannedStep, ...]:
         """Return the steps of ``works`` in this order; ``kind`` names similar runs (model, compression).
 
         ``load`` is the present :func:`slowdown` of this machine.
@@ -182,12 +184,12 @@ class RuntimePredictor:
         with self._lock:
             speed = self._measured_speed()
             return tuple(
-                Step(title=title, seconds=load * work.seconds(speed) * self._correction(kind, title))
+                PlannedStep(title=title, seconds=load * work.seconds(speed) * self._correction(kind, title))
                 for each in works
                 for title, work in each.items()
             )
 
-    def learn(self, planned: Sequence[Step], taken: Mapping[str, float], *, kind: str) -> None:
+    def learn(self, planned: Sequence[PlannedStep], taken: Mapping[str, float], *, kind: str) -> None:
         """Correct predictions by the seconds that steps took, for runs of this kind and for unknown kinds."""
         with self._lock:
             for title, seconds in taken.items():

@@ -8,18 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from senseapp.server.job_progress import Bar, Step
+from senseapp.server.job_progress import Bar, PlannedStep
 
 PLAN = (
-    Step(title="Read", seconds=2),
-    Step(title="Estimate", seconds=3),
-    Step(title="Make", seconds=20),
-    Step(title="Measure", seconds=15),
-    Step(title="Make", seconds=5),
+    PlannedStep(title="Read", seconds=2),
+    PlannedStep(title="Estimate", seconds=3),
+    PlannedStep(title="Make", seconds=20),
+    PlannedStep(title="Measure", seconds=15),
+    PlannedStep(title="Make", seconds=5),
 )
 
 
-def run(plan: tuple[Step, ...], factors: list[float], reports: int = 10) -> tuple[list[float], list[float], float]:
+def run(
+    plan: tuple[PlannedStep, ...], factors: list[float], reports: int = 10
+) -> tuple[list[float], list[float], float]:
     """Carry out ``plan``, each step ``factors`` times as long as planned; return the bar and the time left by second.
 
     Each step reports ``reports`` counts, evenly.
@@ -44,7 +46,7 @@ def run(plan: tuple[Step, ...], factors: list[float], reports: int = 10) -> tupl
 )
 @settings(max_examples=60, deadline=None)
 def test_it_only_moves_forward_never_stands_still_and_stays_below_1(drawn: list[tuple[float, float]]) -> None:
-    plan = tuple(Step(title=f"step {place}", seconds=seconds) for place, (seconds, _) in enumerate(drawn))
+    plan = tuple(PlannedStep(title=f"step {place}", seconds=seconds) for place, (seconds, _) in enumerate(drawn))
     shown, left, _ = run(plan, [factor for _, factor in drawn])
     assert all(after > before for before, after in pairwise(shown))
     assert shown[-1] < 1
@@ -65,7 +67,7 @@ def test_load_slows_the_bar_and_corrects_the_time_left(factor: float) -> None:
 
 
 def test_a_load_that_comes_in_mid_run_is_seen_within_the_step() -> None:
-    plan = (Step(title="a", seconds=10), Step(title="b", seconds=30), Step(title="c", seconds=30))
+    plan = (PlannedStep(title="a", seconds=10), PlannedStep(title="b", seconds=30), PlannedStep(title="c", seconds=30))
     _, left, end = run(plan, [1, 4, 4])
     assert left[70] == pytest.approx(end - 70, rel=0.3)  # halfway through the first loaded step
 
@@ -96,6 +98,6 @@ def test_work_without_a_plan_moves_and_says_what_it_does() -> None:
 
 def test_a_better_plan_keeps_the_bar_where_it_is() -> None:
     bar = Bar.started(0.0, PLAN).told("Estimate", 2.0)
-    doubled = bar.planned([Step(title=each.title, seconds=2 * each.seconds) for each in PLAN], 3.0)
+    doubled = bar.planned([PlannedStep(title=each.title, seconds=2 * each.seconds) for each in PLAN], 3.0)
     assert (doubled.index, doubled.fraction) == (1, bar.advanced(3.0).fraction)
     assert doubled.seconds_left(3.0) > 1.8 * bar.seconds_left(3.0)

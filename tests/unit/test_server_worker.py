@@ -11,7 +11,7 @@ from senseapp.core.errors import InvalidDataset, QueueFull
 from senseapp.core.steps import StepTitle
 from senseapp.records.jobs import RunState
 from senseapp.server import worker
-from senseapp.server.job_progress import JobCancelled, JobControl, Step, Unfinished
+from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
 from senseapp.server.worker import JobRunner
 
 ID = "a" * 32
@@ -91,7 +91,7 @@ def test_progress_elapsed_and_remaining_time():
 
     def work(run_id, control):
         clock.now += 5
-        control.plan([Step(title=StepTitle.READ, seconds=5), Step(title=StepTitle.LAYERS, seconds=24)])
+        control.plan([PlannedStep(title=StepTitle.READ, seconds=5), PlannedStep(title=StepTitle.LAYERS, seconds=24)])
         control.measurements(total=10, done=2)
         seen.append(runner.snapshot(run_id))
         for _ in range(4):
