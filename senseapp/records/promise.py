@@ -254,10 +254,8 @@ def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENC
         whole = view.counted == "answers"
         did = f"{round(change.delta * count)} of {count} did" if whole else f"{view.change_text(change.delta)} did"
         return f"At most {share} % of {view.counted} change, with {sure}; {did}."
-    where = plural(count, "image")
-    return (
-        f"{view.change_title}: at most {_above(view, bound)}, with {sure}; {view.change_text(change.delta)} on {where}."
-    )
+    found = f"{view.change_title}: {view.change_text(change.delta)} on {plural(count, 'image')}"
+    return f"{found}; on new images at most {_above(view, bound)}, with {sure}."
 
 
 register(Promise)

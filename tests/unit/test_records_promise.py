@@ -39,7 +39,7 @@ def test_a_file_carries_the_bound_of_its_own_loss() -> None:
     labelled = a_judged_candidate(3, 500, better=1, metric="top1")
     assert labelled.bound == upper_bound_of_net_share(3, 1, 500)
     assert labelled.bound_text == (
-        "Loss of right answers: at most 1.4 points, with 95 % certainty; 0.4 points on 500 images."
+        "Loss of right answers: 0.4 points on 500 images; on new images at most 1.4 points, with 95 % certainty."
     )
 
 
