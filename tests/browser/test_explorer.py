@@ -152,7 +152,8 @@ def a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) ->
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
     assert "What does each layer lose" in (tmp_path / "chart.svg").read_text()
     rows = list(csv.DictReader((tmp_path / "chart.csv").open()))
-    assert {row["layer"]: float(row["drop"]) for row in rows}[FRAGILE] == pytest.approx(12.0)
+    drops = {row["layer"]: float(row["drop"]) for row in rows}
+    assert max(drops, key=drops.__getitem__) == FRAGILE
 
 
 @pytest.mark.wide
