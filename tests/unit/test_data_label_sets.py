@@ -165,7 +165,7 @@ def test_a_run_takes_the_task_that_the_labels_call_for_and_says_so(folder: DataS
     session = Session.open(spec)
     assert session.spec.model.task == "multilabel"
     assert any("taken to be multi-label" in note for note in session.notes)
-    assert any("KL divergence is of one class per image" in note for note in session.notes)
+    assert any("is of one class per image" in note for note in session.notes)
     assert any("logit of a label of its own" in note for note in session.notes)
     logits = session.model.module(session.images.batch(0, 8)).double()
     own = torch.tensor([[float(label in TRUE[name]) for label in LABELS] for name in session.images.names])
