@@ -220,7 +220,8 @@ class _ReadingSearch:
         if matched is not order:
             other = replace(one, order=matched, departures=one.departures + len(orders))
             scored = scored_by_metric(self.task, other, outputs, images)
-            yield replace(scored, each=np.concatenate([best.each[:half], scored.each[half:]]))
+            by_chance = np.concatenate([best.by_chance[:half], scored.by_chance[half:]])
+            yield replace(scored, each=np.concatenate([best.each[:half], scored.each[half:]]), by_chance=by_chance)
 
     def _readers(self, raws: Sequence[object], *, every: bool) -> Sequence[OutputReader | None]:
         """Return what may read the outputs of these images; of noise they may have looked otherwise."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.waiting import at_rest
 
 
 def section(page: Page, name: str) -> Locator:
@@ -11,8 +13,10 @@ def section(page: Page, name: str) -> Locator:
 
 
 def open_section(page: Page, name: str) -> None:
-    """Unfold a section."""
+    """Unfold a section, once the page has run."""
+    at_rest(page)
     section(page, name).click()
+    expect(page.locator("details[open] > summary").filter(has_text=name)).to_be_visible()
 
 
 def make_schedule(page: Page) -> None:

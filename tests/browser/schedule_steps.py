@@ -17,9 +17,9 @@ HEADER, ROW = 35, 35  # pixels of the table, which is drawn and not made of elem
 def open_part(page: Page, name: str) -> None:
     """Unfold one of the parts below the schedule, once nothing above moves it any more."""
     at_rest(page)
-    part = page.locator("details", has=page.locator("summary", has_text=name))
+    part = page.locator("details", has=page.locator("summary", has_text=name)).last
     if part.get_attribute("open") is None:
-        part.locator("summary").click()
+        part.locator("summary").first.click()
     expect(part).to_have_attribute("open", "")
 
 

@@ -77,7 +77,8 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     expect(page.get_by_text("Measured · 128 images")).to_be_visible()
     open_section(page, "Layers")
 
-    bar = page.locator("path[aria-roledescription=bar]").filter(visible=True).first
+    bars = page.get_by_test_id("stExpander").locator("path[aria-roledescription=bar]")
+    bar = bars.filter(visible=True).first
     layer = (bar.get_attribute("aria-label") or "").split(":")[0]
     bar.click(force=True)  # the whisker lies over the bar; a click on either picks the layer
     panel = page.locator(".st-key-layer_panel")

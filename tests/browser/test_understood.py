@@ -10,7 +10,7 @@ import onnx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.results_steps import make_schedule
+from tests.browser.results_steps import make_schedule, open_section
 from tests.browser.schedule_steps import PROOF_MILLISECONDS, open_part, verify
 from tests.browser.test_look import does_not_scroll_sideways, too_faint
 from tests.browser.test_onnx_file import offer_graph
@@ -44,7 +44,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     looked_at(page, "asked")
     does_not_scroll_sideways(page, 390, 1280)
 
-    readings.filter(has_text="values from 0 to 255").get_by_role("button", name="Use this").click()
+    readings.filter(has_text="values from 0 to 255").get_by_role("button", name="Use this").last.click()
     expect(card.get_by_text("values from 0 to 255, RGB, stretch · chosen by a person")).to_be_visible()
     expect(card.get_by_test_id("stImage")).to_have_count(4)
     at_rest(page)
@@ -52,6 +52,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     looked_at(page, "chosen")
     does_not_scroll_sideways(page, 390, 1280)
     run_to_results(page)
+    open_section(page, "Details")
     page.get_by_role("button", name="What we understood").click()
     expect(page.get_by_text("values from 0 to 255, RGB, stretch (chosen by a person)")).to_be_visible()
     looked_at(page, "results")

@@ -68,7 +68,7 @@ def test_a_failed_run_shows_its_log_to_its_owner(app: AppTest, failing: str) -> 
     assert not app.exception
     assert [block.label for block in app.expander] == ["Log of this run"]
     log = app.code[0].value
-    assert "Loading the model and the images" in log
+    assert "Reading the model and the images" in log
     assert "InvalidDataset: There is no picture. Bring some." in log
 
 

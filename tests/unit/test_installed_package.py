@@ -145,7 +145,7 @@ def test_every_page_is_served_from_another_folder(command: Path, elsewhere: Path
 
 async def looks_at_every_page(url: str) -> None:
     async with Visitor(url) as visitor:
-        assert "senseapp compresses one layer" in visitor.text()
+        assert "What we understood" in visitor.text()
         await visitor.wait_until(lambda page: " layers × " in page.text(), seconds=120.0)  # the demo has been read
         for page in PAGES:
             await visitor.go(page)

@@ -111,7 +111,7 @@ class RunView:
         return self.picked or next(iter(fragile), self.result.profile.layers[0].name)
 
 
-_OF_LAYERS = ("tab", "level", "metric", "layer")
+_OF_LAYERS = ("tab", "layer")  # level and metric are also those of a run while it works
 """Settings in an address that asks for the layers."""
 
 
