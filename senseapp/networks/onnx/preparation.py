@@ -106,8 +106,8 @@ def _values(opened: OpenedOnnx) -> tuple[tuple[tuple[float, ...], tuple[float, .
         return (
             (IMAGENET_MEAN, IMAGENET_STD),
             "mean and std of ImageNet",
-            "The file does not say how its images are prepared: where the images do not choose, it gets those of "
-            "ImageNet's mean and std.",
+            "The file does not say how its images are prepared: the images choose it, or you are asked. Without images "
+            "it gets ImageNet's mean and std.",
         )
     values, words = (to_bytes, "values from 0 to 255") if inside else (((0.0,), (1.0,)), "values from 0 to 1")
     return values, words, f"The file normalises its images itself, so it gets {words}."
