@@ -54,7 +54,7 @@ def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the
     assert "Most fragile: layer2.0.conv1 loses 12.0 points at 75 %. 3 of 6 layers lose nothing measurable: 512" in shown
     results.session_state[f"results.show.details.{finished_run}"] = True
     shown = texts(results.run())
-    for part in ("**Measured**", "512 images", "95 % intervals, paired by image"):
+    for part in ("**Measured**", "512 images", "95 % intervals"):
         assert part in shown
     source = next(caption for caption in results.caption if "**Measured**" in caption.value)
     assert "precision fp32 · seed 0" in source.proto.help

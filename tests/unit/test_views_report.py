@@ -74,7 +74,7 @@ def page() -> _Page:
 def test_the_finding_the_source_of_the_numbers_and_the_settings_are_there(page: _Page) -> None:
     for part in (
         "Most fragile: layer2.0.conv1 loses 12.0 points at 75 %. 3 of 6 layers lose nothing measurable: 512",
-        "Measured · 512 images · 95 % intervals, paired by image · precision fp32 · seed 0",
+        "Measured · 512 images · 95 % intervals · precision fp32 · seed 0",
         "Compression Sparsity Granularity Single weights",
         "Images The demo's handwritten digits Measured on 512 images",
         "Memory layout default",

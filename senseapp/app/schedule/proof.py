@@ -130,7 +130,7 @@ def proof_block(
         elif label := start_label(
             proof, "Check the whole schedule", "a proof of this schedule", cancel="schedule.stop"
         ):
-            st.caption("The loss is predicted from layers that were measured alone: check what they lose together.")
+            st.caption("Predicted from layers alone: check what they lose together.")
             if st.button(label, key=f"schedule.verify.{run_id}", type="primary", icon=":material/science:"):
                 begin(proof)
     return proof

@@ -158,7 +158,7 @@ def _evidence(result: RunResult) -> str:
     parts = [
         _source(result),
         fmt.plural(result.num_samples, "image"),
-        "95 % intervals, paired by image" if result.measurements else "no intervals",
+        "95 % intervals" if result.measurements else "no intervals",
     ]
     if result.spec.data.kind == "random":
         parts.insert(1, "random inputs, indicative only")
