@@ -13,7 +13,7 @@ import time
 
 _SECONDS = 0.12  # for which all processors are kept busy
 _BLOCK = bytes(1 << 20)
-_PATIENCE_SECONDS = 5.0  # forty times as long: a machine busier than that counts as one with nothing left
+_PATIENCE_SECONDS = 5.0  # forty times as long; without an answer by then, the promise is that of a quiet machine
 
 
 def share_left(processors: int) -> float:

@@ -93,7 +93,8 @@ def run_works(
     }
 
 
-# Fitted by eye to runs of digits and photographs on two quiet cores; finished runs correct them (`_correction`).
+# Fitted to processor seconds of one run each of digits, photographs and the detector on a busy machine: too long for
+# small networks on a quiet one (digits 32 s for 13.5 s). Finished runs correct them (`_correction`).
 _READ, _INT8, _WEIGHTS = (0.8, 0.02, 2.4), (2.0, 0.1, 18.0), (0.5, 0.1, 18.0)
 # As those above.
 _OWN, _PARTS = (0.6, 0.03, 15.0), (0.5, 0.02, 5.0)
