@@ -174,7 +174,7 @@ def test_a_loud_channel_is_made_up_for_and_a_balanced_network_stays_as_it_is():
     reference = RuntimeModel(network).run(OTHERS)
 
     def damage_of(content: bytes) -> float:
-        return float((RuntimeModel(content, simulated=True).run(OTHERS) - reference).square().mean())
+        return float((RuntimeModel(content, fused=False).run(OTHERS) - reference).square().mean())
 
     found = better_equalised(network, [FITTED], damage_of=damage_of)
     files = []
@@ -204,5 +204,5 @@ def test_what_is_clipped_stays_as_other_images_would_be_clipped_earlier(with_wei
     torch.manual_seed(0)
     network = exported(Clipped())
     found, brighter = equalised(network, [FITTED], with_weights=with_weights), 20 * OTHERS
-    outputs = [RuntimeModel(each, simulated=True).run(brighter) for each in (network, found)]
+    outputs = [RuntimeModel(each, fused=False).run(brighter) for each in (network, found)]
     torch.testing.assert_close(*outputs)

@@ -211,7 +211,7 @@ def test_no_processor_saturates(inputs, kernel, groups):
         fitted = rounded_products(exported, [images], nodes, found, progress=lambda _sentence: None)
         writer.rounding = Rounding(ranges=found, products=fitted)
         content = writer.write()
-    computed, meant = (RuntimeModel(content, simulated=simulated).run(images) for simulated in (False, True))
+    computed, meant = (RuntimeModel(content, fused=fused).run(images) for fused in (True, False))
     scales = {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer}
     step = max(float(values) for name, values in scales.items() if name.endswith("_scale") and values.ndim == 0)
     assert float((computed - meant).abs().max()) <= 1.01 * step  # a tie may be rounded either way

@@ -97,17 +97,13 @@ class OnnxRuntime(Runtime):
         """Open an ONNX file; raises InvalidSpec where the runtime cannot."""
         return self._model(content, threads=threads)
 
-    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeNetwork:
-        """Return a file that takes images."""
-        return self._file(content, threads=threads, simulated=simulated)
+    def _model(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> RuntimeNetwork:
+        """Return a file that takes images; without ``fused``, it computes products in float between roundings."""
+        return self._file(content, threads=threads) if fused else RuntimeModel(content, fused=False)
 
-    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxSession:
+    def _file(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
         """Return a file that takes what it declares."""
-        return RuntimeModel(content, threads=threads, simulated=simulated)
-
-    def simulated(self, content: bytes) -> OnnxSession:
-        """Return an int8 file that computes in float what this runtime's integers are to be, without saturation."""
-        return self._file(content, simulated=True)
+        return RuntimeModel(content, threads=threads)
 
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
         """Return a QDQ file with its products in float; None where no sum of products of integers saturates here."""
@@ -225,7 +221,7 @@ class OnnxRuntime(Runtime):
                 network = better_equalised(
                     content,
                     fitting.batches,
-                    damage_of=lambda file: fitting.damage_of(self._model(file, simulated=True)),
+                    damage_of=lambda file: fitting.damage_of(self._model(file, fused=False)),
                     progress=steps.progress,
                     has_time=lambda: steps.left(_EQUALISING_SHARE) > 0,
                 )
@@ -265,7 +261,7 @@ class OnnxRuntime(Runtime):
             return frozenset()
         fitting.steps.progress("Trying what has no weights in float")
         fewer = writer.write(but=rest)
-        damages = [fitting.damage_of(self._model(file, simulated=True)) for file in (fewer, all_int8)]
+        damages = [fitting.damage_of(self._model(file, fused=False)) for file in (fewer, all_int8)]
         if damages[0] > _MUCH_LESS * damages[1]:
             return frozenset()
         opened = [self._model(file, threads=1) for file in (fewer, all_int8)]

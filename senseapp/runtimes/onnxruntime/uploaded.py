@@ -31,6 +31,7 @@ from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
 from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.kit.metadata import with_metadata
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedWeights, Quantizer
 
 _AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
@@ -116,8 +117,8 @@ class UploadedRuntime(OnnxRuntime):
         reader = self._opened.network.reader
         return UploadedModel(found, self._images, reader=reader) if isinstance(found, OnnxSession) else None
 
-    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> UploadedModel:
-        file = self._file(content, threads=threads, simulated=simulated)
+    def _model(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> UploadedModel:
+        file = self._file(content, threads=threads) if fused else RuntimeModel(content, fused=False)
         return UploadedModel(file, self._images, reader=self._opened.network.reader)
 
     def checked(self, content: bytes) -> int:
