@@ -140,7 +140,6 @@ class Int8Search:
             damage_of=lambda candidate: self._judge.judged(candidate).damage,
             damages_of=lambda candidate: self._judge.judged(candidate).damages(_PARTS),
             reduce_range=settings.reduce_range,
-            weights_are_free=not self._bits,  # rounded weights would leave their grid
             integers={node: self._integers[layer] for node, layer in layers.items() if layer in self._integers},
             steps=steps,
         )

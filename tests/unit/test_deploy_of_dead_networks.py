@@ -188,7 +188,6 @@ FAILING = {
     "each improvement of an int8 file": (
         DeploySettings(kind="mixed"),
         {
-            "senseapp.runtimes.onnxruntime.operations.better_equalised": "equalised channels",
             "senseapp.compressions.quantization.activations.MinMaxObserver.value_range": (
                 "ranges of activations by the observer minmax"
             ),
@@ -231,7 +230,6 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.best_own", broken)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", lambda network, *_, **__: network)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
     for name in ("ranges and weights fitted to the images", "onnxruntime's own quantizer"):
@@ -252,12 +250,11 @@ def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkey
     def too_large(*_args: object, **_settings: object) -> None:
         raise OutOfMemory("This needs more memory than there is.")
 
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", lambda network, *_, **__: network)
     with pytest.raises(Cancelled):
         deploy(evaluator_of(a_network(), BITS, progress=report), INT8)
     evaluator = evaluator_of(a_network(), BITS)
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", too_large)
+        patch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", too_large)
         with pytest.raises(OutOfMemory):
             deploy(evaluator, INT8)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.quantize_static", broken)

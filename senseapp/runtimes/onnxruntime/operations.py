@@ -49,16 +49,9 @@ from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
-from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
 from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
-
-_EQUALISED = (
-    "Channels of activations are scaled to more equal ranges, and the weights around them inversely: measured, "
-    "onnxruntime's own int8 file does less harm so, and in float the network does the same."
-)
-
 
 _UNWEIGHTED = (
     "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
@@ -70,7 +63,6 @@ _CORRECTED = (
 )
 _NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})
 """Nodes that the quantizer rounds the inputs and outputs of, and that compute in float all the same."""
-_EQUALISING_SHARE = 0.1  # of the time of a search, by which channels are equalised
 _MUCH_LESS = 0.7  # of the damage
 _CORRECTING_GAIN = 0.01  # of the damage, below which corrected biases are not worth their time
 
@@ -211,21 +203,12 @@ class OnnxRuntime(Runtime):
 
     @contextmanager
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
-        """Yield onnxruntime's quantizer with equalised channels, fitted ranges and weights, where that does less harm.
+        """Yield onnxruntime's quantizer with fitted ranges, weights and biases, where that does less harm.
 
         Each of these is left out where it fails.
         """
-        network, steps = content, fitting.steps
-        if fitting.weights_are_free:
-            with steps.trying("equalised channels"):
-                network = better_equalised(
-                    content,
-                    fitting.batches,
-                    damage_of=lambda file: fitting.damage_of(self._model(file, fused=False)),
-                    progress=steps.progress,
-                    has_time=lambda: steps.left(_EQUALISING_SHARE) > 0,
-                )
-        with self._writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
+        steps = fitting.steps
+        with self._writer(content, fitting.batches, reduce_range=fitting.reduce_range) as writer:
             unweighted = frozenset[str]()
             with steps.trying("what has no weights in float"):
                 unweighted = self._better_unweighted(writer, fitting)
@@ -244,7 +227,7 @@ class OnnxRuntime(Runtime):
             with steps.trying("corrected biases"):
                 writer.correction = self._better_corrected(writer, fitting)
             corrected = writer.correction is not None
-            applied = ((_EQUALISED, network != content), (_UNWEIGHTED, bool(unweighted)), (_CORRECTED, corrected))
+            applied = ((_UNWEIGHTED, bool(unweighted)), (_CORRECTED, corrected))
             writer.notes = (*writer.notes, *(note for note, holds in applied if holds))
             yield writer
 
