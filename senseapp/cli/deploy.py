@@ -238,7 +238,7 @@ def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[s
     except InvalidSpec as error:
         return {"predicted": {"missing": str(error)}}
     tqdm.write(f"{found.sentence} {found.machine_sentence}", file=sys.stderr)
-    return {"predicted": {"time_ratio": {"value": found.ratio, "low": found.low, "high": found.high}}}
+    return {"predicted": {"time_ratio": {"value": found.ratio.value, "low": found.ratio.low, "high": found.ratio.high}}}
 
 
 def _report(candidate: Candidate, answer: Decision, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
 
@@ -273,16 +272,6 @@ class Runtime(ABC):
             InvalidSpec: none of them can be timed.
         """
         raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
-
-    def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
-        """Return the times of layers of these shapes, each alone, and of operations between layers, one image a call.
-
-        It takes seconds and needs no network; shapes that it cannot time are left out.
-
-        Raises:
-            InvalidSpec: this runtime cannot be probed.
-        """
-        raise InvalidSpec(f"What int8 gains in {self.description.label} is not known before a file is made.")
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return the time of a call of a file by kind of operator; empty if the runtime does not report it."""

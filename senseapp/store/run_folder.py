@@ -17,9 +17,9 @@ from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
+from senseapp.records.int8_timing import Int8Timing
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
-from senseapp.records.probe import Int8Prediction
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
@@ -37,7 +37,7 @@ Record = (
     | Diagnosis
     | FileAnswers
     | CalibrationCheck
-    | Int8Prediction
+    | Int8Timing
 )
 """What tasks on finished runs leave."""
 RecordT = TypeVar(
@@ -52,7 +52,7 @@ RecordT = TypeVar(
     Diagnosis,
     FileAnswers,
     CalibrationCheck,
-    Int8Prediction,
+    Int8Timing,
 )
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
@@ -65,7 +65,7 @@ _PREFIXES: dict[type, str] = {
     Diagnosis: "diagnosis",
     FileAnswers: "answers",
     CalibrationCheck: "calibration",
-    Int8Prediction: "int8",
+    Int8Timing: "int8",
 }
 
 

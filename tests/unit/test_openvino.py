@@ -341,7 +341,7 @@ def test_a_shape_that_the_network_does_not_take_is_refused(files) -> None:
 
 
 def test_kernels_are_named_by_the_nodes_that_they_compute(files) -> None:
-    kernels = PROFILER.kernels(files.real, 1, 2, 0.5)
+    kernels = PROFILER.kernels(files.real, 1, 2)
     graph = onnx.load_from_string(files.real).graph
     convolutions = {node.name for node in graph.node if node.op_type == "Conv"}
     assert {each.name for each in kernels if each.kind == "Conv"} == convolutions

@@ -12,7 +12,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, number, one_of, whole
 from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
 from senseapp.app.common.download import file_button, other_files
-from senseapp.app.common.int8_pays import show_prediction
+from senseapp.app.common.int8_pays import show_int8_timing
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import begin, start_label
 from senseapp.app.common.tables import show_table
@@ -74,7 +74,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
                 runtime = runtime_words(task.settings.runtime)
                 if task.settings.kind != "float":
-                    _predict_int8(run_id, task.settings)
+                    _time_int8(run_id, task.settings)
                 st.markdown(
                     md(
                         "The proven weights become one {} file, which {} runs{}. It runs here beside the original: "
@@ -91,12 +91,12 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             calibration_block(CalibrationTask(run_id=run_id, runtime=task.settings.runtime))
 
 
-def _predict_int8(run_id: str, settings: DeploySettings) -> None:
+def _time_int8(run_id: str, settings: DeploySettings) -> None:
     """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
     task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     found = backend.service().work.outcome(task)
     if found is not None:
-        show_prediction(found)
+        show_int8_timing(found)
     elif (label := start_label(task, "Does int8 pay here?", "this answer", cancel="schedule.int8_stop")) and st.button(
         label, key=f"schedule.int8.{run_id}", icon=":material/speed:", type="tertiary"
     ):

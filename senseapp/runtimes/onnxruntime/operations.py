@@ -24,11 +24,10 @@ from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import COMPARING_TURNS, ratio
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
-from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
+from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
 from senseapp.runtimes.onnxruntime.four_bits import with_four_bits
@@ -307,10 +306,6 @@ class OnnxRuntime(Runtime):
         """Return the times of layers by the runtime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
         whole = quantizer.write()
         return timing.time_layers(content, whole, owners, profiler=self._profiler, threads=threads, batch=batch)
-
-    def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
-        """Return what single layers and the operations between them take, from files made of their shapes."""
-        return probing.probe(layers, glue, profiler=self._profiler, threads=threads)
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return where the time of a call goes, from the runtime's own profile."""
