@@ -43,7 +43,6 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     if sensitivity:
         with aim:
             say_what_pays(sensitivity.compression.description, goal)
-            if goal == "faster":
     blocks["Model"].summarise(model_line(model, profile))
     blocks["Images"].summarise(images_line(chosen_images, sensitivity.num_samples if sensitivity else None, available))
     blocks[UNDERSTOOD].summarise(seen.line)

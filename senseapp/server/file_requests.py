@@ -233,7 +233,7 @@ class UnpackRunFile(WorkerRequest[UnpackedRun]):
 REQUESTS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
-        *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, PredictInt8, FindGroups),
+        *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, FindGroups),
         *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, SolveSchedule),
         *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures, FindCouplings, WriteGraph),
     )
