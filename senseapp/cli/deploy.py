@@ -31,7 +31,6 @@ from senseapp.prove.decision import Decision, decision, pays
 from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
 from senseapp.server.delivery_tasks import DeliverTask
@@ -59,9 +58,7 @@ here, as multiples of those in the runtime that the file is for, with their inte
 and says which improvement was left out since it failed.
 With --promise, no file is written unless the upper bound of its loss on held-out images is within it. FILE.README.txt
 says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
-file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
-uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
-own. --calibration-check adds what files of the uncompressed network calibrated on draws of 8, 16, 32 … images do on
+file and its figures stay in the run's folder, where pages and reports show them. --calibration-check adds what files of the uncompressed network calibrated on draws of 8, 16, 32 … images do on
 others, where there are enough, the tensors whose ranges these exceed, and whether images look raw.
 
 examples:
@@ -91,11 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reduce-range", action="store_true", help="7 bits for weights, for runtimes that saturate on more"
     )
-    parser.add_argument(
-        "--explain", action="store_true", help="measure weights, input and output of each layer rounded alone too"
-    )
-    parser.add_argument("--weight-bits", type=int, default=8, help="of --explain, 2 to 8")
-    parser.add_argument("--activation-bits", type=int, default=8, help="of --explain, 8 or 16")
     parser.add_argument(
         "--calibration-check",
         action="store_true",
@@ -183,16 +175,12 @@ def _with_tolerance(task: DeliverTask, arguments: argparse.Namespace, evaluator:
 
 
 def _further(arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> dict[str, Any]:
-    """Return what ``--calibration-check`` and ``--explain`` measure."""
+    """Return what ``--calibration-check`` measures."""
     from senseapp.prove.calibration_check import check_calibration  # torch loads here
-    from senseapp.prove.int8_files import explain
 
     runtime, found = evaluator.runtime(arguments.runtime), dict[str, Any]()
     if arguments.calibration_check:
         found["calibration"] = _checked(check_calibration(evaluator, runtime))
-    if arguments.explain:
-        apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
-        found["explained"] = [_explained(each) for each in explain(evaluator, apart, runtime=runtime)]
     return found
 
 
@@ -285,13 +273,4 @@ def _checked(found: CalibrationCheck) -> dict[str, Any]:
         "ladder": [{"images": rung.images, "values": list(rung.values)} for rung in found.rungs],
         "beyond": found.beyond,
         "uncovered": [asdict(each) for each in found.uncovered],
-    }
-
-
-def _explained(rounding: LayerRounding) -> dict[str, Any]:
-    parts = {"weight": rounding.weight, "input": rounding.given, "output": rounding.made}
-    return {
-        "layer": rounding.layer,
-        **{name: changes_json([change]) if change is not None else None for name, change in parts.items()},
-        "finding": rounding.finding(),
     }

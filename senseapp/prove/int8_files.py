@@ -22,7 +22,6 @@ from senseapp.prove.float_screening import Group
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.search_images import Amounts, fitted_and_others, half_of_each, in_calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
 from senseapp.solve.node_precisions import NodeTimes
@@ -375,27 +374,6 @@ class Int8Search:
             judgement = self._judge.judged(self._runtime.open(content))
             self._last = content, judgement
         return judgement
-
-
-def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime: Runtime) -> list[LayerRounding]:
-    """Return what rounding the weights, the input and the output of each layer of the uncompressed network does alone.
-
-    Half of the images of the curves fit ranges and weights, on the others damage is measured.
-    """
-    content = evaluator.original_file(runtime)
-    network = runtime.open(content)
-    fitted, others = (in_calls_of(network, evaluator, each) for each in fitted_and_others(evaluator))
-    judge = _judge_of(evaluator, others, network)
-    return list(
-        runtime.roundings(
-            content,
-            fitted,
-            settings,
-            layers={layer.name for layer in evaluator.profile.layers},
-            change_of=lambda changed: judge.judged(changed).change(judge.divergence),
-            progress=evaluator.progress,
-        )
-    )
 
 
 def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: RuntimeNetwork) -> Judge:

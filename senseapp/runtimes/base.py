@@ -8,7 +8,7 @@ that names a :class:`Runtime`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
-from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
 
@@ -233,23 +231,6 @@ class Runtime(ABC):
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
         """Return a file in this runtime as :meth:`.ForeignFile.unsaturated` does; raises UnsupportedModel likewise."""
         return None
-
-    def roundings(
-        self,
-        content: bytes,
-        batches: Sequence[Tensor],
-        settings: RoundingSettings,
-        *,
-        layers: Collection[str],
-        change_of: Callable[[Network], MetricChange],
-        progress: Callable[[str], None],
-    ) -> Iterator[LayerRounding]:
-        """Yield what rounding the parts of each node that multiplies with weights does alone.
-
-        Ranges and weights are fitted to ``batches``; ``change_of`` measures a network, on other images. A node is
-        called as the one of ``layers`` that it belongs to.
-        """
-        raise self._no_int8()
 
     def _no_int8(self) -> InvalidSpec:
         return InvalidSpec(f"{self.description.label} has no files in int8 here. Choose a file in float.")

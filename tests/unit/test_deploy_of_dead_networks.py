@@ -18,12 +18,10 @@ from senseapp.data.images import TensorImages
 from senseapp.prove.deploy import Deployed, original_source, proven_source
 from senseapp.prove.deploy import deploy as deploy_source
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.int8_files import explain
 from senseapp.prove.prove import prove
 from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import DeploySettings
-from senseapp.records.layer_findings import RoundingSettings
 from senseapp.records.measurement import change_in
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
@@ -167,17 +165,6 @@ def test_a_layer_behind_nothing_keeps_its_bias_in_int8() -> None:
     torch.testing.assert_close(made, bias[None, :, None].expand_as(made), rtol=0.02, atol=0.01)
     (steps,) = [numpy_helper.to_array(each) for each in too_fine if each.name == "2.bias_quantized"]
     np.testing.assert_array_equal(steps, np.where(bias.numpy() > 0, 2**31 - 1, -(2**31)))  # what int32 holds
-
-
-def test_each_part_of_a_dead_layer_has_a_finding() -> None:
-    network = a_network()
-    zero(network.blocks[0].bn1.weight, network.blocks[0].bn1.bias)
-    evaluator = evaluator_of(network, BITS)
-    found = explain(evaluator, RoundingSettings(), runtime=OPERATIONS)
-    assert [each.layer for each in found] == [layer.name for layer in evaluator.profile.layers]
-    parts = [part for each in found for part in (each.weight, each.given, each.made) if part is not None]
-    assert len(parts) > len(found)
-    assert all(np.isfinite(part.delta) for part in parts)
 
 
 def broken(*_args: object, **_settings: object) -> Any:

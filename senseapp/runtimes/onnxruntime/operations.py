@@ -16,14 +16,11 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import StepTitle
 from senseapp.core.texts import plural
-from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import COMPARING_TURNS, ratio
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
@@ -48,7 +45,6 @@ from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
-from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
 
@@ -279,26 +275,6 @@ class OnnxRuntime(Runtime):
     def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
         """Return a QDQ file with its nodes; see :mod:`senseapp.runtimes.onnxruntime.qdq_nodes`."""
         return QdqFile(content, reference)
-
-    def roundings(
-        self,
-        content: bytes,
-        batches: Sequence[Tensor],
-        settings: RoundingSettings,
-        *,
-        layers: Collection[str],
-        change_of: Callable[[Network], MetricChange],
-        progress: Callable[[str], None],
-    ) -> Iterator[LayerRounding]:
-        """Yield what rounding the weights, the input and the output of each node does alone."""
-        return layer_roundings(
-            content,
-            batches,
-            settings,
-            owners=self.layers_of_nodes(content, layers),
-            change_of=lambda file: change_of(self._model(file)),
-            progress=progress,
-        )
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
-from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.difference import OnnxDifference, difference
 from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.modules import ImageInput
@@ -24,7 +22,6 @@ from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import opset_of
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
@@ -201,26 +198,6 @@ class UploadedRuntime(OnnxRuntime):
         if file == network:
             return file
         return inserted(quantizable(network)[0], self._plain_of(network), file)
-
-    def roundings(
-        self,
-        content: bytes,
-        batches: Sequence[Tensor],
-        settings: RoundingSettings,
-        *,
-        layers: Collection[str],
-        change_of: Callable[[Network], MetricChange],
-        progress: Callable[[str], None],
-    ) -> Iterator[LayerRounding]:
-        """Yield what rounding the parts of each node of a copy does alone."""
-        yield from super().roundings(
-            self._folded_of(content)[0],
-            self._arranged(batches),
-            settings,
-            layers=layers,
-            change_of=change_of,
-            progress=progress,
-        )
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
