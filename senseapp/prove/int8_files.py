@@ -139,6 +139,7 @@ class Int8Search:
             damage_of=lambda candidate: self._judge.judged(candidate).damage,
             damages_of=lambda candidate: self._judge.judged(candidate).damages(_PARTS),
             reduce_range=settings.reduce_range,
+            held_out=self._held_out,
             integers={node: self._integers[layer] for node, layer in layers.items() if layer in self._integers},
             steps=steps,
         )
@@ -255,6 +256,12 @@ class Int8Search:
         )
         relative.update({each: ratio / at_first for each, ratio in timed.items()})
         return group
+
+    @cached_property
+    def _held_out(self) -> list[Tensor]:
+        """A few of the images that files are tested on."""
+        proof = self._evaluator.images.proof
+        return in_calls_of(self._network, self._evaluator, proof.subset(range(min(8, len(proof)))))
 
     def _times(self, reference: bytes) -> FileTimes:
         """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""

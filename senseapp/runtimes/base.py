@@ -21,7 +21,6 @@ from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import TURNS, times
@@ -210,15 +209,6 @@ class Runtime(ABC):
         It is what our files are compared with.
         """
         return None
-
-    def coverage(
-        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
-    ) -> list[TensorCoverage]:
-        """Return how far what an ``int8`` file rounds lies on ``others`` beyond its range on ``calibration``.
-
-        ``content`` is the network in float. Empty where the runtime cannot tell.
-        """
-        return []
 
     def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
         """Return a quantized file that was made of the float file ``reference``, for a look at its nodes.

@@ -14,7 +14,6 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.answers import ChangedAnswers, FileAnswers
-from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.int8_timing import Int8Timing
@@ -36,7 +35,6 @@ Record = (
     | ChangedAnswers
     | Diagnosis
     | FileAnswers
-    | CalibrationCheck
     | Int8Timing
 )
 """What tasks on finished runs leave."""
@@ -51,7 +49,6 @@ RecordT = TypeVar(
     ChangedAnswers,
     Diagnosis,
     FileAnswers,
-    CalibrationCheck,
     Int8Timing,
 )
 _PREFIXES: dict[type, str] = {
@@ -64,7 +61,6 @@ _PREFIXES: dict[type, str] = {
     ChangedAnswers: "changed",
     Diagnosis: "diagnosis",
     FileAnswers: "answers",
-    CalibrationCheck: "calibration",
     Int8Timing: "int8",
 }
 

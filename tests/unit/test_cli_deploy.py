@@ -67,13 +67,8 @@ def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_imag
 
 @pytest.mark.wide
 def test_a_float_file_has_nothing_in_int8(folder, capsys):
-    more = ("--calibration-check",)
-    assert deploy(folder, "--float", *more, out="float.onnx") == 0
+    assert deploy(folder, "--float", out="float.onnx") == 0
     report = json.loads(capsys.readouterr().out)
-    ladder = report["calibration"]["ladder"]
-    assert [rung["images"] for rung in ladder][:2] == [8, 16]
-    assert len(ladder[-1]["values"]) == 1
-    assert "Answers that stay with" in report["calibration"]["findings"][0]
     assert set(report) & {"file", "original", "int8", "default"} == {"file", "original"}
     assert report["file"]["changes"]["agreement"]["delta"] == 0
 

@@ -16,7 +16,6 @@ from senseapp.app.common.int8_pays import show_int8_timing
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import begin, start_label
 from senseapp.app.common.tables import show_table
-from senseapp.app.schedule.calibration import calibration_block
 from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
 from senseapp.descriptions.runtimes import runtime_words
@@ -27,7 +26,6 @@ from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
-from senseapp.server.layer_tasks import CalibrationTask
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.timing_tasks import Int8Trial
 from senseapp.views.frames.files import border_share, deployment_frame, operators_frame, shown_metrics
@@ -87,8 +85,6 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 )
                 if st.button(label, key=f"schedule.deploy.{run_id}", icon=":material/rocket_launch:"):
                     begin(task)
-        if runtime_words(task.settings.runtime).has_int8 and task.settings.kind != "float":
-            calibration_block(CalibrationTask(run_id=run_id, runtime=task.settings.runtime))
 
 
 def _time_int8(run_id: str, settings: DeploySettings) -> None:

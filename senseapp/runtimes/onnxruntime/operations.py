@@ -18,7 +18,6 @@ from senseapp.core.steps import StepTitle
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
@@ -44,7 +43,7 @@ from senseapp.runtimes.onnxruntime.profile import PROFILER
 from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
-from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
+from senseapp.runtimes.onnxruntime.rounding.warnings import calibration_warnings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
 
@@ -223,7 +222,10 @@ class OnnxRuntime(Runtime):
                 writer.correction = self._better_corrected(writer, fitting)
             corrected = writer.correction is not None
             applied = ((_UNWEIGHTED, bool(unweighted)), (_CORRECTED, corrected))
-            writer.notes = (*writer.notes, *(note for note, holds in applied if holds))
+            warnings = tuple[str, ...]()
+            with steps.trying("the check of the calibration images"):
+                warnings = calibration_warnings(content, writer.write(), fitting.batches, fitting.held_out)
+            writer.notes = (*warnings, *writer.notes, *(note for note, holds in applied if holds))
             yield writer
 
     def _better_unweighted(self, writer: Int8Writer, fitting: Fitting) -> frozenset[str]:
@@ -265,12 +267,6 @@ class OnnxRuntime(Runtime):
             progress=fitting.steps.progress,
             has_time=lambda: fitting.steps.left() > 0,
         )
-
-    def coverage(
-        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
-    ) -> list[TensorCoverage]:
-        """Return the coverage of each tensor that the file rounds."""
-        return coverage(content, int8, calibration, others)
 
     def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
         """Return a QDQ file with its nodes; see :mod:`senseapp.runtimes.onnxruntime.qdq_nodes`."""

@@ -20,7 +20,6 @@ from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.read import opset_of
-from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession
@@ -177,7 +176,8 @@ class UploadedRuntime(OnnxRuntime):
     @contextmanager
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
         """Yield the same, fitted to images."""
-        fitting = replace(fitting, batches=self._arranged(fitting.batches))
+        batches, held_out = (self._arranged(each) for each in (fitting.batches, fitting.held_out))
+        fitting = replace(fitting, batches=batches, held_out=held_out)
         with super().fitted_quantizer(self._int8_copy(content), fitting) as quantizer:
             yield quantizer
 
@@ -185,13 +185,6 @@ class UploadedRuntime(OnnxRuntime):
         """Return the copy as the runtime's own quantizer writes it best."""
         fitting = replace(fitting, batches=self._arranged(fitting.batches))
         return super().own_int8(self._int8_copy(content), fitting)
-
-    def coverage(
-        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
-    ) -> list[TensorCoverage]:
-        """Return the coverage of each tensor that the file of the copy rounds."""
-        batches = (self._arranged(each) for each in (calibration, others))
-        return super().coverage(self._plain_of(content), int8, *batches)
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""
