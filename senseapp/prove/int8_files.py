@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,9 +16,7 @@ from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.float_in_time import closest
 from senseapp.prove.float_nodes import Mixed, mixed
-from senseapp.prove.float_screening import Group
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.search_images import Amounts, fitted_and_others, half_of_each, in_calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
@@ -38,19 +36,14 @@ _OFTEN_LONGER = (
 )
 _REASONS = 3  # sentences beside a file
 _MUCH_LOST = 0.5  # of the values of a part of a tensor
-_WORTH_BYTES = 0.2  # of the damage that is left, which weights in 32 bits must take away
 _ALL_INT8 = "All of it is in int8."
 _WEIGHTS_ONLY = "Weights are stored in 8 bits, and all of it is computed in float."
-_AS_QUICK = "Parts are in float as far as the file takes no longer than all of it in int8."
-_AS_OWN = "Parts are in float as far as the file takes no longer than that of {}."
-_AS_FLOAT = "Parts are in float as far as the file is quicker than the original."
-_WHOLE_WEIGHTS = "The parts in float have their weights in 32 bits, which makes the file larger."
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Another file of the same search: all of it in int8, as quick as that, or with more of it in float.
+    """Another file of the same search: all of it in int8, or computed in float with weights in 8 bits.
 
     Attributes:
         name: which of them it is, for the name of its file.
@@ -158,7 +151,7 @@ class Int8Search:
             others = tuple[Variant, ...]()
             if self._makes_variants:
                 with steps.trying("further files to choose from"):
-                    others = self._variants(quantizer, found, kept, own)
+                    others = self._variants(quantizer, kept)
             reasons = tuple[str, ...]()
             with steps.trying("the causes of what int8 harms"):
                 reasons = self._reasons(quantizer, found)
@@ -192,13 +185,11 @@ class Int8Search:
             files=files, in_float=found.in_float, notes=notes, own_setting=setting, variants=tuple(variants)
         )
 
-    def _variants(
-        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], own: OwnInt8 | None
-    ) -> tuple[Variant, ...]:
-        """Return files beside the one that was asked for: smaller, quicker, or closer to float."""
-        all_int8, names = quantizer.finished(quantizer.write(but=kept)), found.in_float
+    def _variants(self, quantizer: Quantizer, kept: Sequence[str]) -> tuple[Variant, ...]:
+        """Return files beside the one that was asked for: all of it in int8, and weights alone in 8 bits."""
+        all_int8 = quantizer.finished(quantizer.write(but=kept))
         every = tuple(quantizer.nodes(all_int8))
-        known = [
+        return (
             Variant(name="all", content=all_int8, notes=(_ALL_INT8,)),
             Variant(
                 name="weights",
@@ -207,55 +198,7 @@ class Int8Search:
                 notes=(_WEIGHTS_ONLY,),
                 computes_in_float=True,
             ),
-        ]
-        if names:
-            whole = quantizer.finished(quantizer.write(but=[*kept, *names]))
-            if self._damage_of(whole) < (1 - _WORTH_BYTES) * self._damage_of(found.content):
-                known.append(Variant(name="whole", content=whole, in_float=names, notes=(_WHOLE_WEIGHTS,)))
-        known += self._as_quick(quantizer, found, kept, own)
-        return tuple(known)
-
-    def _as_quick(
-        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], own: OwnInt8 | None
-    ) -> Iterator[Variant]:
-        """Yield for each file to compare with the one that does least damage of those that take no longer."""
-        references = {"quick": (self._content, _AS_FLOAT)}
-        if not self._by_answers:
-            whose = self._runtime.description.own_quantizer
-            references = {"own": (self._placed(own.content), _AS_OWN.format(whose))} if own is not None else {}
-            references |= {"quick": (self._placed(quantizer.write(but=kept)), _AS_QUICK)}
-        self._steps.start(_SECONDS)
-        relative: dict[Group, float] = {(): 1.0}
-        for name, (reference, note) in references.items():
-            if not self._steps.left():
-                return
-            group = self._closest(quantizer, found, kept, self._times(reference), relative)
-            if group is not None:
-                content = quantizer.finished(quantizer.write(but=kept, weights_only=group))
-                yield Variant(name=name, content=content, in_float=group, notes=(note,))
-
-    def _closest(
-        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], times: FileTimes, relative: dict[Group, float]
-    ) -> Group | None:
-        """Return the nodes in float; ``relative`` are times of files as multiples of all-int8's, with those found."""
-
-        def write(group: Group) -> bytes:
-            return quantizer.write(but=kept, weights_only=group)
-
-        at_first = times.anew(self._placed(write(()))).high
-        timed = {group: at_first * ratio for group, ratio in relative.items()}
-        group = closest(
-            found.gain,
-            self._seconds(quantizer, quantizer.write()),
-            time_of=lambda each: times.seems(self._placed(write(each))),
-            screen=lambda each: self._typical_damage_of(quantizer.finished(write(each))),
-            holds_time=lambda each: times.is_within(self._placed(write(each)), 1.0),
-            progress=self._steps.progress,
-            has_time=lambda: self._steps.left() > 0,
-            timed=timed,
         )
-        relative.update({each: ratio / at_first for each, ratio in timed.items()})
-        return group
 
     @cached_property
     def _held_out(self) -> list[Tensor]:
