@@ -24,7 +24,7 @@ from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
-from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
+from senseapp.runtimes.onnxruntime.inserted import apply_qdq, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.kit.metadata import with_metadata
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
@@ -190,7 +190,7 @@ class UploadedRuntime(OnnxRuntime):
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""
         if file == network:
             return file
-        return inserted(quantizable(network)[0], self._plain_of(network), file)
+        return apply_qdq(quantizable(network)[0], self._plain_of(network), file)
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
