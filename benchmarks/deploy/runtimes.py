@@ -122,7 +122,7 @@ def _predicted(name: str, network: bytes, fitted: Tensor, image: Tensor) -> Row:
         for in_float in halves:
             inside = set(nodes) - set(in_float)
             predicted = times_.whole(dict.fromkeys(inside, 8.0), _BITS, int8=inside) / whole
-            errors.append(predicted / measured.anew(writer.write(but=in_float)).value - 1)
+            errors.append(predicted / measured.measure_precise(writer.write(but=in_float)).value - 1)
     worst = max(map(abs, errors))
     return Row(
         what=f"{name}: predicted time of three files partly int8 in OpenVINO against measured",

@@ -49,7 +49,7 @@ class FileTimes:
         """Seconds of a quick call of the reference; infinite before the first timing."""
         return self._least
 
-    def seems(self, file: bytes) -> float:
+    def measure_rough(self, file: bytes) -> float:
         """Return the most that a file takes, as a multiple of the time of the reference, by one timing.
 
         In a busy moment, it is timed again, a few times.
@@ -63,9 +63,9 @@ class FileTimes:
 
     def is_within(self, file: bytes, most: float) -> bool:
         """Return whether a file takes at most ``most`` times as long, also when it is opened anew."""
-        return keeps_to(self.anew(file), most)
+        return keeps_to(self.measure_precise(file), most)
 
-    def anew(self, file: bytes) -> Median:
+    def measure_precise(self, file: bytes) -> Median:
         """Return the time of a file as a multiple of the reference's, both opened anew several times.
 
         The median is of calm moments where there are any, and the interval reaches from the least to the largest median
@@ -130,7 +130,7 @@ def times_anew(
 
 
 def keeps_to(time: Median, most: float) -> bool:
-    """Return whether a time of :meth:`FileTimes.anew` is at most ``most`` for certain."""
+    """Return whether a time of :meth:`FileTimes.measure_precise` is at most ``most`` for certain."""
     return time.value <= MARGIN * most and time.high <= most
 
 

@@ -32,7 +32,7 @@ def time_int8(
     part = images[0]
     fixed = runtime.open(network, threads=threads).fixed_batch
     call = part if fixed else part[:1].expand(batch, *part.shape[1:])
-    ratio = FileTimes(runtime, network, call, threads=threads).anew(int8)
+    ratio = FileTimes(runtime, network, call, threads=threads).measure_precise(int8)
     return Int8Timing(ratio=ratio, machine=runtime.machine(), products=_int8_products())
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.descriptions.runtimes import RUNTIMES
-from senseapp.prove import int8_files
+from senseapp.prove import quantized_files
 from senseapp.prove.decision import decision, dominates
 from senseapp.prove.deliver import runtime_candidates
 from senseapp.prove.deploy import original_source
@@ -105,7 +105,7 @@ def test_int8_that_is_slower_is_no_file_that_is_as_quick_as_possible(
 
 @pytest.mark.slow
 def test_a_search_makes_further_files_with_figures_of_their_own(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8_files, "_UNSEEN", 0.0)  # any damage is worth a part in float
+    monkeypatch.setattr(quantized_files, "_UNSEEN", 0.0)  # any damage is worth a part in float
     settings = DeploySettings(kind="mixed", most_time=1.3, runtime=TOY.name)
     evaluator = evaluator_of(small_network(), QuantizationConfig())
     source = original_source(evaluator, OPERATIONS)
@@ -133,7 +133,7 @@ def test_a_search_makes_further_files_with_figures_of_their_own(toy: None, monke
 def test_a_file_that_takes_longer_when_the_search_has_ended_is_said_to(
     toy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8_files, "_UNSEEN", 0.0)
+    monkeypatch.setattr(quantized_files, "_UNSEEN", 0.0)
     settings = DeploySettings(kind="mixed", most_time=1.3, runtime=TOY.name)
     evaluator = evaluator_of(small_network(), QuantizationConfig())
     source = original_source(evaluator, OPERATIONS)
@@ -146,7 +146,7 @@ def test_a_file_that_takes_longer_when_the_search_has_ended_is_said_to(
         return " ".join(candidate.deployment.notes)
 
     assert "took longer than was allowed" not in notes()
-    monkeypatch.setattr(FileTimes, "anew", lambda *_: Median(value=1.3, low=1.3, high=1.31))
+    monkeypatch.setattr(FileTimes, "measure_precise", lambda *_: Median(value=1.3, low=1.3, high=1.31))
     monkeypatch.setattr(FileTimes, "is_within", lambda *_: True)
     assert "took longer than was allowed" in notes()
 

@@ -3,48 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 
-from senseapp.prove.float_nodes import mixed
-from senseapp.prove.float_screening import damages_alone
-from senseapp.runtimes.quantizers import Quantizer
+from senseapp.core.steps import OptionalSteps
+from senseapp.prove.mixed_precision import (
+    Group,
+    MixedFiles,
+    damages_alone,
+    fill_time_budget,
+    float_weights,
+    search_mixed_precision,
+)
 from senseapp.solve.node_precisions import NodeTimes
 
 NODES = tuple("abcdefgh")
 
 
-class Written(Quantizer):
-    """A file is the names of its nodes in float."""
-
-    def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
-        return "".join(sorted({*but, *weights_only})).encode()
-
-    def nodes(self, content: bytes) -> list[str]:
-        return [name for name in NODES if name not in content.decode()]
-
-
 def harm_of(**harms: float):
     """Return the damage of a file: that of every node in int8, and 1 that no node can undo."""
-    return lambda content: 1.0 + sum(harms.get(name, 0.0) for name in NODES if name not in content.decode())
+    return lambda group: 1.0 + sum(harms.get(name, 0.0) for name in NODES if name not in group)
 
 
 SECONDS = NodeTimes(in_int8=dict.fromkeys(NODES, 0.0), in_float=dict.fromkeys(NODES, 0.1), borders={}, other=1.0)
 
 
-def in_float(content: bytes) -> str:
-    return content.decode()
+@dataclass
+class MadeUpFiles(MixedFiles):
+    """Files whose damage and time are functions of their nodes in float; weights of 32 bits gain nothing."""
+
+    harm: Callable[[Group], float]
+    most: float
+    seconds: NodeTimes = SECONDS
+    enough: Callable[[float], bool] = lambda damage: damage <= 0
+    keeps: Callable[[Group], bool] = lambda _group: True
+    screen: Callable[[Group], float] | None = None
+    true_seconds: Callable[[Group], float] | None = None
+    nodes: Group = NODES
+
+    def num_bytes(self, in_float: Group, float_weights: Group = ()) -> int:
+        return 100
+
+    def damage(self, in_float: Group, float_weights: Group = ()) -> float:
+        return self.harm(in_float)
+
+    def rough_damage(self, in_float: Group) -> float:
+        return (self.screen or self.harm)(in_float)
+
+    def damage_alone(self, in_int8: Group) -> float:
+        return self.rough_damage(tuple(node for node in self.nodes if node not in in_int8))
+
+    def is_enough(self, in_float: Group) -> bool:
+        return self.enough(self.damage(in_float))
+
+    def rough_time(self, in_float: Group) -> float:
+        return (self.true_seconds or self.seconds)(in_float) / self.most
+
+    def keeps_time(self, in_float: Group) -> bool:
+        return self.rough_time(in_float) <= 1 and self.keeps(in_float)
 
 
-def found(damage, *, most: float, **parts):
-    seconds = parts.pop("seconds_of", SECONDS)
-    usual = {"screen": damage, "damage_of": damage, "progress": lambda _sentence: None}
-    timed = {"seconds_of": seconds, "time_of": lambda content: seconds(in_float(content)) / most}
-    return mixed(Written(), **(usual | timed | parts))
+def found(harm: Callable[[Group], float], *, most: float, steps: OptionalSteps | None = None, **parts):
+    return search_mixed_precision(MadeUpFiles(harm, most, **parts), steps or OptionalSteps())
 
 
 SMALL = dict.fromkeys(NODES, 0.001) | {"c": 1.0}
@@ -66,46 +90,44 @@ def test_nodes_of_groups_that_do_more_harm_come_first():
 
 
 def test_time_is_not_used_where_nothing_is_gained():
-    def damage(content: bytes) -> float:
-        return 1.0 if "c" not in content.decode() else 0.1 + 0.01 * len(in_float(content))
+    def damage(group: Group) -> float:
+        return 1.0 if "c" not in group else 0.1 + 0.01 * len(group)
 
-    assert found(damage, most=1.8).in_float == ("c",)
+    assert found(damage, most=1.8, enough=lambda damage: damage <= 0.11).in_float == ("c",)
 
 
 def test_time_is_not_used_where_the_file_is_good_enough():
-    result = found(harm_of(**SMALL), most=1.8, is_enough=lambda _content, damage: damage < 1.1)
-    assert result.in_float == ("c",)
+    assert found(harm_of(**SMALL), most=1.8, enough=lambda damage: damage < 1.1).in_float == ("c",)
 
 
 def test_no_more_nodes_are_in_float_than_it_takes():
     harms = dict.fromkeys(NODES, 0.1) | {"a": 1.0, "b": 0.5, "c": 0.2}
     for enough, expected in ((1.75, "ab"), (1.55, "abc")):
-        result = found(harm_of(**harms), most=1.75, is_enough=lambda _content, damage, most=enough: damage <= most)
+        result = found(harm_of(**harms), most=1.75, enough=lambda damage, most=enough: damage <= most)
         assert set(result.in_float) == set(expected)
 
 
 def test_a_file_that_a_second_timing_finds_too_slow_gives_way_to_one_with_fewer_nodes():
     harms = dict.fromkeys(NODES, 0.0) | {"a": 1.0, "b": 0.5, "c": 0.2}
-    result = found(harm_of(**harms), most=1.45, holds_time=lambda content: len(in_float(content)) <= 2)
+    result = found(harm_of(**harms), most=1.45, keeps=lambda group: len(group) <= 2)
     assert set(result.in_float) == {"a", "b"}
-    assert in_float(result.content) == "ab"
 
 
 def test_where_no_file_holds_its_time_all_is_in_int8_and_a_note_says_so():
-    result = found(harm_of(**dict.fromkeys(NODES, 1.0)), most=1.75, holds_time=lambda _content: False)
+    result = found(harm_of(**dict.fromkeys(NODES, 1.0)), most=1.75, keeps=lambda _group: False)
     assert result.in_float == ()
     assert any("keep to the time" in note for note in result.notes)
 
 
 def test_all_in_int8_takes_no_longer_than_itself():
-    result = found(harm_of(**SMALL), most=1.05, holds_time=lambda _content: False)
+    result = found(harm_of(**SMALL), most=1.05, keeps=lambda _group: False)
     assert result.in_float == ()
 
 
 def test_nodes_that_gain_together_only_go_to_float_together():
     """Only all four together gain, so no node beside all others in int8 would be chosen."""
     for group in ("aceg", "fgh", "efgh"):
-        result = found(lambda content, group=group: 1.0 - 0.5 * (set(group) <= set(in_float(content))), most=1.45)
+        result = found(lambda names, group=group: 1.0 - 0.5 * (set(group) <= set(names)), most=1.45)
         assert set(result.in_float) >= set(group)
 
 
@@ -114,7 +136,7 @@ def test_where_float_is_quicker_nearly_all_goes_to_float():
     faster = replace(
         SECONDS, in_float=dict.fromkeys(NODES, -0.1), borders=dict.fromkeys(pairwise(NODES), 0.3), other=2.0
     )
-    result = found(harm_of(**dict.fromkeys(NODES, 0.0001)), most=1.9, seconds_of=faster)
+    result = found(harm_of(**dict.fromkeys(NODES, 0.0001)), most=1.9, seconds=faster)
     assert len(result.in_float) == 7
 
 
@@ -122,8 +144,8 @@ def test_of_nodes_that_use_the_time_those_are_taken_that_do_most_harm_alone():
     """Images that choose see no gain of "g" and "h" beside the others: it is too small for them."""
     harms = dict.fromkeys(NODES, 0.01) | {"c": 1.0, "g": 0.04, "h": 0.04}
 
-    def blurred(content: bytes) -> float:
-        return round(harm_of(**harms)(content), 1)
+    def blurred(group: Group) -> float:
+        return round(harm_of(**harms)(group), 1)
 
     result = found(blurred, most=1.35, screen=harm_of(**harms))
     assert set(result.in_float) == set("cgh")
@@ -133,15 +155,17 @@ def test_of_nodes_that_use_the_time_those_are_taken_that_do_most_harm_alone():
 def test_a_search_that_is_ended_by_its_time_says_so(budget: float):
     now = 0.0
 
-    def slow(content: bytes) -> float:
+    def slow(group: Group) -> float:
         nonlocal now
         now += 100.0
-        return harm_of(**SMALL)(content)
+        return harm_of(**SMALL)(group)
 
-    result = found(slow, most=9.0, seconds=budget, clock=lambda: now)
+    steps = OptionalSteps(clock=lambda: now)
+    steps.start(budget)
+    result = found(slow, most=9.0, steps=steps)
     assert any("was ended after" in note for note in result.notes) == (budget < 5000)
     assert now <= 2500
-    assert harm_of(**SMALL)(result.content) <= harm_of(**SMALL)(b"")
+    assert harm_of(**SMALL)(result.in_float) <= harm_of(**SMALL)(())
 
 
 @pytest.mark.parametrize("count", [2, 40, 300])
@@ -159,9 +183,72 @@ def test_the_harmful_ones_of_hundreds_of_nodes_are_found_with_few_files(count: i
         files.append(group)
         return 0.5 + sum(harms[name] for name in group)
 
-    alone = damages_alone(names, damage, lambda _step: None, has_time=lambda: True)
+    made_up = MadeUpFiles(lambda _group: 0.0, 1.0, nodes=tuple(names))
+    made_up.damage_alone = damage
+    alone = damages_alone(made_up, OptionalSteps())
     assert len(files) <= 2 + 2 * harmful * (1 + math.ceil(math.log2(count)))
     worst = [name for name in names if harms[name] >= 1]
     assert {name: alone[name] for name in worst} == pytest.approx({name: harms[name] for name in worst})
     assert max((alone[name] for name in names if name not in worst), default=0.0) < 0.1
     assert sum(alone.values()) == pytest.approx(sum(harms.values()))
+
+
+HARM = dict(zip("abcdef", (0.5, 0.25, 0.1, 0.06, 0.05, 0.04), strict=True))
+PREDICTED = NodeTimes(
+    in_int8=dict.fromkeys(HARM, 0.1),
+    in_float=dict.fromkeys(HARM, 0.2),
+    borders=dict.fromkeys(pairwise(HARM), 0.02),
+    other=0.4,
+)
+
+
+def left(group: Group) -> float:
+    return sum(harm for node, harm in HARM.items() if node not in group)
+
+
+def true_seconds(group: Group) -> float:
+    """Return those of a machine on which float costs 0.6 times as much as predicted, and borders 3 times."""
+    return 1.0 + 0.6 * PREDICTED.added(group) + 3 * PREDICTED.crossed(group)
+
+
+def filled(*, most: float = 1.0, harm: Callable[[Group], float] = left, keeps=lambda _group: True) -> Group | None:
+    files = MadeUpFiles(harm, most, seconds=PREDICTED, keeps=keeps, true_seconds=true_seconds, nodes=tuple(HARM))
+    return fill_time_budget(files, HARM, OptionalSteps())
+
+
+@pytest.mark.parametrize("most", [1.15, 1.2, 1.25, 1.35])
+def test_the_file_of_least_damage_that_is_quick_enough_is_found_although_times_are_not_as_predicted(most: float):
+    groups = (group for count in range(6) for group in combinations(HARM, count))
+    least = min(left(group) for group in groups if true_seconds(group) <= most)
+    group = filled(most=most)
+    assert group is not None
+    assert true_seconds(group) <= most
+    assert left(group) == pytest.approx(least)
+
+
+def test_a_file_that_a_precise_timing_finds_too_slow_gives_way_to_quicker_ones():
+    tried = list[Group]()
+    group = filled(most=1.25, keeps=lambda each: tried.append(each) or true_seconds(each) <= 1.12)
+    assert 1.0 < true_seconds(group) <= 1.12
+    assert true_seconds(tried[0]) > 1.12
+    assert len(set(tried)) == len(tried)
+    assert filled(most=1.25, keeps=lambda _group: False) is None
+    assert filled(most=0.9) is None  # no parts in float: that is all-int8
+
+
+def test_a_file_that_does_clearly_more_harm_than_its_parts_gives_way_to_others():
+    promising = filled(most=1.3)
+    assert filled(most=1.3, harm=lambda group: 9.0 if group == promising else left(group)) != promising
+
+
+@pytest.mark.parametrize(
+    ("harms", "chosen"),
+    [({"a": 0.9}, ("a",)), ({"a": 0.96}, ()), ({"a": 0.96, "ab": 0.7}, ("a", "b"))],
+)
+def test_weights_in_32_bits_are_taken_where_they_take_enough_damage_for_their_bytes(harms, chosen, monkeypatch):
+    """Those of "a" take 5 % of the file, those of "b" 30 %: the former for 5 % of the damage, both for 20 %."""
+    sizes = {"a": 5, "b": 30}
+    files = MadeUpFiles(lambda _group: 1.0, 1.0)
+    monkeypatch.setattr(files, "num_bytes", lambda _group, whole=(): 100 + sum(map(sizes.get, whole)))
+    monkeypatch.setattr(files, "damage", lambda _group, whole=(): harms.get("".join(sorted(whole)), 1.0))
+    assert set(float_weights(files, ("b", "a"))) == set(chosen)
