@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -103,7 +103,8 @@ class PreparedImages:
 
     ``picture_size`` is the (width, height) in pixels that most of them had before they were resized, if any;
     ``num_marked`` tells how many have a rotation mark of their camera. ``label_orders`` are the orders of the classes
-    that fit the labels, if that is not certain; labels follow the first.
+    that fit the labels, if that is not certain; labels follow the first. Of annotations, ``written`` are those in the
+    class numbers of their files, and ``read_as`` makes labels and class names of them by one of the orders.
 
     A subset shares the pixels, and has labels of its own. Batches are scaled and normalised exactly as timm's transform
     does it, once their channels are in the order of the preprocessing.
@@ -122,6 +123,8 @@ class PreparedImages:
         picture_size: tuple[int, int] | None = None,
         num_marked: int = 0,
         label_orders: tuple[LabelMapProposal, ...] = (),
+        written: PerImage | None = None,
+        read_as: Callable[[PerImage, LabelMapProposal], tuple[PerImage, tuple[str, ...]]] | None = None,
     ) -> None:
         self.pixels = pixels
         self.preprocessing = preprocessing
@@ -133,6 +136,7 @@ class PreparedImages:
         self.picture_size = picture_size
         self.num_marked = num_marked
         self.label_orders = label_orders
+        self.written, self.read_as = written, read_as
         self.indicative = False
 
     def __len__(self) -> int:
@@ -154,6 +158,7 @@ class PreparedImages:
         index = torch.as_tensor(list(indices), dtype=torch.long)
         chosen = copy.copy(self)
         chosen.labels = None if self.labels is None else chosen_of(self.labels, indices)
+        chosen.written = None if self.written is None else chosen_of(self.written, indices)
         chosen.rows = self.rows[index]
         chosen.names = tuple(self.names[i] for i in indices)
         return chosen

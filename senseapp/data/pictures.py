@@ -250,6 +250,8 @@ def _image_set(
         picture_size=drawn.usual_size,
         num_marked=drawn.num_marked,
         label_orders=targets.orders,
+        written=fitted.written if fitted else None,
+        read_as=fitted.read_as if fitted else None,
     )
 
 

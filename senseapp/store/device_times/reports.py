@@ -284,11 +284,11 @@ def _of_etdump(runs: object) -> list[_Event]:
     """Return the operations of all passes; an event is told by its instruction and its number in the delegate."""
     fields = Fields(seconds=("spent",), per_second=1e9)
     delegated: dict[object, bool] = {}
-    passes = []
+    passes: list[list[tuple[tuple[str, ...], ReportRow]]] = []
     for run in records_in(runs, "'run_data' in it"):
-        events = (event.get("profile_event") for event in records_in(run.get("events") or [], "'events' in it"))
+        events = [event.get("profile_event") for event in records_in(run.get("events") or [], "'events' in it")]
         passes.append([])
-        for place, event in enumerate(filter(lambda each: isinstance(each, dict), events), 1):
+        for place, event in enumerate((each for each in events if isinstance(each, dict)), 1):
             start, end = event.get("start_time", 0), event.get("end_time")
             spent = end - start if is_int(start) and is_int(end) else None
             inside = event.get("delegate_debug_id_str") or ""
