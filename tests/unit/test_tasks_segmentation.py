@@ -32,11 +32,11 @@ from senseapp.networks.sources.torchvision_networks import torchvision_names
 from senseapp.prove.answers import changed_answers
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import DataSpec, ModelSpec, SensitivitySpec
-from senseapp.tasks import CLASSIFICATION, SEGMENTATION, task_of_output
+from senseapp.tasks import CLASSIFICATION, SEGMENTATION
 from senseapp.tasks.annotations import AnnotationFiles
 from senseapp.tasks.class_numbers import ModelClasses
 from senseapp.tasks.segmentation.coco import REST, Shapes
-from senseapp.tasks.segmentation.drawing import legend, overlaid, palette
+from senseapp.tasks.segmentation.display import legend, overlaid, palette
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 from tests.plain_loop import sampled, sparse_logits
 from tests.toy_rectangles import SIDE, scene
@@ -122,9 +122,6 @@ def test_the_output_is_the_main_map() -> None:
     for raw in ({"out": main, "aux": auxiliary}, {"maps": main}, (torch.ones(2), main, auxiliary), [main], main):
         SEGMENTATION.check_output(raw, 2)
         assert torch.equal(SEGMENTATION.output(raw), main)
-    assert task_of_output({"out": main}, 2) is SEGMENTATION
-    assert task_of_output(torch.randn(2, 10), 2) is CLASSIFICATION
-    assert task_of_output("text", 2) is None
     with pytest.raises(UnsupportedModel, match=r"class scores of each pixel, shape \(2, classes, H, W\)"):
         SEGMENTATION.check_output(torch.randn(2, 10), 2)
     with pytest.raises(UnsupportedModel, match="up to 255 classes; this one has 256"):
