@@ -164,6 +164,7 @@ def fit_inexactly(fingerprint: Fingerprint, shapes: Shapes, own: Shapes) -> Arch
     inside the network: that is another architecture.
     """
     free = fingerprint.free
+    own = {**own, **{name: () for name in free.patterns if name not in own}}  # some are built without a classifier
     missing = [name for name in own if name not in shapes]
     fixed = (name for name in own if name in shapes and name not in free.patterns)
     if any(shapes[name] != own[name] for name in fixed) or not free.fit(shapes, set(free.patterns) - set(missing)):
