@@ -12,8 +12,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from benchmarks.check_pairs import PAIRS, Workshop
 from senseapp.cli.main import main
+from tests.check_pairs import PAIRS, Workshop
 from tests.onnx_graphs import file_of, node
 
 DATA = ("--data", "demo", "--mean", ".304", "--std", ".323", "--samples", "160")

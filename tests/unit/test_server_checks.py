@@ -9,7 +9,6 @@ from pathlib import Path
 import onnx
 import pytest
 
-from benchmarks.check_pairs import PAIRS, Workshop
 from senseapp.core.codec import dumps, encode
 from senseapp.core.errors import InvalidCheckpoint, NotFound, QueueFull, ReadingStopped, StorageFailed
 from senseapp.records.check import CheckSpec
@@ -20,6 +19,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.check_jobs import MOST_SECONDS, CheckFolder, CheckObserver, CheckTask
 from senseapp.server.process.protocol import decode_task
 from senseapp.server.service import Service
+from tests.check_pairs import PAIRS, Workshop
 
 
 @pytest.fixture
