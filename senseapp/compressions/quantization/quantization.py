@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
@@ -21,17 +21,13 @@ from senseapp.compressions.base import (
     WeightGrid,
     find_weights,
     ordinary_tensors,
-    swapped,
 )
-from senseapp.compressions.quantization import EqualisedQuantization
 from senseapp.compressions.quantization.activations import (
     OBSERVERS,
     MinMaxObserver,
-    Rounding,
     changed_inputs,
     observe_inputs,
 )
-from senseapp.compressions.quantization.equalisation import ChannelFactors, equalising
 from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, fake_quantize_weight, scale_of
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
@@ -47,7 +43,6 @@ class QuantizationCompressor(WeightCompressor):
         self._config = config
         self._weights, self._reasons = find_weights(request.model, request.layers)
         self._observers: dict[str, MinMaxObserver] = {}
-        self._equalised: dict[str, ChannelFactors] = {}
         if config.activations:
             self._observe(request)
         self.not_applicable: Mapping[str, str] = self._reasons
@@ -60,14 +55,11 @@ class QuantizationCompressor(WeightCompressor):
                 "got none. Add images or quantize the weights only."
             )
         seen: set[str] = set()
-        if isinstance(self._config, EqualisedQuantization):
-            self._equalised = equalising(request.model, self._weights, request.calibration)
 
         def watch(layer: str, inputs: tuple[Tensor, ...]) -> None:
             seen.add(layer)
-            equalised = self._equalised.get(layer)
             for values in {id(values): values for values in inputs}.values():
-                self._observers[layer].update(values if equalised is None else values / equalised.of_inputs(values))
+                self._observers[layer].update(values)
 
         self._observers = {layer: OBSERVERS[self._config.observer]() for layer in self._weights}
         watchers = [(weight.module, partial(watch, layer)) for layer, weight in self._weights.items()]
@@ -84,42 +76,19 @@ class QuantizationCompressor(WeightCompressor):
         weight, bits = self._weights[target.layer], int(level)
         with ordinary_tensors():
             rounded = self._rounded(weight, bits)
-            input_range = self._input_range(target.layer, bits)
-
-        applied = Applied(achieved_level=level)
+            inputs = self._rounded_inputs(weight, bits)
         grid, shared = GRIDS[self._config.number_format](bits), self._config.granularity == "tensor"
         integers = self._config.number_format == "int"
         allowed = WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers)
-        equalised = self._equalised.get(target.layer)
-        constraint = UpdateConstraint(grid=allowed if equalised is None else None)
-        on_grid = equalised is None and rounded.dtype is torch.float32
-        scale = partial(self._scale, weight, weight.parameter.detach(), bits) if on_grid else None
-        if input_range is None:
-            return Prepared(
-                applied=applied,
-                active=lambda: swapped(weight.parameter, rounded),
-                weight=lambda: rounded,
-                constraint=constraint,
-                scale=scale,
-            )
-        low, high = input_range
-        round_input = self._input_rounding(bits)
-
-        def rounded_input(values: Tensor) -> Tensor:
-            if equalised is None:
-                return round_input(values, low, high)
-            factors = equalised.of_inputs(values)
-            return round_input(values / factors, low, high) * factors
-
-        def inputs() -> AbstractContextManager[None]:
-            return changed_inputs(weight.module, rounded_input)
-
-        @contextmanager
-        def active() -> Iterator[None]:
-            with swapped(weight.parameter, rounded), inputs():
-                yield
-
-        return Prepared(applied=applied, active=active, inputs=inputs, constraint=constraint, scale=scale)
+        on_grid = rounded.dtype is torch.float32
+        return Prepared(
+            applied=Applied(achieved_level=level),
+            parameter=weight.parameter,
+            weight=lambda: rounded,
+            inputs=inputs,
+            constraint=UpdateConstraint(grid=allowed),
+            scale=partial(self._scale, weight, weight.parameter.detach(), bits) if on_grid else None,
+        )
 
     def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
         parameter = weight.parameter
@@ -128,17 +97,13 @@ class QuantizationCompressor(WeightCompressor):
                 "The weight holds values that are not finite (NaN or infinity), so it has no scale; "
                 "check the checkpoint."
             )
-        equalised = self._equalised.get(weight.profile.name)
-        factors = None if equalised is None else equalised.of_weights()
-        values = parameter.detach()
-        rounded = fake_quantize_weight(
-            values if factors is None else values * factors,
+        return fake_quantize_weight(
+            parameter.detach(),
             bits=bits,
             number_format=self._config.number_format,
             granularity=self._config.granularity,
             channel_axis=weight.profile.channel_axis,
         )
-        return rounded if factors is None else rounded / factors
 
     def _scale(self, weight: LayerWeight, values: Tensor, bits: int) -> Tensor:
         with ordinary_tensors():
@@ -150,16 +115,17 @@ class QuantizationCompressor(WeightCompressor):
                 channel_axis=weight.profile.channel_axis,
             )
 
-    def _input_rounding(self, bits: int) -> Rounding:
-        bits = self._config.input_bits or bits
-        return partial(fake_quantize_input, bits=bits, number_format=self._config.number_format)
-
-    def _input_range(self, layer: str, bits: int) -> tuple[float, float] | None:
+    def _rounded_inputs(self, weight: LayerWeight, bits: int) -> Callable[[], AbstractContextManager[None]] | None:
+        """Return a context inside which the inputs of the layer are rounded; None if they never are."""
         if not self._config.activations:
             return None
-        value_range = self._observers[layer].value_range(self._input_rounding(bits))
+        rounding = partial(
+            fake_quantize_input, bits=self._config.input_bits or bits, number_format=self._config.number_format
+        )
+        value_range = self._observers[weight.profile.name].value_range(rounding)
         if value_range is None:
             raise MeasurementFailed(
                 "The layer's input is not finite (NaN or infinity) on the calibration images, so it has no range."
             )
-        return value_range
+        low, high = value_range
+        return lambda: changed_inputs(weight.module, lambda values: rounding(values, low, high))
