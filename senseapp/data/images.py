@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -103,8 +103,7 @@ class PreparedImages:
 
     ``picture_size`` is the (width, height) in pixels that most of them had before they were resized, if any;
     ``num_marked`` tells how many have a rotation mark of their camera. ``label_orders`` are the orders of the classes
-    that fit the labels, if that is not certain; labels follow the first. Of annotations, ``written`` are those in the
-    class numbers of their files, and ``read_as`` makes labels and class names of them by one of the orders.
+    that fit the labels, if that is not certain; labels follow the first.
 
     A subset shares the pixels, and has labels of its own. Batches are scaled and normalised exactly as timm's transform
     does it, once their channels are in the order of the preprocessing.
@@ -123,8 +122,6 @@ class PreparedImages:
         picture_size: tuple[int, int] | None = None,
         num_marked: int = 0,
         label_orders: tuple[LabelMapProposal, ...] = (),
-        written: PerImage | None = None,
-        read_as: Callable[[PerImage, LabelMapProposal], tuple[PerImage, tuple[str, ...]]] | None = None,
     ) -> None:
         self.pixels = pixels
         self.preprocessing = preprocessing
@@ -136,7 +133,6 @@ class PreparedImages:
         self.picture_size = picture_size
         self.num_marked = num_marked
         self.label_orders = label_orders
-        self.written, self.read_as = written, read_as
         self.indicative = False
 
     def __len__(self) -> int:
@@ -158,7 +154,6 @@ class PreparedImages:
         index = torch.as_tensor(list(indices), dtype=torch.long)
         chosen = copy.copy(self)
         chosen.labels = None if self.labels is None else chosen_of(self.labels, indices)
-        chosen.written = None if self.written is None else chosen_of(self.written, indices)
         chosen.rows = self.rows[index]
         chosen.names = tuple(self.names[i] for i in indices)
         return chosen
@@ -167,15 +162,6 @@ class PreparedImages:
         """Return the same pictures in the same crop with the mean, std and channel order of ``preprocessing``."""
         other = copy.copy(self)
         other.preprocessing = preprocessing
-        return other
-
-    def with_labels_as(self, order: int) -> PreparedImages:
-        """Return the same images with their annotations read by one of ``label_orders``, which comes first then."""
-        assert self.read_as is not None
-        others = [each for place, each in enumerate(self.label_orders) if place != order]
-        other, chosen = copy.copy(self), self.label_orders[order]
-        other.labels, other.class_names = self.read_as(self.written, chosen)
-        other.label_orders = (chosen, *others)
         return other
 
 
