@@ -127,7 +127,7 @@ class ProgressObserver(RunObserver):
             self._show(sentence)
 
 
-class ProgressBar:
+class ProgressBar(RunObserver):
     """Shows a run as it goes; appears once the model is loaded, so that bad input costs one line only."""
 
     def __init__(self) -> None:

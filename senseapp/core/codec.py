@@ -148,8 +148,8 @@ def decode(payload: Any, expected: type[RecordT]) -> RecordT:
             f"This {name} has version {version!r}; this senseapp reads versions 1 to {_versions[name]}. "
             "Update senseapp, or export the file again from the version that wrote it."
         )
-    found: RecordT = from_plain(payload.get("data"), expected, name=f"{name} record")
-    return found
+    record: RecordT = from_plain(payload.get("data"), expected, name=f"{name} record")
+    return record
 
 
 def to_plain(value: Any) -> Any:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from senseapp.core.codec import to_plain
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions import CompressionConfig
-from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
+from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.schedule import Schedule
-from senseapp.server.session import OpenSession, load_engine, open_local_session
+from senseapp.server.session import EarlierRuns, OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 _KEY_DIGITS = 16  # hexadecimal: 64 bits, so that of a billion outcomes of a run two would rarely meet
 
 
-class RunObserver(Protocol):
-    """Receives events from the thread that runs the task; raising from any call stops the task there.
-
-    A class that inherits from this one ignores what it does not define.
-    """
+class RunObserver:
+    """Receives events from the thread of the task, and ignores them; raising from any call stops the task there."""
 
     def phase(self, sentence: str) -> None:
         """A long step begins; an empty sentence only allows to stop."""
@@ -41,18 +38,6 @@ class RunObserver(Protocol):
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """One measurement was made, or a layer skipped as not applicable, and is already on disk."""
-
-
-class EarlierRuns:
-    """Runs whose measurements may be reused; this one has none, so that a run measures everything itself."""
-
-    def find(self, content_key: str) -> RunResult | None:
-        """Return the measurements of an earlier run with this key, and store the key for this run."""
-        return None
-
-    def taken(self, count: int, total: int) -> Reused:
-        """Return the record of ``count`` of ``total`` measurements reused from the found run."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,8 @@ from senseapp.server.process.processes import (
 from senseapp.server.process.protocol import AppObserver, Line, decode_task, encode_task
 from senseapp.server.process.requester import WorkerRequest
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
-from senseapp.server.tasks import EarlierRuns, RunTask, TaskContext
+from senseapp.server.session import EarlierRuns
+from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import a_measurement, a_result
 

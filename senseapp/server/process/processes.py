@@ -28,7 +28,8 @@ from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server.process.protocol import Line, encode_task, read_line, write_line
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, stopped
-from senseapp.server.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
+from senseapp.server.session import EarlierRuns
+from senseapp.server.tasks import RunObserver, RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
 
 AnswerT = TypeVar("AnswerT")

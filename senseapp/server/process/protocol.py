@@ -18,8 +18,8 @@ from typing import IO, Any, NamedTuple
 from senseapp.core.codec import decode, encode, from_plain, to_plain
 from senseapp.core.process import at_work, pause
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
-from senseapp.server.session import open_local_session
-from senseapp.server.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
+from senseapp.server.session import EarlierRuns, open_local_session
+from senseapp.server.tasks import RunObserver, RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
 
 
