@@ -1,18 +1,14 @@
-"""Whether int8 pays on this machine is said before a run and before a file, on request."""
+"""Whether int8 pays on this machine is said before a file is made, on request; then where its time goes."""
 
 from __future__ import annotations
 
-import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.core.codec import decode, encode
-from senseapp.core.errors import InvalidSpec
 from senseapp.records.deployment import OperatorShare
 from senseapp.records.jobs import RunState
-from senseapp.records.probe import Int8Prediction, PartTime
-from senseapp.records.spec import ModelSpec
+from senseapp.records.probe import Int8Prediction
 from senseapp.server.backend import Backend
-from senseapp.server.inputs import Inputs
 from senseapp.server.service import Service
 from senseapp.server.timing_tasks import Int8Trial
 from tests.deployments import a_candidate, a_deployment, usual_figures
@@ -26,7 +22,7 @@ SLOW = Int8Prediction(
     high=1.7,
     float_seconds=2e-3,
     int8_seconds=2.8e-3,
-    costly=(PartTime(name="convolutions", float_seconds=1e-3, int8_seconds=2e-3),),
+    costly=(),
     machine="a made-up machine",
     products="",
     bytes_per_second=1e10,
@@ -35,33 +31,6 @@ SLOW = Int8Prediction(
 
 def texts(app: AppTest) -> str:
     return " ".join(element.value for element in (*app.markdown, *app.caption, *app.warning))
-
-
-def test_the_analyze_page_predicts_on_request(app: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[ModelSpec] = []
-    answers = iter([InvalidSpec("It cannot be probed."), SLOW])
-
-    def predict(_: Inputs, model: ModelSpec) -> Int8Prediction:
-        asked.append(model)
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(Inputs, "predict_int8", predict)
-    open_page(app, "pages/analyze.py")
-    app.radio(key="analyze.goal").set_value("targets").run()
-    assert not [button for button in app.button if button.key == "analyze.int8"]  # of sparsity
-    app.radio(key="analyze.goal").set_value("faster").run()
-    app.button(key="analyze.int8").click().run()
-    assert not app.exception
-    assert "It cannot be probed." in " ".join(error.value for error in app.error)
-    app.button(key="analyze.int8").click().run()
-    assert not app.exception
-    assert asked == [ModelSpec()] * 2
-    assert "Int8 does not pay here: about 1.40 times the time of float" in texts(app)
-    assert "convolutions 1.00 → 2.00 ms" in texts(app)
-    assert "has no instructions for products of 8 bits" in texts(app)
 
 
 def test_the_schedule_page_times_a_first_file_on_request(app, task, service: Service, backend: Backend) -> None:
@@ -76,7 +45,7 @@ def test_the_schedule_page_times_a_first_file_on_request(app, task, service: Ser
     app.run()
     assert not app.exception
     assert "Int8 does not pay here" in texts(app)
-    app.button_group(key=f"schedule.deploy_kind.{run_id}").set_value("float").run()
+    app.button_group(key=f"form.{run_id}").set_value("float").run()
     assert "Int8 does not pay here" not in texts(app)
 
 
@@ -92,6 +61,7 @@ def test_where_the_time_goes_stands_with_the_file(app, task, backend: Backend) -
     open_page(app, "pages/targets.py", run=task.run_id)
     assert not app.exception
     assert "50 % of the file's operators' time converts between float and int8" in texts(app)
-    (rows,) = [each.value for each in app.dataframe if "operator" in each.value.columns]
-    assert list(rows["file_ms"]) == [1.0, 1.0]
-    assert list(rows["float_calls"]) == [3, 0]
+    (rows,) = [each.value for each in app.dataframe if "Operator" in each.value.columns]
+    assert list(rows["Operator"]) == ["Conv", "QuantizeLinear (converts)"]
+    assert list(rows["Candidate, ms"]) == ["1.000", "1.000"]
+    assert list(rows["Reference, nodes"]) == ["3", "0"]
