@@ -84,20 +84,20 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                     text=text,
                 )
                 if is_offered and task.settings.kind != "float":
-                    _try_int8(run_id, task.settings)
+                    _time_int8(run_id, task.settings)
 
 
-def _try_int8(run_id: str, settings: DeploySettings) -> None:
+def _time_int8(run_id: str, settings: DeploySettings) -> None:
     """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
     task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     found = backend.service().work.outcome(task)
     if found is None:
         offer_task(task, "Does int8 pay here?", "this answer", key="schedule.int8", icon="speed", kind="tertiary")
         return
-    if found.low >= 1:
-        st.warning(found.sentence, icon=":material/speed:")
-    else:
+    if found.pays:
         st.caption(md(":material/speed: {}", found.sentence))
+    else:
+        st.warning(found.sentence, icon=":material/speed:")
     st.caption(found.machine_sentence)
 
 
