@@ -109,12 +109,12 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
         patch.setattr(RuntimeDescription, "is_installed", property(lambda each: each.name != OPENVINO.name))
         open_page(app, "pages/targets.py", run=run_id)
         assert not app.exception
-        assert f"schedule.runtime.{run_id}" not in {group.key for group in app.get("button_group")}
+        assert f"runtime.{run_id}" not in {group.key for group in app.get("button_group")}
         assert "OpenVINO is not installed here. To add it: pip install '.[openvino]'" in texts(app)
         assert "one ONNX file, which onnxruntime runs" in texts(app)
 
     open_page(app, "pages/targets.py", run=run_id)
-    chooser = app.button_group(key=f"schedule.runtime.{run_id}")
+    chooser = app.button_group(key=f"runtime.{run_id}")
     assert list(chooser.options) == ["onnxruntime", "OpenVINO"]
     chooser.set_value("openvino").run()
     assert not app.exception

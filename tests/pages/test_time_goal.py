@@ -34,7 +34,7 @@ def run_id(service: Service, backend: Backend) -> str:
 
 def in_milliseconds(app: AppTest, run_id: str) -> AppTest:
     open_page(app, PAGE, run=run_id)
-    app.selectbox(key=f"schedule.budget.{run_id}").set_value("ms").run()
+    app.selectbox(key=f"goal.{run_id}").set_value("ms").run()
     assert not app.exception
     return app
 
@@ -87,7 +87,7 @@ def test_a_file_of_times_is_read_in_a_process_of_its_own(service, run_id) -> Non
 
 def test_times_of_files_are_read_or_refused_in_one_sentence(app, run_id) -> None:
     in_milliseconds(app, run_id)
-    app.button_group(key=f"schedule.times_from.{run_id}").set_value("From files").run()
+    app.button_group(key=f"times.{run_id}").set_value("From files").run()
     rows = [f"{name},{level},{2 if level else 4}" for name in NAMES for level in (0, 8)]
     times = app.file_uploader(key=f"schedule.times_files.{run_id}")
     times.upload("times.csv", "\n".join(["layer,level,ms", *rows]).encode()).run()
@@ -107,7 +107,7 @@ def report(names: dict[str, float]) -> bytes:
 
 def test_reports_of_a_device_say_what_they_miss(app, run_id) -> None:
     in_milliseconds(app, run_id)
-    app.button_group(key=f"schedule.times_from.{run_id}").set_value("From files").run()
+    app.button_group(key=f"times.{run_id}").set_value("From files").run()
     as_it_is = {f"net/{name}/Conv": 4.0 for name in NAMES[1:]}
     int8 = {**{f"net/{name}/Conv": 2.0 for name in NAMES[1:]}, "net/pool": 1.0}
     files = app.file_uploader(key=f"schedule.times_files.{run_id}")

@@ -73,7 +73,7 @@ def test_a_report_says_where_the_time_goes_in_both_files(shop: Workshop) -> None
     assert min(found["Conv"].original_seconds, found["Conv"].seconds) > 0
     assert found["QuantizeLinear"].is_border
     assert found["QuantizeLinear"].original_calls == 0 < found["QuantizeLinear"].calls
-    rows = operator_rows(outcome.report)
+    rows = operator_rows(outcome.report.operators)
     assert len(rows) == len(found)
     assert any(row[0] == "QuantizeLinear (converts)" for row in rows)
     assert "<h2>Where the time goes</h2>" in build_check_page(outcome.report)
