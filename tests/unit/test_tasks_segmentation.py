@@ -388,16 +388,13 @@ def test_colours_of_pascal_voc_are_classes(folder: Callable[[Files], DataSpec]) 
         assert np.array_equal(images.labels[number], scene(number).mask)
 
 
-def test_another_reading_of_masks_needs_no_pictures(folder: Callable[[Files], DataSpec]) -> None:
+def test_another_reading_of_masks_is_chosen_by_its_pairs(folder: Callable[[Files], DataSpec]) -> None:
     files = {f"images/{n}.png": picture(n) for n in range(3)} | {f"masks/{n}.png": mask(n) for n in range(3)}
     images = load(folder(files), num_classes=5)
     own = torch.from_numpy(np.stack([scene(n).mask for n in range(3)]))
     words = [order.words for order in images.label_orders]
     assert words == ["as written", "one above those in the files", "one below those in the files"]
     assert torch.equal(images.labels, own)
-    assert torch.equal(images.with_labels_as(1).labels, own + 1)
-    below = images.subset([2, 1]).with_labels_as(2)
-    assert torch.equal(below.labels, torch.where(own == 0, VOID, own - 1)[[2, 1]])
     chosen = load(replace(folder(files), class_map=images.label_orders[2].pairs), num_classes=5)
     assert torch.equal(chosen.labels, torch.where(own == 0, VOID, own - 1))
     assert "Left out, as they mean no class of the model: 0." in chosen.notes

@@ -15,20 +15,9 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
 
 from senseapp.core.errors import InvalidSpec, first_line_of
-from senseapp.networks.onnx.change import renaming, with_constant, with_numbers
 from senseapp.networks.onnx.check import part_of
 from senseapp.networks.onnx.normalise import sort_nodes
 from senseapp.networks.onnx.read import BY_CHANNEL_OPSET, label, opset_of, read_by, tensor_in
-from senseapp.networks.onnx.wire import (
-    GRAPH,
-    INITIALIZERS,
-    INPUTS,
-    INPUTS_OF_GRAPH,
-    NODES,
-    OPSETS,
-    OUTPUTS,
-    rewritten,
-)
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
@@ -135,7 +124,7 @@ def _plain_constant(node: NodeProto) -> TensorProto | None:
     return None
 
 
-def inserted(content: bytes, plain: bytes, int8: bytes) -> bytes:
+def apply_qdq(content: bytes, plain: bytes, int8: bytes) -> bytes:
     """Return the file ``content`` with what onnxruntime's quantizer made of its ``plain`` copy.
 
     Args:
@@ -143,18 +132,14 @@ def inserted(content: bytes, plain: bytes, int8: bytes) -> bytes:
         plain: :func:`plain_copy` of it.
         int8: the quantizer's file of ``plain``, or of a copy of it with norms folded into convolutions.
     """
-    insertion = _Insertion(
-        base=onnx.load_from_string(content), plain=onnx.load_from_string(plain), int8=onnx.load_from_string(int8)
-    )
-    changes = {NODES: insertion.node, INITIALIZERS: insertion.initializer, INPUTS_OF_GRAPH: insertion.graph_input}
-    tensors = [(INITIALIZERS, each.SerializeToString()) for each in insertion.new_tensors]
-    opsets = [(OPSETS, each.SerializeToString()) for each in insertion.new_opsets]
-    return rewritten(content, {GRAPH: lambda graph: [rewritten(graph, changes, tensors)]}, opsets)
+    base, copy, quantized = (onnx.load_from_string(each) for each in (content, plain, int8))
+    _Insertion(base=base, plain=copy, int8=quantized).apply()
+    return bytes(base.SerializeToString())
 
 
 @dataclass(slots=True, kw_only=True)
 class _Insertion:
-    """What becomes of each part of a file, and what is new.
+    """Quantizer nodes of the plain copy, placed in the file ``base``.
 
     Attributes:
         wiring: by position of a node, the names that its inputs and its outputs get, by theirs.
@@ -171,7 +156,6 @@ class _Insertion:
     dropped: set[int] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     tensors: dict[str, TensorProto] = field(init=False)
-    _next: int = 0
 
     def __post_init__(self) -> None:
         sort_nodes(self.int8)
@@ -243,50 +227,42 @@ class _Insertion:
         known = {each.domain for each in self.base.opset_import} | {"", "ai.onnx"}
         return [each for each in self.int8.opset_import if each.domain in used - known]
 
-    def node(self, message: bytes) -> Sequence[bytes]:
-        """Return what takes the place of the next node of the file."""
-        place, self._next = self._next, self._next + 1
-        node = self.base.graph.node[place]
-        kept = [message]
-        if place in self.dropped or (node.op_type == "Constant" and node.output[0] in self.gone):
-            kept = []
-        elif node.op_type == "Constant":
-            kept = [self._constant(message, node)]
-        elif any(self.wiring.get(place, ())):  # more inputs come with a weight of another name
-            inputs, outputs = self.wiring[place]
-            more = [(INPUTS, name.encode()) for name in self.more_inputs.get(place, ())]
-            kept = [rewritten(message, {INPUTS: renaming(inputs), OUTPUTS: renaming(outputs)}, more)]
-        first = self.after.get(-1, []) if place == 0 else []
-        return [
-            *(each.SerializeToString() for each in first),
-            *kept,
-            *(each.SerializeToString() for each in self.after.get(place, [])),
-        ]
+    def apply(self) -> None:
+        """Change the file: nodes that stay are rewired, new ones follow what they read, unread tensors are gone."""
+        graph, new_tensors, new_opsets = self.base.graph, self.new_tensors, self.new_opsets
+        nodes = list(self.after.get(-1, []))
+        for place, node in enumerate(graph.node):
+            if place not in self.dropped and not (node.op_type == "Constant" and node.output[0] in self.gone):
+                self._rewire(place, node)
+                nodes.append(node)
+            nodes += self.after.get(place, [])
+        tensors = [self._current(each) for each in graph.initializer if each.name not in self.gone]
+        inputs = [each for each in graph.input if each.name not in self.gone]  # older files list initializers there
+        for field_, values in ((graph.node, nodes), (graph.initializer, tensors + new_tensors), (graph.input, inputs)):
+            kept = list(values)  # what is deleted lives on in Python
+            del field_[:]
+            field_.extend(kept)
+        self.base.opset_import.extend(new_opsets)
 
-    def _constant(self, message: bytes, node: NodeProto) -> bytes:
-        held = tensor_in(node)
-        if held is None or not self._differs(node.output[0], held):
-            return message
-        return with_constant(message, numpy_helper.to_array(self.tensors[node.output[0]]))
+    def _rewire(self, place: int, node: NodeProto) -> None:
+        """Give a node the names that its inputs and outputs get, and a Constant its new numbers."""
+        held = tensor_in(node) if node.op_type == "Constant" else None
+        if held is not None:
+            held.CopyFrom(self._current(held, node.output[0]))
+        for names, renamed in zip((node.input, node.output), self.wiring.get(place, ({}, {})), strict=True):
+            for position, new in renamed.items():
+                names[position] = new
+        node.input.extend(self.more_inputs.get(place, ()))  # a bias that came with a weight of another name
 
-    def initializer(self, message: bytes) -> Sequence[bytes]:
-        """Return what takes the place of an initializer."""
-        tensor = TensorProto.FromString(message)
-        if tensor.name in self.gone:
-            return []
-        if not self._differs(tensor.name, tensor):
-            return [message]
-        return [with_numbers(message, numpy_helper.to_array(self.tensors[tensor.name]))]
-
-    def _differs(self, name: str, tensor: TensorProto) -> bool:
-        new = self.tensors.get(name)
+    def _current(self, tensor: TensorProto, name: str = "") -> TensorProto:
+        """Return a tensor of the file with the numbers that the quantizer's file has for it."""
+        new = self.tensors.get(name or tensor.name)
         if new is None or new.data_type != tensor.data_type:
-            return False
-        return not np.array_equal(numpy_helper.to_array(new), numpy_helper.to_array(tensor), equal_nan=True)
-
-    def graph_input(self, message: bytes) -> Sequence[bytes]:
-        """Return what takes the place of an input: older files list initializers among them."""
-        return [] if onnx.ValueInfoProto.FromString(message).name in self.gone else [message]
+            return tensor
+        values = numpy_helper.to_array(new)
+        if np.array_equal(values, numpy_helper.to_array(tensor), equal_nan=True):
+            return tensor
+        return numpy_helper.from_array(values, tensor.name)
 
 
 def _first(names: Sequence[str]) -> str:

@@ -18,7 +18,6 @@ from senseapp.networks.onnx.metadata import (
     PREPARATION,
     THRESHOLD,
 )
-from senseapp.networks.onnx.wire import METADATA, rewritten
 
 
 def with_metadata(
@@ -45,11 +44,12 @@ def with_metadata(
     if thresholds is not None:
         found |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
 
-    def kept(entry: bytes) -> Sequence[bytes]:
-        return [] if StringStringEntryProto.FromString(entry).key in found else [entry]
-
-    entries = [(METADATA, StringStringEntryProto(key=key, value=value)) for key, value in found.items()]
-    return rewritten(network, {METADATA: kept}, [(number, each.SerializeToString()) for number, each in entries])
+    model = onnx.load_from_string(network)
+    others = [entry for entry in model.metadata_props if entry.key not in found]
+    new = [StringStringEntryProto(key=key, value=value) for key, value in found.items()]
+    del model.metadata_props[:]
+    model.metadata_props.extend([*others, *new])
+    return bytes(model.SerializeToString())
 
 
 def class_names_of(network: bytes) -> tuple[str, ...]:
