@@ -107,10 +107,10 @@ def _report(report: CheckReport) -> None:
                 alt="What operators of each kind take in both files",
                 width="stretch",
             )
-    if report.parting is not None:
+    if report.divergence is not None:
         st.markdown(md("### Where they part"))
-        st.markdown(md("{}", report.parting.sentence))
-        rows = pd.DataFrame(tensor_rows(report.parting.tensors), columns=list(TENSOR_COLUMNS))
+        st.markdown(md("{}", report.divergence.sentence))
+        rows = pd.DataFrame(tensor_rows(report.divergence.tensors), columns=list(TENSOR_COLUMNS))
         with st.expander(f"All {fmt.plural(len(rows), 'tensor')}"):
             st.dataframe(
                 rows, hide_index=True, key="check.tensors", alt="How far tensors of both files differ", width="stretch"
