@@ -47,11 +47,11 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     blocks["Images"].summarise(images_line(chosen_images, sensitivity.num_samples if sensitivity else None, available))
     blocks[UNDERSTOOD].summarise(seen.line)
     blocks["Compression"].summarise(compression_line(sensitivity))
-    session().shown = None
+    spec = None
     if model and (shown := images or chosen_images) and sensitivity:
         spec = RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal)
-        session().shown = spec
         keep_address(spec)
+    session().shown = spec
     if demo:
         start_run(with_goal(demo, goal))
-    start_bar(model, images, sensitivity, profile, goal, seen)
+    start_bar(spec if images else None, profile, seen)

@@ -143,7 +143,7 @@ def fill_time_budget(files: MixedFiles, damages: Mapping[str, float], steps: Opt
     Of the files that should do least harm in the time, the most promising one is taken that a precise timing finds
     quick enough, too; where none is, files are looked for that should take less.
     """
-    timed = {(): files.rough_time(())}
+    timed: dict[Group, float] = {(): files.rough_time(())}
     tried = set[Group]()
     added = max(1 - timed[()], _LEAST_ADDED)
     for share in _SHARES:

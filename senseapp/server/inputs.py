@@ -200,7 +200,7 @@ class Inputs:
     @property
     def machine_timed(self) -> bool:
         """Whether times can be predicted without waiting; the process that loads the engine times the machine."""
-        return self._backend.speeds.known or self._backend.processes is None
+        return self._backend.processes is None or (self._backend.speeds.known and MACHINE_LOAD.known)
 
     def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
         """Return a new file among this person's uploads; see :func:`~senseapp.server.quotas.reserve_upload`.

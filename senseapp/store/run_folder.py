@@ -38,19 +38,7 @@ Record = (
     | Int8Timing
 )
 """What tasks on finished runs leave."""
-RecordT = TypeVar(
-    "RecordT",
-    ValidationResult,
-    StrongestFound,
-    QuantizationHistogram,
-    Delivery,
-    LayerTimes,
-    Recommendation,
-    ChangedAnswers,
-    Diagnosis,
-    FileAnswers,
-    Int8Timing,
-)
+RecordT = TypeVar("RecordT", bound=Record)
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
@@ -249,7 +237,7 @@ class RunFolder:
         self.save(key_in(file), answers)
 
     def answers(self, candidate: Candidate) -> FileAnswers | None:
-        """Return the predictions of a candidate's file; None for files of earlier versions."""
+        """Return the predictions of a candidate's file; None where none were kept."""
         return self.load(FileAnswers, key_in(candidate.file))
 
     @contextmanager

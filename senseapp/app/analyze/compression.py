@@ -26,6 +26,7 @@ from senseapp.tasks import Task
 _GOAL_KEY, _KIND_KEY, _METRIC_KEY = "analyze.goal", "analyze.compression.kind", "analyze.metric"
 _AUTOMATIC_LABEL = "Automatic: right answers where many images are labelled, else harm"
 _AUTOMATIC = "automatic"
+_MORE = "More options"
 
 
 def choose_config(draft: CompressionConfig, compression: CompressionDescription) -> CompressionConfig:
@@ -66,9 +67,11 @@ def choose_sensitivity(
     )
     compression = descriptions.get(kind if kind in kinds else kinds[0])
     levels_place = st.container()
-    more = st.container(key=f"block_options_{'open' if expert() else 'folded'}")  # holds its values where it is hidden
+    has_error = _MORE in session().unfolded  # found when the page was drawn last
+    is_shown = expert() or has_error
+    more = st.container(key=f"block_options_{'open' if is_shown else 'folded'}")  # holds its values where it is hidden
     metric_place = more.container()
-    with more.expander("More options"):
+    with more.expander(_MORE, expanded=has_error):
         other_levels = _other_levels(compression)
         config = choose_config(draft.compression, compression)
         measuring = choose_measuring(draft, profile, compression, available)
@@ -83,6 +86,9 @@ def choose_sensitivity(
         **filled("analyze.quick", draft.mode == "quick"),
     )
     if levels is None or measuring is None:
+        if not has_error:
+            session().unfolded |= {_MORE}
+            st.rerun()
         return None
     mode: Mode = "quick" if quick else "exact"
     return SensitivitySpec(compression=config, levels=levels, metric=metric, mode=mode, **measuring)
