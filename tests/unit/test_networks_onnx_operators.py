@@ -13,8 +13,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.networks.onnx.evaluate import evaluate
-from senseapp.networks.onnx.graph import Node
 from senseapp.networks.onnx.operators import TABLE
+from senseapp.networks.onnx.torch_graph import Node
 
 
 def _random(*shape: int, seed: int = 0) -> np.ndarray:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.graph import Body, Constant, Graph, Node
 from senseapp.networks.onnx.infer import Folding, Values, advance, batch_of, input_shapes, start
+from senseapp.networks.onnx.torch_graph import Body, Constant, Node, TorchGraph
 from senseapp.records.inputs import USUAL_SIZES
 
 _BRANCHES = ("else_branch", "then_branch")  # by the condition
 
 
-def with_branches_taken(graph: Graph) -> Graph:
+def with_branches_taken(graph: TorchGraph) -> TorchGraph:
     """Return ``graph`` with each ``If`` of a known condition replaced by its branch.
 
     Raises InvalidCheckpoint where a value before one is larger than any memory.
@@ -54,7 +54,7 @@ class _Fresh:
 
 @dataclass(slots=True, kw_only=True)
 class _Taking:
-    graph: Graph
+    graph: TorchGraph
     values: Values
     constants: dict[str, Constant] = field(init=False)
     names: _Fresh = field(init=False)  # of values

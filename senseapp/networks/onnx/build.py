@@ -13,7 +13,6 @@ from torch import nn
 
 from senseapp.networks.onnx.activations import with_activations
 from senseapp.networks.onnx.evaluate import is_scalar
-from senseapp.networks.onnx.graph import Graph, Node
 from senseapp.networks.onnx.infer import Values
 from senseapp.networks.onnx.known import (
     Growing,
@@ -38,6 +37,7 @@ from senseapp.networks.onnx.modules import (
 from senseapp.networks.onnx.names import Names, without_folding
 from senseapp.networks.onnx.operators import Attributes, operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
+from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _RESERVED = frozenset(dir(OnnxNetwork()))
 
@@ -81,7 +81,7 @@ class BuiltNetwork:
     readers: Mapping[str, tuple[ReadAt, ...]]
 
 
-def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNetwork:
+def build_network(graph: TorchGraph, facts: Sequence[tuple[int, Values]]) -> BuiltNetwork:
     """Return a network that computes ``graph``, in ``eval()`` mode.
 
     Args:
@@ -98,7 +98,7 @@ _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the valu
 
 @dataclass(slots=True, kw_only=True)
 class _Builder:
-    graph: Graph
+    graph: TorchGraph
     facts: Sequence[tuple[int, Values]]
     network: OnnxNetwork = field(default_factory=OnnxNetwork)
     names: Names = field(default_factory=lambda: Names(_RESERVED))
@@ -180,11 +180,10 @@ class _Builder:
         path = self.paths[layer.identity]
         for attribute, read_by, position in layer.places(node):
             tensors = layer.tensors[attribute]
-            whole = read_by.part_of
             self.readers.setdefault(f"{path}.{attribute}", []).append(
                 ReadAt(
-                    output=read_by.outputs[0] if whole is None else whole.output,
-                    position=position if whole is None else whole.positions[position],
+                    output=read_by.outputs[0],
+                    position=position,
                     transposed=tensors.transposed,
                     shape=tuple(self.graph.constants[tensors.name].value.shape),
                 )

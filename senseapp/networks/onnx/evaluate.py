@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel, first_line_of
-from senseapp.networks.onnx.graph import Node
 from senseapp.networks.onnx.operators import Attributes, FormNotRead, operation_of
+from senseapp.networks.onnx.torch_graph import Node
 
 LARGEST = 1 << 31  # elements of one value, for one batch that is looked at
 _SAME_SHAPE = frozenset(

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from senseapp.networks.onnx.graph import Constant, Graph, Node
 from senseapp.networks.onnx.infer import Values
 from senseapp.networks.onnx.modules import Counted, PerImage
+from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 
 Facts = Sequence[tuple[int, Values]]
 
 
-def without_known(graph: Graph, facts: Facts) -> Graph:
+def without_known(graph: TorchGraph, facts: Facts) -> TorchGraph:
     """Turn values that are known and the same at every batch into constants; drop what only led to them."""
     constants = dict(graph.constants)
     nodes = []
@@ -38,7 +38,7 @@ def _same(values: Sequence[Tensor]) -> Tensor | None:
     return first if all(torch.equal(first, each) for each in values[1:]) else None
 
 
-def with_plain_targets(graph: Graph, facts: Facts) -> Graph:
+def with_plain_targets(graph: TorchGraph, facts: Facts) -> TorchGraph:
     """Set a constant target of Reshape that holds for any batch, and drop the nodes that only computed it.
 
     Where the first lengths stay, they are copied (0); channels get −1, so that there may be fewer of them. A reshape of
@@ -62,7 +62,7 @@ def with_plain_targets(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, nodes=tuple(nodes), constants=constants).needed_for(graph.outputs)
 
 
-def with_rolls(graph: Graph, facts: Facts) -> Graph:
+def with_rolls(graph: TorchGraph, facts: Facts) -> TorchGraph:
     """Merge two parts of an axis that are joined in the other order into one roll, as before the export.
 
     What prunes channels takes any join for one of channels.
@@ -79,7 +79,7 @@ def with_rolls(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
 
 
-def with_image_norms(graph: Graph, facts: Facts) -> Graph:
+def with_image_norms(graph: TorchGraph, facts: Facts) -> TorchGraph:
     """Let an instance norm of whole images, between two reshapes, be one norm of all channels, as before the export.
 
     What prunes channels loses them in the first reshape.
@@ -99,7 +99,7 @@ def with_image_norms(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
 
 
-def _is_plain_norm(node: Node, graph: Graph) -> bool:
+def _is_plain_norm(node: Node, graph: TorchGraph) -> bool:
     """Return whether a node is an instance norm that multiplies by one and adds nothing."""
     if node.op != "InstanceNormalization":
         return False
@@ -122,7 +122,7 @@ class _PartOfAxis:
         return both == (start.source, start.first, start.last, self.last)
 
 
-def _part_of_axis(node: Node | None, axis: int, graph: Graph, facts: Facts) -> _PartOfAxis | None:
+def _part_of_axis(node: Node | None, axis: int, graph: TorchGraph, facts: Facts) -> _PartOfAxis | None:
     """Return which part of ``axis`` a Slice takes; None where it takes others too, or not all of that part."""
     if node is None or node.op != "Slice" or len(node.inputs) < 4:
         return None

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 import torch
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.onnx.branches import with_branches_taken
 from senseapp.networks.onnx.compound import written_out
 from senseapp.networks.onnx.evaluate import TooLarge, evaluate
-from senseapp.networks.onnx.graph import Body, Constant, Graph, GraphInput, Node
+from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by
 from senseapp.networks.onnx.infer import Folding
-from senseapp.networks.onnx.loops import check_loops
 from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import NEVER_RUN, TABLE
-from senseapp.networks.onnx.read import DEFAULT_DOMAINS, label, opset_of, read_by, read_model
+from senseapp.networks.onnx.read import read_graph
+from senseapp.networks.onnx.torch_graph import Body, Constant, GraphInput, Node, TorchGraph
 
 _FOLDED = 1 << 24  # elements of one computed constant
 _FOLDED_IN_ALL = 1 << 26  # elements of all of them, 256 MB in float32
@@ -34,8 +33,8 @@ _RANDOM = frozenset(
 )
 
 
-def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, ModelProto]:
-    """Return the graph of the file ``content``, and its model as onnxruntime can run it: ordered, in float32.
+def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[TorchGraph, OnnxGraph]:
+    """Return the graph of the file ``content``, and that of the file as onnxruntime can run it: ordered, in float32.
 
     With ``in_runtime``, nodes that the operator table lacks keep their own bytes, for onnxruntime to compute them.
 
@@ -43,24 +42,22 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
         InvalidCheckpoint: not an ONNX model, or one that cannot be trusted.
         UnsupportedModel: it needs something that is not read; the message names the node.
     """
-    model, notes = read_model(content, in_runtime=in_runtime)
-    check_loops(model)
-    sort_nodes(model)
-    constants = _stored(model.graph)
-    inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
-    outputs = {output for each in model.graph.node for output in each.output if output}
+    file, notes = read_graph(content, in_runtime=in_runtime)
+    constants = _stored(file.nodes, file.initializers.values())
+    inputs = tuple(_input(each) for each in file.model.graph.input if each.name not in constants)
+    outputs = {output for each in file.nodes for output in each.output if output}
     known = outputs.union(constants, (each.name for each in inputs))
     reading = NodeReading(
-        version=opset_of(model),
+        version=file.opset,
         in_runtime=in_runtime,
-        integers=any(each.op_type.startswith("QLinear") for each in model.graph.node),
+        integers=any(each.op_type.startswith("QLinear") for each in file.nodes),
     )
-    nodes = _written_out(_named(model.graph.node, reading, known), reading, constants)
+    nodes = _written_out(_named(file.nodes, reading, known), reading, constants)
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
-    graph = Graph(
+    graph = TorchGraph(
         inputs=inputs,
-        outputs=tuple(each.name for each in model.graph.output),
+        outputs=tuple(each.name for each in file.model.graph.output),
         nodes=nodes,
         constants=constants,
         notes=notes,
@@ -68,45 +65,13 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
     graph = folded(graph)
     if any(each.op == "If" for each in graph.nodes):
         graph = folded(with_branches_taken(graph))
-    return graph, model
+    return graph, file
 
 
-def sort_nodes(model: ModelProto) -> None:
-    """Put the nodes in topological order, as near as possible to their own; names in messages are those of the file."""
-    nodes = list(model.graph.node)
-    producers: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        for output in filter(None, node.output):
-            if producers.setdefault(output, index) != index:
-                raise InvalidCheckpoint(f"Two nodes compute “{output}”; in a graph each value is computed once.")
-    readers: list[list[int]] = [[] for _ in nodes]
-    waiting = [0] * len(nodes)
-    for index, node in enumerate(nodes):
-        for name in read_by(node):
-            if name in producers:
-                readers[producers[name]].append(index)
-                waiting[index] += 1
-    ready = [index for index, count in enumerate(waiting) if not count]
-    order: list[int] = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for reader in readers[index]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        stuck = next(node for index, node in enumerate(nodes) if waiting[index])
-        raise InvalidCheckpoint(f"The graph runs in a circle through {label(stuck)}; it can never be computed.")
-    if order != sorted(order):
-        del model.graph.node[:]
-        model.graph.node.extend(nodes[index] for index in order)
-
-
-def _stored(graph: GraphProto) -> dict[str, Constant]:
+def _stored(nodes: Iterable[NodeProto], initializers: Iterable[TensorProto]) -> dict[str, Constant]:
     """Return the tensors of a graph by name: initializers and Constant nodes, but for text."""
-    constants = {each.name: _constant(each.name, each) for each in graph.initializer if _is_numeric(each)}
-    for node in graph.node:
+    constants = {each.name: _constant(each.name, each) for each in initializers if _is_numeric(each)}
+    for node in nodes:
         if node.op_type == "Constant" and node.output:
             value = _constant_of(node)
             if value is not None:
@@ -231,7 +196,7 @@ def _attributes(node: NodeProto, reading: NodeReading, known: set[str]) -> dict[
 
 def _body(graph: GraphProto, reading: NodeReading, known: set[str]) -> Body:
     """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
-    constants = _stored(graph)
+    constants = _stored(graph.node, graph.initializer)
     outputs = {output for each in graph.node for output in each.output if output}
     nodes = _named(graph.node, reading, known.union(constants, outputs))
     return Body(
@@ -260,7 +225,7 @@ def _value_of(attribute: AttributeProto) -> Any:
     return None  # bodies: only those of If are read
 
 
-def folded(graph: Graph) -> Graph:
+def folded(graph: TorchGraph) -> TorchGraph:
     """Compute what depends on constants alone, within bounds, and give equal computations one name.
 
     Two nodes that transpose one initializer yield one constant, so that a weight shared by several nodes stays one.
@@ -303,7 +268,7 @@ def _is_constant(node: Node, constants: Mapping[str, Constant]) -> bool:
     return known and not follows and node.op in TABLE
 
 
-def _with_held(graph: Graph) -> dict[str, Constant]:
+def _with_held(graph: TorchGraph) -> dict[str, Constant]:
     """Return the constants, those marked that a layer multiplies by, as they are or transposed."""
     constants = dict(graph.constants)
     sources: dict[str, str] = {}

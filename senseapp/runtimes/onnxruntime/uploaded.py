@@ -18,10 +18,10 @@ from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.difference import OnnxDifference, difference
-from senseapp.networks.onnx.edit import with_weights
+from senseapp.networks.onnx.graph import opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.networks.onnx.read import opset_of
+from senseapp.networks.onnx.write import with_weights
 from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.records.layer_findings import LayerRounding, RoundingSettings

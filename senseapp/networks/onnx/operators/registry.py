@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.graph import Node, UnreadNode
 from senseapp.networks.onnx.operators.in_runtime import InRuntime
+from senseapp.networks.onnx.torch_graph import Node, UnreadNode
 
 Function = Callable[..., Any]
 

@@ -18,7 +18,6 @@ from senseapp.networks.onnx.metadata import (
     PREPARATION,
     THRESHOLD,
 )
-from senseapp.networks.onnx.wire import METADATA, rewritten
 
 
 def with_metadata(
@@ -44,12 +43,14 @@ def with_metadata(
         found[CLASSES] = names
     if thresholds is not None:
         found |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
-
-    def kept(entry: bytes) -> Sequence[bytes]:
-        return [] if StringStringEntryProto.FromString(entry).key in found else [entry]
-
-    entries = [(METADATA, StringStringEntryProto(key=key, value=value)) for key, value in found.items()]
-    return rewritten(network, {METADATA: kept}, [(number, each.SerializeToString()) for number, each in entries])
+    if not found:
+        return network
+    model = onnx.load_from_string(network)
+    entries = [each for each in model.metadata_props if each.key not in found]
+    entries += [StringStringEntryProto(key=key, value=value) for key, value in found.items()]
+    del model.metadata_props[:]
+    model.metadata_props.extend(entries)
+    return bytes(model.SerializeToString())
 
 
 def class_names_of(network: bytes) -> tuple[str, ...]:
