@@ -35,7 +35,7 @@ from senseapp.networks.onnx.modules import (
     Stored,
 )
 from senseapp.networks.onnx.names import Names, without_folding
-from senseapp.networks.onnx.operators import Attributes, operation_of
+from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
@@ -266,7 +266,7 @@ class _Builder:
             self._use(name)
         wanted = node.name if node.scope is None else f"{node.scope}.{node.op.lower()}"
         path = self.names.claim(wanted)
-        self._place(path, Operation(node.op, operator.make(Attributes.of(node)), slots))
+        self._place(path, Operation(node.op, operator.of(node), slots))
         self._step(path, tensors, node.outputs)
 
     def _slot(self, node: Node, position: int, name: str, tensors: list[str]) -> Slot:

@@ -18,7 +18,7 @@ from senseapp.networks.onnx.evaluate import TooLarge, evaluate
 from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by
 from senseapp.networks.onnx.infer import Folding
 from senseapp.networks.onnx.names import module_path
-from senseapp.networks.onnx.operators import NEVER_RUN, TABLE
+from senseapp.networks.onnx.operators import NEVER_RUN, entry_of
 from senseapp.networks.onnx.read import read_graph
 from senseapp.networks.onnx.torch_graph import Body, Constant, GraphInput, Node, TorchGraph
 
@@ -133,7 +133,7 @@ class NodeReading:
 
     def source(self, node: NodeProto, op: str) -> bytes:
         """Return the bytes of a node that onnxruntime computes; empty for others."""
-        read = op in TABLE and not (self.integers and op == "QuantizeLinear")
+        read = entry_of(op, self.version) is not None and not (self.integers and op == "QuantizeLinear")
         kept = self.in_runtime and not read and op not in NEVER_RUN
         return node.SerializeToString() if kept else b""
 
@@ -265,7 +265,7 @@ def folded(graph: TorchGraph) -> TorchGraph:
 def _is_constant(node: Node, constants: Mapping[str, Constant]) -> bool:
     known = all(name in constants for name in node.inputs if name)
     follows = node.op not in _KEPT_WHOLE and any(constants[name].held for name in node.inputs if name in constants)
-    return known and not follows and node.op in TABLE
+    return known and not follows and entry_of(node.op, node.version) is not None
 
 
 def _with_held(graph: TorchGraph) -> dict[str, Constant]:
