@@ -3,7 +3,7 @@
 import streamlit as st
 
 from senseapp.app.analyze.blocks import Block, compression_line, follow_address, images_line, keep_address, model_line
-from senseapp.app.analyze.compression import choose_goal, choose_sensitivity, offer_int8_prediction, say_what_pays
+from senseapp.app.analyze.compression import choose_goal, choose_sensitivity, say_what_pays
 from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_model, model_card
 from senseapp.app.analyze.onnx_file import TASK_KEY
@@ -43,17 +43,15 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
     if sensitivity:
         with aim:
             say_what_pays(sensitivity.compression.description, goal)
-            if goal == "faster":
-                offer_int8_prediction(model, profile, sensitivity.compression.description)
     blocks["Model"].summarise(model_line(model, profile))
     blocks["Images"].summarise(images_line(chosen_images, sensitivity.num_samples if sensitivity else None, available))
     blocks[UNDERSTOOD].summarise(seen.line)
     blocks["Compression"].summarise(compression_line(sensitivity))
-    session().shown = None
+    spec = None
     if model and (shown := images or chosen_images) and sensitivity:
         spec = RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal)
-        session().shown = spec
         keep_address(spec)
+    session().shown = spec
     if demo:
         start_run(with_goal(demo, goal))
-    start_bar(model, images, sensitivity, profile, goal, seen)
+    start_bar(spec if images else None, profile, seen)

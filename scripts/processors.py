@@ -19,9 +19,8 @@ import torch
 _ROOT = Path(__file__).resolve().parent.parent
 _TESTS = (
     *("unit/test_onnxruntime_*.py", "unit/test_openvino.py", "unit/test_runtimes_onnxruntime_foreign.py"),
-    *("unit/test_prove_int8_files.py", "unit/test_prove_deploy.py", "unit/test_prove_calibration_check.py"),
+    *("unit/test_prove_int8_files.py", "unit/test_prove_deploy.py"),
     *("unit/test_prove_quantized_nodes.py", "unit/test_prove_check.py", "unit/test_deploy_of_dead_networks.py"),
-    *("reference/test_onnxruntime_integer_arithmetic.py", "reference/test_openvino_arithmetic.py"),
 )
 _EMULATED = "avx2"
 _PROCESSORS = {

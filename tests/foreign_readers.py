@@ -21,8 +21,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidInput
 from senseapp.core.foreign_values import BadValue, number, read_json, read_python, read_yaml
 from senseapp.data.class_map_file import read_class_map
-from senseapp.data.label_columns import single_labels
-from senseapp.data.label_sets import several_labels
+from senseapp.data.label_columns import several_labels, single_labels
 from senseapp.data.label_tables import read_label_table
 from senseapp.descriptions import get
 from senseapp.formats.plain import read_schedule

@@ -107,7 +107,7 @@ def measured(case: Carried) -> Measured:
 
     def times_beside(reference: bytes, *names: str) -> dict[str, float]:
         taken = FileTimes(runtime, reference, case.others[:1], threads=1)
-        return {name: taken.anew(files[name]).value for name in names}
+        return {name: taken.measure_precise(files[name]).value for name in names}
 
     def judged(batches: list[Tensor]) -> dict[str, Judgement]:
         images = JudgingImages.of_batches(batches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,10 @@ from onnx import helper, numpy_helper
 from torch import Tensor
 
 from benchmarks.real.rows import Row
+from senseapp.core.steps import OptionalSteps
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.float_nodes import mixed
-from senseapp.prove.int8_files import ROUNDING_BITS
+from senseapp.prove.mixed_precision import Group, MixedFiles, search_mixed_precision
+from senseapp.prove.quantized_files import ROUNDING_BITS
 from senseapp.records.candidate import is_clearly_less
 from senseapp.records.deployment import Median
 from senseapp.runtimes.call_times import TURNS, ratio
@@ -141,6 +142,40 @@ def network(seed: int, *, opset: int = 18) -> bytes:
     return bytes(onnx.shape_inference.infer_shapes(model).SerializeToString())
 
 
+class _Files(MixedFiles):
+    """Files of made-up damages, whose times are measured."""
+
+    def __init__(
+        self, writer: Int8Writer, times: FileTimes, most: float, gains: Mapping[str, float], seconds: NodeTimes
+    ) -> None:
+        self._writer, self._times, self._most, self._gains = writer, times, most, gains
+        self.nodes, self.seconds = tuple(gains), seconds
+
+    def content(self, in_float: Group) -> bytes:
+        return self._writer.write(weights_only=in_float)
+
+    def num_bytes(self, in_float: Group, float_weights: Group = ()) -> int:
+        return 1
+
+    def damage(self, in_float: Group, float_weights: Group = ()) -> float:
+        return 1e-3 + sum(gain for node, gain in self._gains.items() if node not in in_float)
+
+    def rough_damage(self, in_float: Group) -> float:
+        return self.damage(in_float)
+
+    def damage_alone(self, in_int8: Group) -> float:
+        return self.damage(tuple(set(self.nodes) - set(in_int8)))
+
+    def is_enough(self, in_float: Group) -> bool:
+        return False
+
+    def rough_time(self, in_float: Group) -> float:
+        return self._times.measure_rough(self.content(in_float)) / self._most
+
+    def keeps_time(self, in_float: Group) -> bool:
+        return self._times.is_within(self.content(in_float), self._most)
+
+
 def _made(seed: int) -> _Made:
     """Return the files of one network."""
     content, most = network(seed), _ALLOWED[seed % len(_ALLOWED)]
@@ -153,26 +188,15 @@ def _made(seed: int) -> _Made:
         seconds_of = NodeTimes.of(OPERATIONS.time_layers(content, writer, owners), nodes, ROUNDING_BITS)
         gains = dict(zip(nodes, np.random.default_rng(seed).lognormal(0, 1, len(nodes)), strict=True))
 
-        def damage_of(file: bytes) -> float:
-            left = set(writer.nodes(file))
-            return 1e-3 + sum(gain for node, gain in gains.items() if node in left)
-
         kept = FileTimes(OPERATIONS, all_int8, image, threads=1)
-        found = mixed(
-            writer,
-            screen=damage_of,
-            damage_of=damage_of,
-            seconds_of=seconds_of,
-            time_of=lambda file: kept.seems(file) / most,
-            holds_time=lambda file: kept.is_within(file, most),
-            progress=lambda _step: None,
-        )
+        files = _Files(writer, kept, most, gains, seconds_of)
+        found = search_mixed_precision(files, OptionalSteps())
         as_float = least_damage(gains, seconds_of, _CLOSE * seconds_of(nodes)) or ()
         return _Made(
             image=image,
             content=content,
             all_int8=all_int8,
-            file=found.content,
+            file=files.content(found.in_float),
             most=most,
             times=kept,
             as_float=writer.write(weights_only=as_float),
@@ -185,7 +209,7 @@ def _time(file: bytes, reference: bytes, image: Tensor, turns: int) -> Median:
 
 
 def _said(made: _Made) -> _Said:
-    late = made.times.anew(made.file).high > made.most
+    late = made.times.measure_precise(made.file).high > made.most
     figures = {file: _time(file, made.content, made.image, TURNS) for file in (made.file, made.as_float)}
     return _Said(
         late=late,

@@ -27,6 +27,7 @@ from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.call_times import ratio
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, read
 
@@ -96,7 +97,7 @@ def _rows(name: str, network: bytes, fitted: Tensor, scored: Tensor) -> Iterator
 
 
 def _simulated(name: str, int8: bytes, scored: Tensor) -> Row:
-    meant, found = (outputs(opened, scored) for opened in (OPENVINO.simulated(int8), OPENVINO.open(int8)))
+    meant, found = (outputs(opened, scored) for opened in (RuntimeModel(int8, fused=False), OPENVINO.open(int8)))
     agreement, divergence = _agreement(meant, found), _kl(meant, found)
     equal = float((meant == found).all(1).double().mean())
     return Row(
@@ -121,7 +122,7 @@ def _predicted(name: str, network: bytes, fitted: Tensor, image: Tensor) -> Row:
         for in_float in halves:
             inside = set(nodes) - set(in_float)
             predicted = times_.whole(dict.fromkeys(inside, 8.0), _BITS, int8=inside) / whole
-            errors.append(predicted / measured.anew(writer.write(but=in_float)).value - 1)
+            errors.append(predicted / measured.measure_precise(writer.write(but=in_float)).value - 1)
     worst = max(map(abs, errors))
     return Row(
         what=f"{name}: predicted time of three files partly int8 in OpenVINO against measured",

@@ -37,8 +37,8 @@ _DAMPING, _LOGIT = 0.1, 10.0
 _SIZED = ("vit", "swin")
 _IDLE = 1e-4
 INTRO = (
-    f"{machine()}. The file in onnxruntime against the same file computed in float, step by step as its integers are "
-    f"to be, on {_SCORED} images that nothing was fitted to. {_REAL} has ImageNet weights and photographs, the demo "
+    f"{machine()}. The file in onnxruntime against the same file with products in float between roundings, "
+    f"on {_SCORED} images that nothing was fitted to. {_REAL} has ImageNet weights and photographs, the demo "
     f"its digits; the others have random weights and photographs of {_SIDE} pixels, and a classifier that is fitted to "
     "tell the pictures apart that these are crops of, so that answers are not tied. Their weights have 7 bits: without "
     "VNNI products of 8 would saturate, which senseapp's own rounding avoids."
@@ -140,7 +140,7 @@ def outputs(opened: RuntimeNetwork, images: Tensor) -> Tensor:
 
 def _compared(content: bytes, scored: Tensor) -> tuple[float, float, float]:
     """Return top-1 agreement, mean KL divergence, and the share of images with equal outputs."""
-    meant, computed = (outputs(RuntimeModel(content, simulated=simulated), scored) for simulated in (True, False))
+    meant, computed = (outputs(RuntimeModel(content, fused=fused), scored) for fused in (False, True))
     first, second = (each.double().log_softmax(1) for each in (meant, computed))
     agreement = float((first.argmax(1) == second.argmax(1)).double().mean())
     equal = float((meant == computed).all(1).double().mean())

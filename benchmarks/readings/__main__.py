@@ -53,7 +53,7 @@ MOVED = ("yolo8 told, coco", "yolo8, coco", "shares", "pair, first is background
 _DOUBT = re.compile(r"probably|read wrongly|no object with a score|hardly|nothing of what")
 
 _FALSE = re.compile(
-    r"which they fit|No output of the file is one of|coordinate outside of 0 to 1|a box has 5, a polygon"
+    r"No output of the file is one of|coordinate outside of 0 to 1|a box has 5, a polygon"
 )
 """Reasons that are true of no pair here."""
 

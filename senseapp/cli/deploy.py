@@ -28,10 +28,8 @@ from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision, pays
-from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
 from senseapp.server.delivery_tasks import DeliverTask
@@ -59,10 +57,8 @@ here, as multiples of those in the runtime that the file is for, with their inte
 and says which improvement was left out since it failed.
 With --promise, no file is written unless the upper bound of its loss on held-out images is within it. FILE.README.txt
 says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
-file and its figures stay in the run's folder, where pages and reports show them. --explain adds, for each layer of the
-uncompressed network, the damage of rounding its weights alone, its input alone and its output alone, to bits of their
-own. --calibration-check adds what files of the uncompressed network calibrated on draws of 8, 16, 32 … images do on
-others, where there are enough, the tensors whose ranges these exceed, and whether images look raw.
+file and its figures stay in the run's folder, where pages and reports show them. Notes warn of calibration images that
+are few, or unlike the held-out ones.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -91,16 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reduce-range", action="store_true", help="7 bits for weights, for runtimes that saturate on more"
     )
-    parser.add_argument(
-        "--explain", action="store_true", help="measure weights, input and output of each layer rounded alone too"
-    )
-    parser.add_argument("--weight-bits", type=int, default=8, help="of --explain, 2 to 8")
-    parser.add_argument("--activation-bits", type=int, default=8, help="of --explain, 8 or 16")
-    parser.add_argument(
-        "--calibration-check",
-        action="store_true",
-        help="measure how many calibration images are enough, and whether they cover held-out ones",
-    )
     add_adapting(parser)
     parser.add_argument(
         "--allowed",
@@ -126,12 +112,11 @@ def run(arguments: argparse.Namespace) -> None:
         predicted = _predicted(evaluator, task.settings)
         delivery = task.make(evaluator, context, others=False)
         task.keep(folder, delivery)
-        further = _further(arguments, evaluator)
     candidate, deployment = _file_of(task, delivery, folder)
     files, notes = _written(arguments, candidate, deployment, folder, uploaded=evaluator.onnx is not None)
     allowed = METRICS[candidate.metric].tolerable if task.allowed_drop is None else task.allowed_drop
     answer = decision(folder.candidates(), folder.load_result().spec.goal, allowed, task.promise)
-    report = _report(candidate, answer, deployment, files) | further | predicted
+    report = _report(candidate, answer, deployment, files) | predicted
     report |= promise_json(task.promise, folder.candidates())
     report["notes"].extend(notes)
     print(json.dumps(report, allow_nan=False))
@@ -182,20 +167,6 @@ def _with_tolerance(task: DeliverTask, arguments: argparse.Namespace, evaluator:
     return task if promise is None else replace(task, allowed_drop=promise.most, promise=promise)
 
 
-def _further(arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> dict[str, Any]:
-    """Return what ``--calibration-check`` and ``--explain`` measure."""
-    from senseapp.prove.calibration_check import check_calibration  # torch loads here
-    from senseapp.prove.int8_files import explain
-
-    runtime, found = evaluator.runtime(arguments.runtime), dict[str, Any]()
-    if arguments.calibration_check:
-        found["calibration"] = _checked(check_calibration(evaluator, runtime))
-    if arguments.explain:
-        apart = RoundingSettings(weight_bits=arguments.weight_bits, activation_bits=arguments.activation_bits)
-        found["explained"] = [_explained(each) for each in explain(evaluator, apart, runtime=runtime)]
-    return found
-
-
 def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[Candidate, Deployment]:
     """Return the file; raises InvalidSpec if there is none, or none that keeps the promise."""
     in_float = task.settings.kind == "float"
@@ -238,7 +209,7 @@ def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[s
     except InvalidSpec as error:
         return {"predicted": {"missing": str(error)}}
     tqdm.write(f"{found.sentence} {found.machine_sentence}", file=sys.stderr)
-    return {"predicted": {"time_ratio": {"value": found.ratio, "low": found.low, "high": found.high}}}
+    return {"predicted": {"time_ratio": {"value": found.ratio.value, "low": found.ratio.low, "high": found.ratio.high}}}
 
 
 def _report(candidate: Candidate, answer: Decision, deployed: Deployment, files: Iterable[Path]) -> dict[str, Any]:
@@ -274,24 +245,4 @@ def _report(candidate: Candidate, answer: Decision, deployed: Deployment, files:
         },
         "files": [str(path) for path in files],
         "notes": [*deployed.findings, *deployed.notes, *candidate.notes],
-    }
-
-
-def _checked(found: CalibrationCheck) -> dict[str, Any]:
-    return {
-        "findings": list(found.findings),
-        "enough": found.enough,
-        "metric": found.metric,
-        "ladder": [{"images": rung.images, "values": list(rung.values)} for rung in found.rungs],
-        "beyond": found.beyond,
-        "uncovered": [asdict(each) for each in found.uncovered],
-    }
-
-
-def _explained(rounding: LayerRounding) -> dict[str, Any]:
-    parts = {"weight": rounding.weight, "input": rounding.given, "output": rounding.made}
-    return {
-        "layer": rounding.layer,
-        **{name: changes_json([change]) if change is not None else None for name, change in parts.items()},
-        "finding": rounding.finding(),
     }

@@ -13,17 +13,22 @@ import time
 
 _SECONDS = 0.12  # for which all processors are kept busy
 _BLOCK = bytes(1 << 20)
-_PATIENCE_SECONDS = 5.0  # forty times as long; without an answer by then, the promise is that of a quiet machine
+_PATIENCE_SECONDS = 5.0  # forty times as long
 
 
-def share_left(processors: int) -> float:
-    """Return the share of a processor that a thread on each of them gets now, from another process; at most 1."""
+def share_left(processors: int) -> float | None:
+    """Return the share of a processor that a thread on each of them gets now, from a process like those that work.
+
+    At most 1; None without an answer. Like a worker it has a session of its own, among which Linux shares processors.
+    """
     command = [sys.executable, "-I", __file__, str(processors)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_PATIENCE_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_PATIENCE_SECONDS, start_new_session=True
+        )
         return min(1.0, max(1e-3, float(done.stdout)))
     except (OSError, subprocess.SubprocessError, ValueError):
-        return 1.0  # only a prediction depends on it
+        return None  # only a prediction depends on it
 
 
 def _measured(processors: int) -> float:

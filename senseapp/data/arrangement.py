@@ -9,8 +9,7 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural
 from senseapp.data.annotations import Annotations, find_annotations, set_masks_aside
 from senseapp.data.contents import Contents, Entry, PictureSource
-from senseapp.data.label_columns import single_labels
-from senseapp.data.label_sets import says_several, several_labels
+from senseapp.data.label_columns import says_several, several_labels, single_labels
 from senseapp.data.label_tables import read_label_table
 from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS, AnnotationReader
 from senseapp.tasks.labels import LabelTruth, Layout

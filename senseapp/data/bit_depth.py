@@ -25,14 +25,10 @@ _OTHER_ORDER = {"16B": "16L", "16L": "16B", "16N": "16B" if sys.byteorder == "li
 
 
 class Depth(NamedTuple):
-    """Bits used of 16 per channel; ``stated`` where the file says so, else as many as its largest value needs.
-
-    ``full`` where that is the largest value of so many bits, fewer than 16: what overexposed pixels of a camera have.
-    """
+    """Bits used of 16 per channel; ``stated`` where the file says so, else as many as its largest value needs."""
 
     bits: int
     stated: bool
-    full: bool = False
 
 
 def has_deep_colours(image: Image.Image) -> bool:
@@ -76,7 +72,7 @@ def depth_of(values: Values, stated_bits: int | None) -> Depth:
     if stated_bits is not None and largest < 1 << stated_bits:
         return Depth(stated_bits, stated=True)
     bits = next((bits for bits in _GUESSED if largest < 1 << bits), _CONTAINER)
-    return Depth(bits, stated=False, full=bits < _CONTAINER and largest == (1 << bits) - 1)
+    return Depth(bits, stated=False)
 
 
 def stated_bits(image: Image.Image, file: bytes) -> int | None:

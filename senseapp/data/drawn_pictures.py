@@ -24,8 +24,6 @@ _REMARKS: dict[Remark, str] = {
     "CMYK": "converted from printing colours (CMYK)",
 }
 
-_OVEREXPOSED = 2  # pictures; a dark one of more bits ends at the same value by chance
-
 
 @dataclass(slots=True)
 class DrawnPictures:
@@ -118,26 +116,10 @@ class DrawnPictures:
         return tuple(self._objects[index] for index in indices)
 
     def settle_depths(self) -> None:
-        """Scale pictures whose files do not say how many bits they use alike: by the bits of the brightest of them.
-
-        Pictures of one size that reach the largest value of fewer bits are another camera's, and scaled by those.
-        """
-        guessed = {index: depth for index, depth in self._depths.items() if not depth.stated}
-        by_size: dict[tuple[int, int], list[int]] = {}
-        for index in guessed:
-            by_size.setdefault(self.found[index].size, []).append(index)
-        most = max((depth.bits for depth in guessed.values()), default=0)
-        for indices in by_size.values():
-            settled = _bits_of_camera([guessed[index] for index in indices]) or most
-            for index in indices:
-                bits = guessed[index].bits
-                self.pixels[self.rows[index]] >>= settled - bits
-                self.fainter[bits] += bits < settled
-                self._depths[index] = Depth(settled, stated=False)
-        self.fainter += Counter()  # without those of which there are none
-
-
-def _bits_of_camera(depths: Sequence[Depth]) -> int:
-    """Return the bits of a camera that took pictures of these depths; 0 where too few are overexposed to tell."""
-    bits = max(depth.bits for depth in depths)
-    return bits if sum(depth.full and depth.bits == bits for depth in depths) >= _OVEREXPOSED else 0
+        """Scale pictures whose files do not say how many bits they use alike: by the bits of the brightest of them."""
+        guessed = {index: depth.bits for index, depth in self._depths.items() if not depth.stated}
+        most = max(guessed.values(), default=0)
+        for index, bits in guessed.items():
+            self.pixels[self.rows[index]] >>= most - bits
+            self._depths[index] = Depth(most, stated=False)
+        self.fainter = Counter(bits for bits in guessed.values() if bits < most)

@@ -169,15 +169,6 @@ class PreparedImages:
         other.preprocessing = preprocessing
         return other
 
-    def with_labels_as(self, order: int) -> PreparedImages:
-        """Return the same images with their annotations read by one of ``label_orders``, which comes first then."""
-        assert self.read_as is not None
-        others = [each for place, each in enumerate(self.label_orders) if place != order]
-        other, chosen = copy.copy(self), self.label_orders[order]
-        other.labels, other.class_names = self.read_as(self.written, chosen)
-        other.label_orders = (chosen, *others)
-        return other
-
 
 def follow(images: ImageSet, class_map: Sequence[tuple[str, int]]) -> bool:
     """Return whether the labels of ``images`` are those of ``class_map``, one of the orders that fit them."""

@@ -194,12 +194,7 @@ def load_named(
         preprocessing=effective_preprocessing(spec, preprocessing),
         task=task,
         num_classes=num_classes,
-        class_names=(),
-        background="unknown",
-        num_samples=None,
-        seed=0,
         data_roots=tuple(data_roots),
-        progress=lambda _: None,
     )
     return read_named(request, names)
 

@@ -83,12 +83,12 @@ class ImageRequest:
     preprocessing: Preprocessing
     task: Task
     num_classes: int
-    class_names: tuple[str, ...]
-    background: Background
-    num_samples: int | None
-    seed: int
-    data_roots: tuple[Path, ...]
-    progress: Callable[[str], None]
+    class_names: tuple[str, ...] = ()
+    background: Background = "unknown"
+    num_samples: int | None = None
+    seed: int = 0
+    data_roots: tuple[Path, ...] = ()
+    progress: Callable[[str], None] = lambda _: None
 
 
 def load_pictures(request: ImageRequest) -> PreparedImages:

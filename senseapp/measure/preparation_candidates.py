@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
+from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
-from senseapp.data.images import PreparedImages
+from senseapp.data.images import ImageSet, PreparedImages
+from senseapp.data.load import images_for
 from senseapp.metrics.intervals import proportion_interval
-from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.records.inputs import PreparationTrial
 from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.tasks import Task
 from senseapp.tasks.reading import ChannelOrder
 
 _USUAL_MACS = 4e9  # of a network whose cost is unknown: ResNet-50's at 224 pixels
@@ -125,44 +130,36 @@ def macs_of(model: ModelSpec) -> float:
     return entry.macs * ((model.img_size or entry.input_shape[-1]) / entry.input_shape[-1]) ** 2
 
 
-@dataclass(frozen=True, slots=True)
-class NumTried:
-    """Numbers of preparations and class orders that were tried, each including the first, and of their combinations."""
-
-    preparations: int = 1
-    orders: int = 1
-    together: int = 1
-
-    @property
-    def subject(self) -> str:
-        """Noun for the choice."""
-        if self.orders == 1:
-            return "Preprocessing"
-        return "Class order" if self.preparations == 1 else "Preprocessing and class order"
-
-    @property
-    def ways(self) -> str:
-        """Plural noun for the alternatives."""
-        if self.orders == 1:
-            return "ways to prepare them"
-        return "orders of the classes" if self.preparations == 1 else "ways to prepare them and order the classes"
+def some_images(
+    model: LoadedModel, data: DataSpec, task: Task, most: int, *, seed: int, data_roots: Sequence[Path]
+) -> ImageSet:
+    """Return at most so many of the images, prepared as ``data`` says."""
+    load = partial(images_for, model, data, task=task, seed=seed, data_roots=data_roots)
+    try:
+        return load(num_samples=most)
+    except InvalidSpec:  # there are fewer
+        return load()
 
 
-def verdict(chosen: PreparationTrial, own: PreparationTrial, tried: NumTried) -> str:
+def subject_of(tried: Sequence[PreparationCandidate]) -> str:
+    """Return what is chosen between, as a noun."""
+    if len({each.order for each in tried}) == 1:
+        return "Preprocessing"
+    return "Class order" if len({each.key for each in tried}) == 1 else "Preprocessing and class order"
+
+
+def verdict(subject: str, chosen: PreparationTrial, own: PreparationTrial, num_tried: int) -> str:
     """Return one sentence on the choice, the number of images and the number of alternatives."""
-    images = plural(own.num_images, "image" if own.correct is None else "labelled image")
     if chosen != own:
+        images = plural(own.num_images, "image" if own.correct is None else "labelled image")
         return (
-            f"{tried.subject} chosen by {images}: {chosen.title}: {_with_interval(chosen)}; {own.title}: {own.result}. "
-            f"{tried.together} {tried.ways} were tried."
+            f"{subject} chosen by {images}: {chosen.title}: {_with_interval(chosen)}; {own.title}: {own.result}. "
+            f"{num_tried} ways were tried."
         )
-    found = f"{tried.subject}: {own.title}: {_with_interval(own)}"
-    if tried.together == 1:
+    found = f"{subject}: {own.title}: {_with_interval(own)}"
+    if num_tried == 1:
         return f"{found}; that is good enough to try no other."
-    if tried.together == 2:
-        other = "way to prepare the images" if tried.orders == 1 else "order of the classes"
-        return f"{found}; 1 other {other} is not clearly better."
-    return f"{found}; none of {tried.together - 1} other ways is clearly better."
+    return f"{found}; no other of {num_tried} ways is clearly better."
 
 
 def _with_interval(trial: PreparationTrial) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,14 @@ import torch
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
-from senseapp.data.load import images_for
-from senseapp.measure.preparation_candidates import NumTried, PreparationCandidate, Preparations, macs_of, verdict
+from senseapp.measure.preparation_candidates import (
+    PreparationCandidate,
+    Preparations,
+    macs_of,
+    some_images,
+    subject_of,
+    verdict,
+)
 from senseapp.measure.reading_search import choose_reading
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
@@ -117,9 +122,7 @@ class _PreparationSearch:
     _orders_only: bool = False
     _orders: tuple[LabelMapProposal, ...] = ()
     _scores: dict[tuple[ModelSpec, DataSpec], list[Array]] = field(default_factory=dict)
-    _num_tried: int = 1
-    _num_orders_tried: int = 1
-    _num_preparations_tried: int = 1
+    _tried: list[PreparationCandidate] = field(default_factory=list)
     _num_left_out: int = 0
     _own_words: str = ""
 
@@ -131,10 +134,11 @@ class _PreparationSearch:
         self._orders = images.label_orders
         self._run(own, slice(None))
         finalists: list[PreparationCandidate] = []
-        if not self._is_good(own):
-            finalists += self._in_other_orders(own)
-            if not self._orders_only and not any(map(self._is_good, finalists)):
-                finalists += self._otherwise_prepared(own, images)
+        if not self._is_good(own):  # other orders of the classes need no further pass of the model
+            finalists += (replace(own, order=order) for order in range(1, len(self._orders)))
+        self._tried = [own, *finalists]
+        if not (self._orders_only or any(map(self._is_good, self._tried))):
+            finalists += self._otherwise_prepared(own, images)
         return self._decide(own, finalists)
 
     def _is_good(self, candidate: PreparationCandidate) -> bool:
@@ -149,21 +153,13 @@ class _PreparationSearch:
         scores = np.concatenate(self._scores[candidate.key])
         return tells_classes_apart(scores, self._labels_of(candidate)[: len(scores)], significance=_HOPELESS)
 
-    def _in_other_orders(self, own: PreparationCandidate) -> list[PreparationCandidate]:
-        """Return ``own`` with every other order of the classes, which needs no further pass of the model."""
-        found = [PreparationCandidate(own.model, own.data, own.words, order) for order in range(1, len(self._orders))]
-        self._num_tried += len(found)
-        self._num_orders_tried += len(found)
-        return found
-
     def _otherwise_prepared(self, own: PreparationCandidate, images: PreparedImages) -> list[PreparationCandidate]:
         """Return the best of the other preparations, each with every order of the classes."""
         ways = Preparations(self._spec.data, self._models, images, self._own_preprocessing)
         prepared = self._affordable(sorted(ways.candidates(own), key=self._num_departures))
-        self._num_preparations_tried += len(prepared)
         others = [replace(item, order=order) for item in prepared for order in range(max(1, len(self._orders)))]
         finalists = self._shown_all(others)
-        return finalists + self._shown_all(self._elsewhere(finalists, (own, *others)))
+        return finalists + self._shown_all(self._elsewhere(finalists))
 
     def _first(self) -> tuple[PreparationCandidate, ImageSet]:
         """Return the first architecture that loads, with its own preprocessing, and the images prepared so."""
@@ -194,7 +190,7 @@ class _PreparationSearch:
     def _shown_all(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
         """Run all candidates on the first images and the best on more; return those that ran on all."""
         left = self._run_all(candidates, slice(0, _FIRST_IMAGES))
-        self._num_tried += len(left)
+        self._tried += left
         for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
             left = self._run_all(self._promising(left), part)
         return left
@@ -210,14 +206,12 @@ class _PreparationSearch:
         ran = {id(item) for item in by_network if self._run(item, part)}
         return [item for item in candidates if id(item) in ran]
 
-    def _elsewhere(
-        self, finalists: Sequence[PreparationCandidate], tried: Sequence[PreparationCandidate]
-    ) -> list[PreparationCandidate]:
+    def _elsewhere(self, finalists: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
         """Return the best finalist's preprocessing with the other architectures, where that was not tried."""
         if not finalists:
             return []
         best = min(finalists, key=lambda item: self._answers(item).mean_loss)
-        done = {item.key for item in tried}
+        done = {item.key for item in self._tried}
         found: list[PreparationCandidate] = []
         for model in self._models:
             item = PreparationCandidate(replace(model, img_size=best.model.img_size), best.data, best.words, best.order)
@@ -258,18 +252,9 @@ class _PreparationSearch:
         return self._crops[crop].normalised_as(wanted)
 
     def _some_images(self, data: DataSpec, model: LoadedModel) -> ImageSet:
-        load = partial(
-            images_for,
-            model,
-            data,
-            task=task_named(self._spec.model.task),
-            seed=self._spec.sensitivity.seed,
-            data_roots=self._data_roots,
-        )
-        try:
-            return load(num_samples=min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(self._models[0])), _LEAST_IMAGES)))
-        except InvalidSpec:  # there are fewer
-            return load()
+        most = min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(self._models[0])), _LEAST_IMAGES))
+        task, seed = task_named(self._spec.model.task), self._spec.sensitivity.seed
+        return some_images(model, data, task, most, seed=seed, data_roots=self._data_roots)
 
     def _run(self, candidate: PreparationCandidate, part: slice) -> bool:
         """Add the model's scores for a part of the images; False if the model rejects such images."""
@@ -306,40 +291,39 @@ class _PreparationSearch:
         judged = [(item, self._answers(item)) for item in (own, *finalists)]
         judged.sort(key=lambda item: round(item[1].mean_loss, 4))  # ties stay in order
         by_own = next(answers for item, answers in judged if item is own)
-        significance = SIGNIFICANCE / self._num_tried  # for all candidates together
+        significance = SIGNIFICANCE / len(self._tried)  # for all candidates together
         better = [
             (item, by)
             for item, by in judged
             if clearly_better(by, by_own, significance=significance) and self._is_possible(item)
         ]
         chosen = self._plainest(better) if better else own
-        tried = NumTried(self._num_preparations_tried, self._num_orders_tried, self._num_tried)
-        trials = {id(item): self._trial(item, answers, tried) for item, answers in judged}
-        taken = trials[id(chosen)]
+        trials = {id(item): self._trial(item, answers) for item, answers in judged}
+        taken, subject = trials[id(chosen)], subject_of(self._tried)
         choice = PreparationChoice(
             spec=taken.spec,
             chosen=taken,
             trials=tuple(trials.values()),
             guess=self._labels is None,
-            verdict=verdict(taken, trials[id(own)], tried),
-            subject=tried.subject,
+            verdict=verdict(subject, taken, trials[id(own)], len(self._tried)),
+            subject=subject,
             caveats=tuple(self._caveats()),
             question=self._question(chosen, taken),
         )
         data = replace(
             taken.spec.data,
             chosen_by=(*self._spec.data.chosen_by, *self._recognition, *choice.notes),
-            evidence=tuple(self._evidence(tried, is_own=chosen is own).items()),
+            evidence=tuple(self._evidence(is_own=chosen is own).items()),
         )
         return replace(choice, spec=replace(taken.spec, data=data))
 
-    def _evidence(self, tried: NumTried, *, is_own: bool) -> dict[str, Evidence]:
+    def _evidence(self, *, is_own: bool) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
         known, data = dict(self._spec.data.evidence), self._spec.data
         by: Evidence = "images" if self._labels is None else "labels"
         if not (data.mean or data.std or self._orders_only or (self._labels is None and is_own)):
             known["preparation"] = by
-        if tried.orders > 1 and not data.class_map:
+        if self._has_orders and not data.class_map:
             known["classes"] = by
         return known
 
@@ -353,14 +337,18 @@ class _PreparationSearch:
         is_other = candidate.model.title != self._models[0].title
         return len(candidate.words) + is_other + (candidate.order > 0)
 
-    def _trial(self, candidate: PreparationCandidate, answers: Answers, tried: NumTried) -> PreparationTrial:
+    @property
+    def _has_orders(self) -> bool:
+        """Whether several orders of the classes were tried."""
+        return any(each.order for each in self._tried)
+
+    def _trial(self, candidate: PreparationCandidate, answers: Answers) -> PreparationTrial:
         titles = (candidate.model.title,) if len(self._models) > 1 else ()
         words = candidate.words or (("its own preprocessing",) if titles else (self._own_words,))
         data = candidate.data
-        if self._orders and tried.orders > 1:
-            order = self._orders[candidate.order]
-            ordered = f"classes {order.words}"
-            words = (ordered,) if tried.preparations == 1 and not titles else (*words, ordered)
+        if self._has_orders:
+            ordered = f"classes {self._orders[candidate.order].words}"
+            words = (ordered,) if subject_of(self._tried) == "Class order" and not titles else (*words, ordered)
         if self._orders:
             data = replace(data, class_map=self._orders[candidate.order].pairs)
         return PreparationTrial(

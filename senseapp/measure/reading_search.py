@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -22,11 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import InvalidDataset, InvalidInput, InvalidSpec
+from senseapp.core.errors import InvalidDataset, InvalidInput
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
-from senseapp.data.load import images_for
-from senseapp.measure.preparation_candidates import usual_ranges
+from senseapp.measure.preparation_candidates import some_images, usual_ranges
 from senseapp.measure.reading_choice import ReadingChoices
 from senseapp.measure.reading_evidence import (
     AS_FOUND,
@@ -268,13 +266,8 @@ class _ReadingSearch:
             model = replace(self.model, num_classes=key[1], background=key[2])
             if len(model.class_names) != model.num_classes:
                 model = replace(model, class_names=())
-            load = partial(
-                images_for, model, data, task=self.task, seed=self.spec.sensitivity.seed, data_roots=self.data_roots
-            )
-            try:
-                images = load(num_samples=self.count)
-            except InvalidSpec:  # there are fewer
-                images = load()
+            seed = self.spec.sensitivity.seed
+            images = some_images(model, data, self.task, self.count, seed=seed, data_roots=self.data_roots)
             if not isinstance(images, PreparedImages):
                 return images
             self.fitted[key] = images

@@ -23,8 +23,8 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import call_of, times_anew, times_elsewhere
 from senseapp.prove.findings import advice, findings, preparation, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
+from senseapp.prove.int8_timing import is_busy
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.prove.probe import is_busy
 from senseapp.prove.prove import Proof
 from senseapp.prove.score_thresholds import keeps_nothing, score_thresholds
 from senseapp.prove.search_images import with_held_out

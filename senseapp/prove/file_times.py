@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -23,7 +24,7 @@ MARGIN = 0.98
 """Of the time that is allowed: other timings of the same file differ by so much."""
 _OPENINGS, _MORE_OPENINGS = 6, 4  # of a file, for a timing that is to hold; the latter wait for a calm moment
 _SEEMINGS = 3  # timings of a file in a busy moment
-_LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where its calls took so long together
+_LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where it has taken so long
 _ROUNDS, _TURNS_OF_A_ROUND = 4, 11  # of files that are timed together
 _CALM = 1.12  # times the least time of the reference, which it takes at most in a calm moment
 _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
@@ -48,7 +49,7 @@ class FileTimes:
         """Seconds of a quick call of the reference; infinite before the first timing."""
         return self._least
 
-    def seems(self, file: bytes) -> float:
+    def measure_rough(self, file: bytes) -> float:
         """Return the most that a file takes, as a multiple of the time of the reference, by one timing.
 
         In a busy moment, it is timed again, a few times.
@@ -62,9 +63,9 @@ class FileTimes:
 
     def is_within(self, file: bytes, most: float) -> bool:
         """Return whether a file takes at most ``most`` times as long, also when it is opened anew."""
-        return keeps_to(self.anew(file), most)
+        return keeps_to(self.measure_precise(file), most)
 
-    def anew(self, file: bytes) -> Median:
+    def measure_precise(self, file: bytes) -> Median:
         """Return the time of a file as a multiple of the reference's, both opened anew several times.
 
         The median is of calm moments where there are any, and the interval reaches from the least to the largest median
@@ -73,10 +74,11 @@ class FileTimes:
         wider.
         """
         timings: list[tuple[list[float], list[float]]] = []
+        started = time.monotonic()
         for count in range(_OPENINGS + _MORE_OPENINGS):
             if count >= _OPENINGS and any(self._is_calm(reference) for _, reference in timings):
                 break
-            if count >= _LEAST_OPENINGS and sum(sum(side) for both in timings for side in both) > _LONG_SECONDS:
+            if count >= _LEAST_OPENINGS and time.monotonic() - started > _LONG_SECONDS:
                 break
             seconds, reference = self._timed(*self._opened_anew(file, first=count % 2 == 0))
             self._is_calm(reference)  # the least time may be of this one
@@ -128,7 +130,7 @@ def times_anew(
 
 
 def keeps_to(time: Median, most: float) -> bool:
-    """Return whether a time of :meth:`FileTimes.anew` is at most ``most`` for certain."""
+    """Return whether a time of :meth:`FileTimes.measure_precise` is at most ``most`` for certain."""
     return time.value <= MARGIN * most and time.high <= most
 
 

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import OptionalSteps, StepTitle
 from senseapp.descriptions import DENSE_BITS
-from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.float_in_time import closest
-from senseapp.prove.float_nodes import Mixed, mixed
-from senseapp.prove.float_screening import Group
-from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.prove.search_images import Amounts, fitted_and_others, half_of_each, in_calls_of
+from senseapp.prove.mixed_precision import search_mixed_precision
+from senseapp.prove.quantized_files import FileJudge, QuantizedFiles
+from senseapp.prove.search_images import Amounts, fitted_and_others, in_calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.base import Runtime, RuntimeNetwork
+from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
-from senseapp.solve.node_precisions import NodeTimes
 
-ROUNDING_BITS = BitScale(noun="rounding", axis="Bits")
-"""Levels of nodes: in int8, or as they are."""
 _SECONDS = 240.0  # of all that is fitted and tried, and again of the choice of parts in float
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
-_INT8 = ("file", "int8", "default")
 _NOT_QUICKER = "No file with int8 that is quicker than float changes as few answers: this one is all in float."
 _OFTEN_LONGER = (
     "Timed again, the file took longer than was allowed at some times: this machine is busy, or its times vary. Make "
@@ -39,19 +30,14 @@ _OFTEN_LONGER = (
 )
 _REASONS = 3  # sentences beside a file
 _MUCH_LOST = 0.5  # of the values of a part of a tensor
-_WORTH_BYTES = 0.2  # of the damage that is left, which weights in 32 bits must take away
 _ALL_INT8 = "All of it is in int8."
 _WEIGHTS_ONLY = "Weights are stored in 8 bits, and all of it is computed in float."
-_AS_QUICK = "Parts are in float as far as the file takes no longer than all of it in int8."
-_AS_OWN = "Parts are in float as far as the file takes no longer than that of {}."
-_AS_FLOAT = "Parts are in float as far as the file is quicker than the original."
-_WHOLE_WEIGHTS = "The parts in float have their weights in 32 bits, which makes the file larger."
-_UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
+_HELD_OUT = 8  # images that files are tested on, beside which calibration images are checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Another file of the same search: all of it in int8, as quick as that, or with more of it in float.
+    """Another file of the same search: all of it in int8, or computed in float with weights in 8 bits.
 
     Attributes:
         name: which of them it is, for the name of its file.
@@ -81,6 +67,26 @@ class Int8Files:
     notes: tuple[str, ...]
     own_setting: str = ""
     variants: tuple[Variant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """The file that was asked for.
+
+    Attributes:
+        in_float: its nodes in float.
+        damages: by node, of a file in which this node alone is in int8.
+        notes: sentences on the search.
+        reasons: sentences on what int8 harms.
+        is_quantizers: whether it is a file of the fitted quantizer, and not float or the runtime's own.
+    """
+
+    content: bytes
+    in_float: tuple[str, ...] = ()
+    damages: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    is_quantizers: bool = False
 
 
 class Int8Search:
@@ -119,11 +125,8 @@ class Int8Search:
         self._amounts = Amounts.of(self._network, evaluator)
         images = fitted_and_others(evaluator, fitted=self._amounts.fitted, judging=self._amounts.judging)
         self._fitted, self._others = (in_calls_of(self._network, evaluator, each) for each in images)
-        self._judge = _judge_of(evaluator, self._others, self._network)
-        self._last: tuple[bytes, Judgement | None] = b"", None
+        self._judge = FileJudge(evaluator, runtime, self._network, self._fitted, self._others, self._amounts)
         self._timing: dict[bytes, FileTimes] = {}  # by reference
-        self._node_times: NodeTimes | None = None
-        self._most = settings.most_time  # times all-int8's, that the file may take
 
     @property
     def judging(self) -> list[Tensor]:
@@ -131,75 +134,111 @@ class Int8Search:
         return self._others
 
     def found(self, files: Mapping[str, bytes], layers: Mapping[str, str]) -> Int8Files:
-        """Return ``files`` with those in int8; ``layers`` are those of nodes, whose bits say which stay in float."""
-        runtime, settings, steps, network = self._runtime, self._settings, self._steps, self._content
-        beyond = [node for node, layer in layers.items() if self._bits.get(layer, DENSE_BITS) > INT8_BITS]
-        kept = beyond if self._bits else []
-        fitting = Fitting(
-            batches=self._fitted,
-            damage_of=lambda candidate: self._judge.judged(candidate).damage,
-            damages_of=lambda candidate: self._judge.judged(candidate).damages(_PARTS),
-            reduce_range=settings.reduce_range,
-            weights_are_free=not self._bits,  # rounded weights would leave their grid
-            integers={node: self._integers[layer] for node, layer in layers.items() if layer in self._integers},
-            steps=steps,
-        )
+        """Return ``files`` with those in int8; ``layers`` are those of nodes, whose bits say which stay in float.
+
+        Ranges, weights and biases are fitted; where int8 is quicker at all, the runtime's own quantizer is tried and
+        the nodes in float are searched for; then the file that does less harm is taken, if it keeps to its limits.
+        """
+        steps, fitting = self._steps, self._fitting(layers)
+        kept = [node for node, layer in layers.items() if self._bits and self._bits.get(layer, DENSE_BITS) > INT8_BITS]
         steps.progress.begin(StepTitle.INT8)
-        with runtime.fitted_quantizer(network, fitting) as quantizer:
-            all_int8 = quantizer.finished(quantizer.write())
-            found = Mixed(content=quantizer.finished(quantizer.write(but=kept)), gain={})
+        with self._runtime.fitted_quantizer(self._content, fitting) as quantizer:
+            made = {"int8": quantizer.finished(quantizer.write())}
             own: OwnInt8 | None = None
-            steps.progress.begin(StepTitle.OWN)
-            with steps.trying(runtime.description.own_quantizer):
-                own = runtime.own_int8(network, fitting)
-            steps.progress.begin(StepTitle.PARTS)
-            if settings.kind != "int8":
-                with steps.trying("the search for parts that int8 harms"):
-                    found = self._mixed(files["original"], quantizer, kept)
-            others = tuple[Variant, ...]()
+            choice = _Choice(content=self._content)
+            if self._may_be_quicker(made["int8"]):
+                steps.progress.begin(StepTitle.OWN)
+                with steps.trying(self._runtime.description.own_quantizer):
+                    own = self._runtime.own_int8(self._content, fitting)
+                steps.progress.begin(StepTitle.PARTS)
+                choice = self._chosen(quantizer, kept, own)
+            variants = tuple[Variant, ...]()
             if self._makes_variants:
                 with steps.trying("further files to choose from"):
-                    others = self._variants(quantizer, found, kept, own)
-            reasons = tuple[str, ...]()
-            with steps.trying("the causes of what int8 harms"):
-                reasons = self._reasons(quantizer, found)
-        made = {**files, "int8": all_int8}
+                    variants = self._variants(quantizer, kept)
+            if choice.is_quantizers:
+                with steps.trying("the causes of what int8 harms"):
+                    choice = replace(choice, reasons=self._reasons(quantizer, choice))
         if own is not None:
-            if self._damage_of(own.content) < self._damage_of(found.content) and not kept:
-                found = replace(found, content=own.content, in_float=())
             made["default"] = own.content
-        late = tuple[str, ...]()
-        if settings.kind == "mixed" and found.content != all_int8:
-            steps.progress("Timing the file again")
-            if self._times(all_int8).anew(self._placed(found.content)).high > self._most:
-                late = (_OFTEN_LONGER,)
-        if self._by_answers and not self._pays(found.content):
-            found = Mixed(content=network, gain={})  # float changes none, and takes no longer
-        late = (*late, *found.notes, *self._amounts.notes)
-        is_ours = found.content not in (network, made.get("default"))
-        notes = (*late, *self._notes(found.content, (*quantizer.notes, *reasons) if is_ours else (), own))
-        made = {**made, "file": found.content}
-        files = {name: runtime.in_place(network, made[name]) if name in _INT8 else made[name] for name in made}
-        setting = own.setting if own is not None else ""
-        known = {files["file"], network}
-        variants = []
-        for each in others:
-            content = runtime.in_place(network, each.content)
-            if content not in known:
-                known.add(content)
-                computed = (runtime.int8_note,) if runtime.int8_note and not each.computes_in_float else ()
-                variants.append(replace(each, content=content, notes=(*each.notes, *quantizer.notes, *computed)))
+        notes = (*choice.notes, *self._amounts.notes, *self._notes(choice, quantizer.notes, own))
+        made["file"] = choice.content
         return Int8Files(
-            files=files, in_float=found.in_float, notes=notes, own_setting=setting, variants=tuple(variants)
+            files={**files, **{name: self._placed(each) for name, each in made.items()}},
+            in_float=choice.in_float,
+            notes=notes,
+            own_setting=own.setting if own is not None else "",
+            variants=self._delivered(variants, choice.content, quantizer.notes),
         )
 
-    def _variants(
-        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], own: OwnInt8 | None
-    ) -> tuple[Variant, ...]:
-        """Return files beside the one that was asked for: smaller, quicker, or closer to float."""
-        all_int8, names = quantizer.finished(quantizer.write(but=kept)), found.in_float
+    def _fitting(self, layers: Mapping[str, str]) -> Fitting:
+        """Return the images that the quantizer is fitted to, and what judges its files."""
+        proof, judge = self._evaluator.images.proof, self._judge.judge
+        return Fitting(
+            batches=self._fitted,
+            damage_of=lambda candidate: judge.judged(candidate).damage,
+            damages_of=lambda candidate: judge.judged(candidate).damages(_PARTS),
+            reduce_range=self._settings.reduce_range,
+            held_out=in_calls_of(self._network, self._evaluator, proof.subset(range(min(_HELD_OUT, len(proof))))),
+            integers={node: self._integers[layer] for node, layer in layers.items() if layer in self._integers},
+            steps=self._steps,
+        )
+
+    def _may_be_quicker(self, all_int8: bytes) -> bool:
+        """Return False where a file must be quicker than float, and all of it in int8 is clearly not."""
+        if not self._by_answers:
+            return True
+        self._steps.progress("Timing the network in float and in int8")
+        return self._times(self._content).measure_precise(self._placed(all_int8)).low < 1
+
+    def _chosen(self, quantizer: Quantizer, kept: Sequence[str], own: OwnInt8 | None) -> _Choice:
+        """Return the file that was asked for: of the search, or of the runtime's own quantizer if that does less harm.
+
+        Where it must be quicker than float and change few answers and does not, the float file.
+        """
+        choice = _Choice(content=quantizer.finished(quantizer.write(but=kept)), is_quantizers=True)
+        if self._settings.kind != "int8":
+            with self._steps.trying("the search for parts that int8 harms"):
+                choice = self._mixed(quantizer, kept)
+        ours = choice.content
+        if own and not kept and self._judge.judged(own.content).damage < self._judge.judged(ours).damage:
+            choice = replace(choice, content=own.content, in_float=(), is_quantizers=False)
+        if self._by_answers and not self._pays(choice.content):
+            return _Choice(content=self._content)
+        return choice
+
+    def _mixed(self, quantizer: Quantizer, kept: Sequence[str]) -> _Choice:
+        """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
+        all_int8 = quantizer.finished(quantizer.write())
+        times, most_time = self._times(self._content), 1.0
+        if not self._by_answers:
+            times = self._times(self._placed(all_int8))
+            # No more than float's time; where all-int8 takes longer than float, the file may take as long as that.
+            most_time = min(self._settings.most_time, max(1.0, times.measure_precise(self._content).value))
+        self._steps.start(_SECONDS)
+        files = QuantizedFiles(
+            quantizer,
+            kept,
+            network=self._content,
+            runtime=self._runtime,
+            judge=self._judge,
+            times=times,
+            most_time=most_time,
+            settings=self._settings,
+        )
+        found = search_mixed_precision(files, self._steps)
+        content, late = files.content(found.in_float, found.float_weights), tuple[str, ...]()
+        if self._settings.kind == "mixed" and content != all_int8:
+            self._steps.progress("Timing the file again")
+            late = (_OFTEN_LONGER,) if times.measure_precise(self._placed(content)).high > most_time else ()
+        notes = (*late, *found.notes)
+        return _Choice(content=content, in_float=found.in_float, damages=found.damages, notes=notes, is_quantizers=True)
+
+    def _variants(self, quantizer: Quantizer, kept: Sequence[str]) -> tuple[Variant, ...]:
+        """Return files beside the one that was asked for: all of it in int8, and weights alone in 8 bits."""
+        all_int8 = quantizer.finished(quantizer.write(but=kept))
         every = tuple(quantizer.nodes(all_int8))
-        known = [
+        return (
             Variant(name="all", content=all_int8, notes=(_ALL_INT8,)),
             Variant(
                 name="weights",
@@ -208,55 +247,21 @@ class Int8Search:
                 notes=(_WEIGHTS_ONLY,),
                 computes_in_float=True,
             ),
-        ]
-        if names:
-            whole = quantizer.finished(quantizer.write(but=[*kept, *names]))
-            if self._damage_of(whole) < (1 - _WORTH_BYTES) * self._damage_of(found.content):
-                known.append(Variant(name="whole", content=whole, in_float=names, notes=(_WHOLE_WEIGHTS,)))
-        known += self._as_quick(quantizer, found, kept, own)
-        return tuple(known)
-
-    def _as_quick(
-        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], own: OwnInt8 | None
-    ) -> Iterator[Variant]:
-        """Yield for each file to compare with the one that does least damage of those that take no longer."""
-        references = {"quick": (self._content, _AS_FLOAT)}
-        if not self._by_answers:
-            whose = self._runtime.description.own_quantizer
-            references = {"own": (self._placed(own.content), _AS_OWN.format(whose))} if own is not None else {}
-            references |= {"quick": (self._placed(quantizer.write(but=kept)), _AS_QUICK)}
-        self._steps.start(_SECONDS)
-        relative: dict[Group, float] = {(): 1.0}
-        for name, (reference, note) in references.items():
-            if not self._steps.left():
-                return
-            group = self._closest(quantizer, found, kept, self._times(reference), relative)
-            if group is not None:
-                content = quantizer.finished(quantizer.write(but=kept, weights_only=group))
-                yield Variant(name=name, content=content, in_float=group, notes=(note,))
-
-    def _closest(
-        self, quantizer: Quantizer, found: Mixed, kept: Sequence[str], times: FileTimes, relative: dict[Group, float]
-    ) -> Group | None:
-        """Return the nodes in float; ``relative`` are times of files as multiples of all-int8's, with those found."""
-
-        def write(group: Group) -> bytes:
-            return quantizer.write(but=kept, weights_only=group)
-
-        at_first = times.anew(self._placed(write(()))).high
-        timed = {group: at_first * ratio for group, ratio in relative.items()}
-        group = closest(
-            found.gain,
-            self._seconds(quantizer, quantizer.write()),
-            time_of=lambda each: times.seems(self._placed(write(each))),
-            screen=lambda each: self._typical_damage_of(quantizer.finished(write(each))),
-            holds_time=lambda each: times.is_within(self._placed(write(each)), 1.0),
-            progress=self._steps.progress,
-            has_time=lambda: self._steps.left() > 0,
-            timed=timed,
         )
-        relative.update({each: ratio / at_first for each, ratio in timed.items()})
-        return group
+
+    def _delivered(
+        self, variants: Sequence[Variant], file: bytes, of_quantizer: tuple[str, ...]
+    ) -> tuple[Variant, ...]:
+        """Return variants as they are delivered, with notes, without those that another file equals."""
+        known, note = {file, self._content}, self._runtime.int8_note
+        found = []
+        for each in variants:
+            if each.content not in known:
+                known.add(each.content)
+                computed = (note,) if note and not each.computes_in_float else ()
+                notes = (*each.notes, *of_quantizer, *computed)
+                found.append(replace(each, content=self._placed(each.content), notes=notes))
+        return tuple(found)
 
     def _times(self, reference: bytes) -> FileTimes:
         """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""
@@ -282,124 +287,34 @@ class Int8Search:
         The search accepts all of it in int8 where that changes few enough, and the runtime's own file by its damage:
         neither was timed against float.
         """
-        changed = self._judged(content).share_changed
+        changed = self._judge.judged(content).share_changed
         return changed <= self._settings.most_changed and self._times(self._content).is_within(
             self._placed(content), 1.0
         )
 
-    def _notes(self, content: bytes, of_quantizer: tuple[str, ...], own: OwnInt8 | None) -> tuple[str, ...]:
+    def _notes(self, choice: _Choice, of_quantizer: tuple[str, ...], own: OwnInt8 | None) -> tuple[str, ...]:
         """Return sentences on how the file was made, and what it is compared with."""
         bits, note = self._bits, self._runtime.int8_note
         rounded = bits and min(bits.values()) < INT8_BITS
-        is_own = own is not None and content == own.content
-        is_float = content == self._content
+        is_own = own is not None and choice.content == own.content
         whose = self._runtime.description.own_quantizer
         return (
             *((f"Weights of fewer than {INT8_BITS} bits are stored in {INT8_BITS}.",) if rounded else ()),
-            *((_NOT_QUICKER,) if self._by_answers and is_float else ()),
+            *((_NOT_QUICKER,) if self._by_answers and choice.content == self._content else ()),
             *((f"This file is that of {whose}, which did less harm on the images that choose.",) if is_own else ()),
-            *(() if is_own or is_float else (*of_quantizer, *((note,) if note else ()))),
+            *((*of_quantizer, *choice.reasons, *((note,) if note else ())) if choice.is_quantizers else ()),
             *(own.notes if own is not None else ()),
         )
 
-    def _reasons(self, quantizer: Quantizer, found: Mixed) -> tuple[str, ...]:
+    def _reasons(self, quantizer: Quantizer, choice: _Choice) -> tuple[str, ...]:
         """Return why int8 harms the parts in float, with what that gains alone; else the worst of all parts."""
-        if not found.in_float:
+        if not choice.in_float:
             worst = quantizer.causes()[:_REASONS]
             return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > _MUCH_LOST)
-        metric = METRICS[self._judge.divergence]
+        metric = METRICS[self._judge.judge.divergence]
         reasons = [
-            f"{cause.sentence} Alone in int8, it does {metric.change_text(found.gain[cause.node])} of damage."
-            for cause in quantizer.causes(found.in_float)[:_REASONS]
-            if found.gain.get(cause.node, 0) > 0
+            f"{cause.sentence} Alone in int8, it does {metric.change_text(choice.damages[cause.node])} of damage."
+            for cause in quantizer.causes(choice.in_float)[:_REASONS]
+            if choice.damages.get(cause.node, 0) > 0
         ]
         return (*reasons, *((self._runtime.remedy_note,) if reasons and self._runtime.remedy_note else ()))
-
-    def _mixed(self, original: bytes, quantizer: Quantizer, kept: Sequence[str]) -> Mixed:
-        """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
-        settings, all_int8 = self._settings, quantizer.finished(quantizer.write())
-        times = self._times(original if self._by_answers else self._placed(all_int8))
-        self._most = most_time = 1.0 if self._by_answers else self._most_time(all_int8)
-
-        def is_enough(content: bytes, damage: float) -> bool:
-            if self._by_answers:
-                return self._judged(quantizer.finished(content)).share_changed <= settings.most_changed
-            return damage <= _UNSEEN * METRICS[self._judge.divergence].notable
-
-        found = mixed(
-            quantizer,
-            always_float=kept,
-            screen=self._typical_damage_of,
-            damage_of=lambda content: self._damage_of(quantizer.finished(content)),
-            seconds_of=self._seconds(quantizer, all_int8),
-            time_of=lambda content: times.seems(self._placed(content)) / most_time,
-            is_enough=is_enough,
-            holds_time=lambda content: times.is_within(self._placed(content), most_time),
-            progress=self._steps.progress,
-            seconds=_SECONDS,
-        )
-        return replace(found, content=quantizer.finished(found.content))
-
-    def _most_time(self, all_int8: bytes) -> float:
-        """Return the time that a file may take, in times of all-int8: as settings allow, and no more than float's.
-
-        Where all-int8 takes longer than float, the file may take as long as that.
-        """
-        float_time = self._times(self._placed(all_int8)).anew(self._content).value
-        return min(self._settings.most_time, max(1.0, float_time))
-
-    def _seconds(self, quantizer: Quantizer, int8: bytes) -> NodeTimes:
-        """Return the predicted seconds of a call by the nodes in float."""
-        owners = {name: name for name in quantizer.nodes(int8)}
-        if self._node_times is None:
-            batch, threads = self._network.fixed_batch or self._settings.batch, self._settings.threads
-            found = self._runtime.time_layers(self._content, quantizer, owners, threads=threads, batch=batch)
-            self._node_times = NodeTimes.of(found, owners, ROUNDING_BITS)
-        return self._node_times
-
-    @cached_property
-    def _screen(self) -> Judge:
-        """What judges on a few images of all."""
-        few = half_of_each(self._others, self._fitted, self._amounts.screening)
-        return _judge_of(self._evaluator, torch.split(few, len(self._others[0])), self._network)
-
-    def _typical_damage_of(self, content: bytes) -> float:
-        return self._screen.judged(self._runtime.open(content)).typical_damage
-
-    def _damage_of(self, content: bytes) -> float:
-        return self._judged(content).damage
-
-    def _judged(self, content: bytes) -> Judgement:
-        """Return the judgement of a file; the last one is cached, as it is needed twice."""
-        known, judgement = self._last
-        if judgement is None or known != content:
-            judgement = self._judge.judged(self._runtime.open(content))
-            self._last = content, judgement
-        return judgement
-
-
-def explain(evaluator: ScheduleEvaluator, settings: RoundingSettings, *, runtime: Runtime) -> list[LayerRounding]:
-    """Return what rounding the weights, the input and the output of each layer of the uncompressed network does alone.
-
-    Half of the images of the curves fit ranges and weights, on the others damage is measured.
-    """
-    content = evaluator.original_file(runtime)
-    network = runtime.open(content)
-    fitted, others = (in_calls_of(network, evaluator, each) for each in fitted_and_others(evaluator))
-    judge = _judge_of(evaluator, others, network)
-    return list(
-        runtime.roundings(
-            content,
-            fitted,
-            settings,
-            layers={layer.name for layer in evaluator.profile.layers},
-            change_of=lambda changed: judge.judged(changed).change(judge.divergence),
-            progress=evaluator.progress,
-        )
-    )
-
-
-def _judge_of(evaluator: ScheduleEvaluator, batches: Sequence[Tensor], network: RuntimeNetwork) -> Judge:
-    """Return what compares with ``network`` on ``batches``, without labels."""
-    images, outputs = JudgingImages.of_batches(batches), evaluator.profile.num_classes
-    return Judge(evaluator.task, images, network, num_outputs=outputs)

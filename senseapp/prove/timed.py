@@ -111,7 +111,7 @@ class TimedNetwork:
 
     def ratio(self, schedule: Schedule) -> Median:
         """Return the time of the file of ``schedule`` as a multiple of the float file's, both opened anew."""
-        return self.beside.anew(self.file(schedule))
+        return self.beside.measure_precise(self.file(schedule))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class TimedWidths:
         """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, both opened anew."""
         applied = self.evaluator.reconstruction.apply(schedule)
         file = self.evaluator.exporter(self.runtime).write(applied.model)
-        return self.beside.anew(file)
+        return self.beside.measure_precise(file)
 
 
 def time_widths(

@@ -60,7 +60,7 @@ class AppliedModel:
 
     @property
     def integers(self) -> dict[str, IntegerWeight]:
-        """The quantized weights as they are now, by layer; without those of float16 and of equalised channels."""
+        """The quantized weights as they are now, by layer; without those of float16."""
         weights = {name: self.model.get_parameter(self.after.layer(name).parameter) for name in self.grids}
         return {name: IntegerWeight.of(weights[name], scale, grid) for name, (grid, scale) in self.grids.items()}
 

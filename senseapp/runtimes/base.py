@@ -8,7 +8,7 @@ that names a :class:`Runtime`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,15 +18,11 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
-from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
 
@@ -214,15 +210,6 @@ class Runtime(ABC):
         """
         return None
 
-    def coverage(
-        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
-    ) -> list[TensorCoverage]:
-        """Return how far what an ``int8`` file rounds lies on ``others`` beyond its range on ``calibration``.
-
-        ``content`` is the network in float. Empty where the runtime cannot tell.
-        """
-        return []
-
     def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
         """Return a quantized file that was made of the float file ``reference``, for a look at its nodes.
 
@@ -234,23 +221,6 @@ class Runtime(ABC):
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
         """Return a file in this runtime as :meth:`.ForeignFile.unsaturated` does; raises UnsupportedModel likewise."""
         return None
-
-    def roundings(
-        self,
-        content: bytes,
-        batches: Sequence[Tensor],
-        settings: RoundingSettings,
-        *,
-        layers: Collection[str],
-        change_of: Callable[[Network], MetricChange],
-        progress: Callable[[str], None],
-    ) -> Iterator[LayerRounding]:
-        """Yield what rounding the parts of each node that multiplies with weights does alone.
-
-        Ranges and weights are fitted to ``batches``; ``change_of`` measures a network, on other images. A node is
-        called as the one of ``layers`` that it belongs to.
-        """
-        raise self._no_int8()
 
     def _no_int8(self) -> InvalidSpec:
         return InvalidSpec(f"{self.description.label} has no files in int8 here. Choose a file in float.")
@@ -273,16 +243,6 @@ class Runtime(ABC):
             InvalidSpec: none of them can be timed.
         """
         raise InvalidSpec(f"Layers cannot be timed in {self.description.label} here.")
-
-    def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
-        """Return the times of layers of these shapes, each alone, and of operations between layers, one image a call.
-
-        It takes seconds and needs no network; shapes that it cannot time are left out.
-
-        Raises:
-            InvalidSpec: this runtime cannot be probed.
-        """
-        raise InvalidSpec(f"What int8 gains in {self.description.label} is not known before a file is made.")
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return the time of a call of a file by kind of operator; empty if the runtime does not report it."""

@@ -104,7 +104,7 @@ class Fitting:
         damage_of: how far a network is from the float one, on other images.
         damages_of: the same on parts of these images, by which a gain is told from chance.
         reduce_range: whether weights get 7 bits.
-        weights_are_free: whether they may be changed before they are rounded; not where they lie on a grid.
+        held_out: images that a file is tested on, of which some tell whether ``batches`` are like them.
         integers: by node, those of its layer's weight, which are kept where the runtime's kernels can have them.
         steps: are told, and take the errors of what is optional.
     """
@@ -113,7 +113,7 @@ class Fitting:
     damage_of: Callable[[Network], float]
     damages_of: Callable[[Network], Sequence[float]]
     reduce_range: bool = False
-    weights_are_free: bool = True
+    held_out: Sequence[Tensor] = ()
     integers: Mapping[str, IntegerWeight] = field(default_factory=dict)
     steps: OptionalSteps = field(default_factory=OptionalSteps)
 

@@ -233,19 +233,19 @@ class Backend:
         self.store.close()
 
     def _warm_up(self, also: Callable[[], None]) -> None:
-        MACHINE_LOAD.own_threads = 1
         try:
-            if self.processes:
-                self.processes.warm_up()  # an early run waits for that process, not for this one
-            self.speeds.calibrate()
+            with MACHINE_LOAD.unknown():
+                if self.processes:
+                    self.processes.warm_up()  # an early run waits for that process, not for this one
+                self.speeds.calibrate()
+                if self.processes:
+                    self.processes.machine_speed()  # waits for the process, where the machine was timed long ago
             while self.processes and any(self.runner.load()):  # this process rarely needs the engine
                 time.sleep(_IDLE_LOOK_SECONDS)
             load_engine()
             also()
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
-        finally:
-            MACHINE_LOAD.own_threads = 0
 
     def _work(self, job_id: str, control: JobControl) -> None:
         if (check := self.checks.pending(job_id)) is not None:

@@ -6,16 +6,14 @@ exhausts the memory, ends only that process, and its user gets one sentence. Ans
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.codec import decode, encode, register
-from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.measurement import RunResult
-from senseapp.records.probe import Int8Prediction
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec
 from senseapp.server.image_report import preview_images
@@ -27,7 +25,6 @@ from senseapp.server.model_cards import (
     find_pruning_groups,
     identify_checkpoint,
     load_card,
-    predict_int8_of,
 )
 from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
@@ -134,18 +131,6 @@ class DescribeModel(ModelRequest[ModelCard]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictInt8(ModelRequest[Int8Prediction]):
-    """Request for the time that a model is predicted to take in int8, as a multiple of float."""
-
-    answer_type: ClassVar[type[Any]] = Int8Prediction
-    runtime: str = field(default_factory=usual_runtime)
-
-    def answer(self) -> Int8Prediction:
-        """Load the model, run it once, and time its layers by their shapes."""
-        return predict_int8_of(self.model, self.runtime)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FindGroups(RunRequest[Groups]):
     """Request for the layers that a run of pruning couples."""
 
@@ -248,7 +233,7 @@ class UnpackRunFile(WorkerRequest[UnpackedRun]):
 REQUESTS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
-        *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, PredictInt8, FindGroups),
+        *(IdentifyCheckpoint, CompareCheckpoint, ExamineOnnx, DescribeModel, FindGroups),
         *(SurveyImages, PreviewImages, ReadTable, ReadSchedule, SolveSchedule),
         *(ReadTimes, UnpackRunFile, TryPicture, ShowPictures, FindCouplings, WriteGraph),
     )

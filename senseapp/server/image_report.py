@@ -79,7 +79,7 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
         pictures=_seen(spec.data, task, model, images),
         num_scored=scored,
         score=score,
-        warning="" if score is None else task.preview_warning(score, scored, outputs),
+        warning="" if score is None else task.baseline_warning({task.shown_metric: score}, scored, outputs),
         choice=choice,
     )
 

@@ -16,7 +16,6 @@ from senseapp.records.goal_settings import settings_for, with_goal
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
-from senseapp.records.probe import Int8Prediction
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
 from senseapp.records.spec import (
@@ -34,7 +33,6 @@ from senseapp.server.file_requests import (
     ExamineOnnx,
     FindGroups,
     IdentifyCheckpoint,
-    PredictInt8,
     PreviewImages,
     SurveyImages,
 )
@@ -96,11 +94,6 @@ class Inputs:
         """Return the profile of a model; the first call loads it."""
         self._checked(RunSpec(model=model))
         return self._backend.cards.card(model, self._requester)
-
-    def predict_int8(self, model: ModelSpec) -> Int8Prediction:
-        """Predict what a model takes in int8 in the usual runtime here; loads it and times layers, takes seconds."""
-        self._checked(RunSpec(model=model))
-        return self._backend.answer(PredictInt8(model=model), self._requester)
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
         """Return the layers that a run of pruning couples, by group; loads the model, takes seconds."""
@@ -207,7 +200,7 @@ class Inputs:
     @property
     def machine_timed(self) -> bool:
         """Whether times can be predicted without waiting; the process that loads the engine times the machine."""
-        return self._backend.speeds.known or self._backend.processes is None
+        return self._backend.processes is None or (self._backend.speeds.known and MACHINE_LOAD.known)
 
     def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
         """Return a new file among this person's uploads; see :func:`~senseapp.server.quotas.reserve_upload`.

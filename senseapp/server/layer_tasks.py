@@ -1,17 +1,15 @@
-"""Tasks that look into a finished run: histograms, changed answers, fragile layers, calibration, answers of a file."""
+"""Tasks that look into a finished run: histograms, changed answers, fragile layers, answers of a file."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from senseapp.core.codec import encode
 from senseapp.core.errors import InvalidSpec, NotFound
 from senseapp.core.files import storage_errors
-from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.answers import ChangedAnswers, FileAnswers
-from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_fields, key_of, open_evaluator
@@ -102,32 +100,6 @@ class DiagnosisTask(FinishedRunTask[Diagnosis]):
         from senseapp.prove.diagnosis import diagnose  # torch loads here
 
         return diagnose(open_evaluator(context), self.layer, self.level)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationTask(FinishedRunTask[CalibrationCheck]):
-    """A check of the images that int8 files of the run's network are calibrated on, in one runtime."""
-
-    kind: ClassVar[type] = CalibrationCheck
-
-    runtime: str = field(default_factory=usual_runtime)
-
-    @property
-    def is_short(self) -> bool:
-        """False: it writes and judges up to 21 files."""
-        return False
-
-    @property
-    def key(self) -> str:
-        """Key of its file."""
-        return key_of(f"calibration check runtime={self.runtime}")
-
-    def find_out(self, context: TaskContext) -> CalibrationCheck:
-        """Write the files and judge them; raises InvalidSpec where the runtime has no int8."""
-        from senseapp.prove.calibration_check import check_calibration  # torch loads here
-
-        evaluator = open_evaluator(context)
-        return check_calibration(evaluator, evaluator.runtime(self.runtime))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

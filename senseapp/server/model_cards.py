@@ -15,7 +15,6 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
 from senseapp.core.files import SITE, files_at
 from senseapp.networks.checkpoints.recognise import ArchitectureMatch
 from senseapp.records.inputs import MatchReport, OnnxReport
-from senseapp.records.probe import Int8Prediction
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.process.requester import ANYBODY, Requester
@@ -58,28 +57,6 @@ def load_card(model: ModelSpec) -> ModelCard:
         notes=loaded.notes,
     )
     return ModelCard(profile=profile, class_names=loaded.class_names)
-
-
-def predict_int8_of(model: ModelSpec, runtime: str) -> Int8Prediction:
-    """Load the network and predict from its shapes what int8 takes in ``runtime`` on this machine.
-
-    Raises:
-        InvalidSpec: the runtime cannot be probed, or the network has few layers that it can time.
-    """
-    load_engine()
-    import torch
-
-    from senseapp.networks.network import images_per_pass
-    from senseapp.networks.operations import glue_of
-    from senseapp.networks.profile import profile_model
-    from senseapp.networks.sources.load import load_model
-    from senseapp.prove.probe import predict_int8
-    from senseapp.runtimes.base import runtime_for
-
-    loaded = load_model(model)
-    sample = torch.zeros(images_per_pass(loaded.module) or 1, *loaded.preprocessing.input_shape)
-    profile = profile_model(loaded.module, sample, task=task_named(model.task), title=loaded.title)
-    return predict_int8(profile, glue_of(loaded.module, sample), runtime_for(runtime, loaded.onnx))
 
 
 SHIPPED_CARD = SITE / "assets" / "demo_card.json"

@@ -50,7 +50,7 @@ class RunPlanner:
         return sum(step.seconds for step in self._speeds.steps(works, kind=kind_of(spec)))
 
     def steps(self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float) -> tuple[PlannedStep, ...]:
-        """Return the steps of a run on so many ``images`` up to its files; ``load`` as in :func:`slowdown`."""
+        """Return the steps of a run on so many ``images`` up to its files; ``load`` is a slowdown."""
         settings, follows = spec.sensitivity, self.follows(spec, profile, images)
         names = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
         works = [run_works(profile, settings, num_images=images, selected=names)]

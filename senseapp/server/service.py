@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -242,18 +242,14 @@ class Service:
             self._store.set_state(record.run_id, record.state, error=record.error)
             raise
 
-    def presets(self, page: str) -> dict[str, dict[str, str]]:
-        """Return this user's presets for ``page``: texts of settings by the name of the preset."""
-        return self._store.presets.of(self.owner, page)
+    def is_expert(self) -> bool:
+        """Return whether this user has the switch *Expert* on."""
+        return self._store.is_expert(self.owner)
 
-    def save_preset(self, page: str, name: str, settings: Mapping[str, str]) -> None:
-        """Store settings under a name; InvalidSpec for an invalid name, QuotaExceeded for too many presets."""
+    def set_expert(self, *, expert: bool) -> None:
+        """Keep the switch of this user."""
         self.require_owner()
-        self._store.presets.save(self.owner, page, name, settings)
-
-    def delete_preset(self, page: str, name: str) -> None:
-        """Remove a preset of this user."""
-        self._store.presets.delete(self.owner, page, name)
+        self._store.set_expert(self.owner, expert=expert)
 
     def run_log(self, run_id: str) -> tuple[LogEntry, ...]:
         """Return the log of a run, oldest first; for its owner only, as it may name files."""

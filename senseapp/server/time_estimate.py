@@ -1,6 +1,6 @@
 """Prediction of the time to a run's files, by step: from the model's MACs, this machine's speed and its load.
 
-Seconds are of a quiet machine until :func:`slowdown` is applied. Finished runs correct the steps of their kind.
+Seconds are of a quiet machine until :class:`LoadWatch` is asked. Finished runs correct the steps of their kind.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,7 @@ _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activ
 _REACHED_SPEED = 0.25  # of a large convolution's, over whole networks
 _WATCHED_CALL = 5.0  # cost of a replayed call, in plain calls
 _MEASUREMENT_SECONDS = 0.01  # statistics and storing
+_REPLAYED = 0.45  # share of the counted replays that is computed: levels of one layer share what they have in common
 _USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it to a timed trial
 _CALLS_PER_SECOND = 35_000  # replayed ones, on the machine on which fixed seconds were measured
 
@@ -89,21 +91,21 @@ def run_works(
     return {
         StepTitle.READ: _work(_READ, profile, num_images),
         StepTitle.ESTIMATE: RunWork(macs=scan * profile.macs * num_images, calls=scan * len(layers) * batches),
-        StepTitle.LAYERS: RunWork(macs=macs * num_images, calls=calls * batches, measurements=measurements),
+        StepTitle.LAYERS: RunWork(
+            macs=_REPLAYED * macs * num_images, calls=_REPLAYED * calls * batches, measurements=measurements
+        ),
     }
 
 
-# Fitted to processor seconds of one run each of digits, photographs and the detector on a busy machine: too long for
-# small networks on a quiet one (digits 32 s for 13.5 s). Finished runs correct them (`_correction`).
-_READ, _INT8, _WEIGHTS = (0.8, 0.02, 2.4), (2.0, 0.1, 18.0), (0.5, 0.1, 18.0)
-# As those above.
-_OWN, _PARTS = (0.6, 0.03, 15.0), (0.5, 0.02, 5.0)
-_TEST, _WRITE, _FLOAT_TEST = (0.8, 0.02, 15.0), (1.3, 0.05, 0.0), (0.3, 0.02, 9.0)
+# Fitted to the steps of one run each of digits, photographs and the detector on a quiet machine.
+_READ, _INT8, _WEIGHTS = (0.1, 0.005, 9.0), (1.3, 0.01, 38.0), (0.6, 0.03, 14.0)
+_OWN, _PARTS = (0.8, 0.01, 25.0), (0.4, 0.01, 9.0)
+_TEST, _WRITE, _FLOAT_TEST = (0.4, 0.02, 18.0), (0.8, 0.02, 0.0), (0.2, 0.01, 5.0)
 """Of a step: fixed seconds, seconds for each layer, passes over its images."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
 
 
-_ANSWER_SECONDS = {"detection": 0.004}
+_ANSWER_SECONDS = {"detection": 0.0042}
 """Seconds for reading and comparing the answers to one image, for tasks in which that takes long."""
 
 
@@ -119,12 +121,14 @@ def file_works(profile: ModelProfile, *, num_images: int, task: str) -> Works:
     images = min(num_images, _FILE_IMAGES)
     made = {StepTitle.INT8: _INT8, StepTitle.WEIGHTS: _WEIGHTS, StepTitle.OWN: _OWN}
     chosen = {StepTitle.PARTS: _PARTS, StepTitle.TEST: _TEST}
-    return {title: _work(step, profile, images, task) for title, step in (made | chosen).items()}
+    return {title: _work(step, profile, images) for title, step in made.items()} | {
+        title: _work(step, profile, images, task) for title, step in chosen.items()
+    }
 
 
 _SCHEDULES = 15  # whole schedules that a recommendation measures before the proof
 _REPAIRED = 9  # of them and of the proof, those also measured with repair
-_REPAIR_PASSES = 10  # over the images for a repair's fit and evaluation
+_REPAIR_PASSES = 6  # over the images for a repair's fit and evaluation
 _ADAPTING_PASSES = 40  # equivalent passes of a repair that adapts weights
 _PROVING = 0.45  # share of the proof in the work of the search
 
@@ -180,7 +184,7 @@ class RuntimePredictor:
     def steps(self, works: Sequence[Works], *, kind: str, load: float = 1.0) -> tuple[PlannedStep, ...]:
         """Return the steps of ``works`` in this order; ``kind`` names similar runs (model, compression).
 
-        ``load`` is the present :func:`slowdown` of this machine.
+        ``load`` is the present :meth:`LoadWatch.slowdown` of this machine.
         """
         with self._lock:
             speed = self._measured_speed()
@@ -270,45 +274,44 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 
 
 _LOAD_SECONDS = 10.0  # for which a look holds
-_KEPT_BUSY = 0.55  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
+_KEPT_BUSY = 0.7  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
-def slowdown(own_threads: int = 0) -> float:
-    """Return how many times as long as on a quiet machine a run takes beside what else runs now, at least 1.
+def slowdown_at(share: float) -> float:
+    """Return how many times as long as on a quiet machine a run takes beside what else runs, at least 1.
 
-    ``own_threads`` are busy ones of this program that soon end, and do not count.
+    ``share`` is that of a processor which a thread on each of them gets.
+
+    >>> [slowdown_at(share) for share in (1.0, 0.75, 0.5, 0.25)]
+    [1.0, 1.0, 1.4, 2.8]
     """
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return slowdown_at(share_left(processors), processors, own_threads)
-
-
-def slowdown_at(share: float, processors: int, own_threads: int = 0) -> float:
-    """Return the :func:`slowdown` where a thread on each of the processors got this ``share`` of them.
-
-    >>> [slowdown_at(share, 2) for share in (1.0, 0.75, 0.5, 0.25)], slowdown_at(0.25, 2, own_threads=6)
-    ([1.0, 1.0, 1.1, 2.2], 1.0)
-    """
-    beside = max(0.0, processors * (1 / share - 1) - own_threads)  # threads
-    return max(1.0, _KEPT_BUSY * (1 + beside / processors))
+    return max(1.0, _KEPT_BUSY / share)
 
 
 class LoadWatch:
-    """The :func:`slowdown` of this machine, measured again after some seconds.
-
-    Attributes:
-        own_threads: busy ones of this program that soon end.
-    """
+    """How busy this machine is, measured again after some seconds."""
 
     def __init__(self) -> None:
-        self.own_threads = 0
         self._lock = threading.Lock()
         self._found, self._looked = 1.0, -math.inf
+        self.known = True
+
+    @contextmanager
+    def unknown(self) -> Iterator[None]:
+        """Measure nothing inside the block, in which this program keeps the processors busy for a moment."""
+        self.known = False
+        try:
+            yield
+        finally:
+            self.known = True
 
     def slowdown(self) -> float:
-        """Return how many times as long as on a quiet machine a run takes now."""
+        """Return how many times as long as on a quiet machine a run takes now; as before where that is not known."""
         with self._lock:
-            if time.monotonic() - self._looked > _LOAD_SECONDS:
-                self._found, self._looked = slowdown(self.own_threads), time.monotonic()
+            if self.known and time.monotonic() - self._looked > _LOAD_SECONDS:
+                processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+                share = share_left(processors)
+                self._found, self._looked = self._found if share is None else slowdown_at(share), time.monotonic()
             return self._found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.probe import Int8Prediction
+from senseapp.records.int8_timing import Int8Timing
 from senseapp.server.tasks import (
     FinishedRunTask,
     TaskContext,
@@ -45,10 +45,10 @@ class TimingTask(FinishedRunTask[LayerTimes]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Int8Trial(FinishedRunTask[Int8Prediction]):
+class Int8Trial(FinishedRunTask[Int8Timing]):
     """Time of a run's network all in int8 on this machine, beside float, before a file is searched for."""
 
-    kind: ClassVar[type] = Int8Prediction
+    kind: ClassVar[type] = Int8Timing
 
     threads: int = 1
     batch: int = 1
@@ -59,15 +59,15 @@ class Int8Trial(FinishedRunTask[Int8Prediction]):
         """Names its file."""
         return key_of(f"int8 threads={self.threads} batch={self.batch} runtime={self.runtime}")
 
-    def find_out(self, context: TaskContext) -> Int8Prediction:
+    def find_out(self, context: TaskContext) -> Int8Timing:
         """Write the network in float and in int8, and run both in turns."""
         return self.tried(open_evaluator(context))
 
-    def tried(self, evaluator: ScheduleEvaluator) -> Int8Prediction:
+    def tried(self, evaluator: ScheduleEvaluator) -> Int8Timing:
         """Do the same with an open evaluator."""
-        from senseapp.prove.probe import try_int8  # torch loads here
+        from senseapp.prove.int8_timing import time_int8  # torch loads here
 
         runtime = evaluator.runtime(self.runtime)
         network, few = evaluator.original_file(runtime), evaluator.reconstruction.calibration()[:1]
         evaluator.progress("Timing the network in float and in int8")
-        return try_int8(runtime, network, few, threads=self.threads, batch=self.batch)
+        return time_int8(runtime, network, few, threads=self.threads, batch=self.batch)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -23,9 +24,9 @@ from senseapp.tasks import CLASSIFICATION
 
 COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _MOST_BYTES = 20_000_000  # a row for each layer and level: 100,000 of them
-_BOUNDS = {"loss": {"least": -1e9, "most": 1e9}}  # larger ones are damage; the others are checked below
+_LARGEST_LOSS = 1e9  # larger ones are damage
 _OVERFLOWED = frozenset({"inf", "+inf", "infinity"})  # a loss
-_PERCENT_CEILING = 1.0  # a best accuracy up to that is a fraction, not percent
+_INNER_WRAPPER = ".module."  # Distiller wraps only the features of AlexNet and VGG: features.module.0.weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,15 @@ def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str
         raise InvalidFile("This sensitivity CSV has a header but no rows. Choose a file with measurements.")
     if not table.has_header and any(row.top1 > row.top5 for row in rows):
         raise InvalidFile(f"This table has no header, and its order is not {','.join(COLUMNS)}. Add a first line.")
-    _check_repeats(rows)
-    _check_percent(rows)
+    ((parameter, sparsity), most), *_ = Counter((row.parameter, row.sparsity) for row in rows).most_common(1)
+    if most > 1:
+        raise InvalidFile(f"{parameter} has two rows at sparsity {sparsity:g}; one is expected. Remove the other.")
+    highest = max(100 * max(row.top1, row.top5) for row in rows)
+    if 0 < highest <= 1:  # they would be read as a hundredth of their value
+        raise InvalidFile(
+            f"top1 and top5 must be percent, but none is above {highest:g}, which looks like fractions. "
+            "Multiply both columns by 100."
+        )
     return rows, table.notes
 
 
@@ -72,61 +80,28 @@ def _row(record: TableRecord) -> DistillerRow:
     parameter, line = record.cells["parameter"], record.line
     if not parameter:
         raise InvalidFile(f"Line {line} names no parameter. Each row needs one, such as module.conv1.weight.")
-    row = DistillerRow(
+    sparsity, *percents = (_number(record, column) for column in COLUMNS[1:4])
+    if not 0 <= sparsity < 1:
+        looks = ", which looks like percent. Divide the column by 100." if sparsity > 1 else "."
+        raise InvalidFile(f"Line {line}: sparsity must be a fraction from 0 to below 1, got {sparsity:g}{looks}")
+    for column, value in zip(COLUMNS[2:4], percents, strict=True):
+        if not 0 <= value <= 100:
+            raise InvalidFile(f"Line {line}: {column} must be percent from 0 to 100, got {value:g}.")
+    overflowed = record.cells["loss"].casefold() in _OVERFLOWED
+    return DistillerRow(
         parameter=parameter,
-        sparsity=round(_number(record, "sparsity"), LEVEL_DIGITS),  # published files hold 0.15000000000000002
-        top1=_number(record, "top1") / 100,
-        top5=_number(record, "top5") / 100,
-        loss=_number(record, "loss"),
+        sparsity=round(sparsity, LEVEL_DIGITS),  # published files hold 0.15000000000000002
+        top1=percents[0] / 100,
+        top5=percents[1] / 100,
+        loss=math.inf if overflowed else _number(record, "loss", least=-_LARGEST_LOSS, most=_LARGEST_LOSS),
     )
-    _check_range(row, line)
-    return row
 
 
-def _number(record: TableRecord, column: str) -> float:
-    if column == "loss" and record.cells[column].casefold() in _OVERFLOWED:
-        return math.inf
+def _number(record: TableRecord, column: str, **bounds: float) -> float:
     try:
-        return record.number(column, **_BOUNDS.get(column, {}))
+        return record.number(column, **bounds)
     except BadValue as error:
         raise InvalidFile(f"Line {record.line}: {error}. Correct the file.") from error
-
-
-def _check_range(row: DistillerRow, line: int) -> None:
-    if row.sparsity > 1:
-        raise InvalidFile(
-            f"Line {line}: sparsity must be a fraction from 0 to below 1, got {row.sparsity:g}, which looks like "
-            "percent. Divide the column by 100."
-        )
-    if not 0 <= row.sparsity < 1:
-        raise InvalidFile(f"Line {line}: sparsity must be a fraction from 0 to below 1, got {row.sparsity:g}.")
-    for column, value in (("top1", row.top1), ("top5", row.top5)):
-        if not 0 <= value <= 1:
-            raise InvalidFile(f"Line {line}: {column} must be percent from 0 to 100, got {100 * value:g}.")
-
-
-def _check_repeats(rows: tuple[DistillerRow, ...]) -> None:
-    seen = set()
-    for row in rows:
-        key = row.parameter, row.sparsity
-        if key in seen:
-            raise InvalidFile(
-                f"{row.parameter} has two rows at sparsity {row.sparsity:g}; one is expected. Remove the other."
-            )
-        seen.add(key)
-
-
-def _check_percent(rows: tuple[DistillerRow, ...]) -> None:
-    """Refuse accuracies written as fractions, which would be read as a hundredth of their value."""
-    highest = 100 * max(max(row.top1, row.top5) for row in rows)
-    if 0 < highest <= _PERCENT_CEILING:
-        raise InvalidFile(
-            f"top1 and top5 must be percent, but none is above {highest:g}, which looks like fractions. "
-            "Multiply both columns by 100."
-        )
-
-
-_INNER_WRAPPER = ".module."  # Distiller wraps only the features of AlexNet and VGG: features.module.0.weight
 
 
 def match_names(
@@ -137,35 +112,30 @@ def match_names(
     Raises:
         InvalidFile: the model has none of them.
     """
-    known = {layer.name for layer in profile.layers}
+    known = dict.fromkeys(layer.name for layer in profile.layers)
     renamed = {_name_in(known, name, by_layer): rows for name, rows in by_layer.items()}
     unknown = [name for name in renamed if name not in known]
     if not unknown:
         return renamed, ""
-    expected = [name for name in (layer.name for layer in profile.layers) if name not in renamed] or sorted(known)
+    shown = first_names(list(map(printable_text, unknown)))
+    expected = " and ".join(([name for name in known if name not in renamed] or list(known))[:2])
     if len(unknown) == len(renamed):
         raise InvalidFile(
-            f"None of the {len(renamed)} parameters is in {profile.title}: the table has "
-            f"{first_names(list(map(printable_text, unknown)))}, but names such as {' and '.join(expected[:2])} were "
-            "expected; choose the model that was measured, or import without one."
+            f"None of the {len(renamed)} parameters is in {profile.title}: the table has {shown}, but names such as "
+            f"{expected} were expected; choose the model that was measured, or import without one."
         )
-    kept = {name: rows for name, rows in renamed.items() if name in known}
-    return kept, _sentence(unknown, expected, num_named=len(renamed), title=profile.title)
+    verbs = ("is", "was") if len(unknown) == 1 else ("are", "were")
+    return {name: rows for name, rows in renamed.items() if name in known}, (
+        f"{len(unknown)} of the {len(renamed)} parameters {verbs[0]} not in {profile.title} and {verbs[1]} left out "
+        f"({shown}), where names such as {expected} were expected; if another model was measured, import the table "
+        "again with that one."
+    )
 
 
-def _name_in(known: set[str], name: str, taken: Iterable[str]) -> str:
+def _name_in(known: Container[str], name: str, taken: Container[str]) -> str:
     """Return the model's name for a parameter, or the table's own where the model has none."""
     unwrapped = name.replace(_INNER_WRAPPER, ".")
     return unwrapped if name not in known and unwrapped in known and unwrapped not in taken else name
-
-
-def _sentence(unknown: Sequence[str], expected: Sequence[str], *, num_named: int, title: str) -> str:
-    verbs = ("is", "was") if len(unknown) == 1 else ("are", "were")
-    return (
-        f"{len(unknown)} of the {num_named} parameters {verbs[0]} not in {title} and {verbs[1]} left out "
-        f"({first_names(list(map(printable_text, unknown)))}), where names such as {' and '.join(expected[:2])} were "
-        "expected; if another model was measured, import the table again with that one."
-    )
 
 
 _METRICS = ("top1", "top5", "loss")
@@ -211,17 +181,13 @@ def _usable(result: RunResult) -> Iterator[LayerMeasurement]:
 
 
 def _rows(parameter: str, items: list[LayerMeasurement]) -> Iterator[tuple[str, ...]]:
-    baseline = [change.baseline for change in _changes(items[0])]
-    yield parameter, "0", *_figures(*baseline)
+    yield parameter, "0", *_figures(items[0], lambda change: change.baseline)
     for item in sorted(items, key=lambda item: item.level):
-        yield parameter, f"{item.level:.{_DIGITS}g}", *_figures(*(change.value for change in _changes(item)))
+        yield parameter, f"{item.level:.{_DIGITS}g}", *_figures(item, lambda change: change.value)
 
 
-def _changes(item: LayerMeasurement) -> list[MetricChange]:
-    return [change for metric in _METRICS if (change := item.change(metric)) is not None]
-
-
-def _figures(top1: float, top5: float, loss: float) -> tuple[str, str, str]:
+def _figures(item: LayerMeasurement, figure: Callable[[MetricChange], float]) -> tuple[str, str, str]:
+    top1, top5, loss = (figure(change) for metric in _METRICS if (change := item.change(metric)) is not None)
     return f"{100 * top1:.{_DIGITS}g}", f"{100 * top5:.{_DIGITS}g}", repr(loss)
 
 
@@ -334,11 +300,13 @@ def _baseline_row(layer: str, rows: Sequence[DistillerRow]) -> DistillerRow:
 
 def _measurements(
     name: str, rows: Sequence[DistillerRow], layer: LayerProfile, granularity: SparsityGranularity
-) -> list[LayerMeasurement]:
+) -> Iterator[LayerMeasurement]:
     baseline = _baseline_row(name, rows)
     filters = layer.weight_shape[layer.channel_axis] if granularity == "filter" and layer.weight_shape else 0
-    return [
-        LayerMeasurement(
+    for row in sorted((row for row in rows if row.sparsity > 0), key=lambda row: row.sparsity):
+        # whole filters, rounded down as Distiller does
+        reached = whole_units(row.sparsity, filters) / filters if filters else row.sparsity
+        yield LayerMeasurement(
             layer=name,
             level=row.sparsity,
             status=Status.MEASURED,
@@ -348,18 +316,10 @@ def _measurements(
                 _change("loss", baseline.loss, row.loss, row.loss - baseline.loss),
             ),
             members=(name,),
-            achieved_level=_reached(row.sparsity, filters),
-            removed_params=round(_reached(row.sparsity, filters) * layer.num_params),
-            removed_macs=round(_reached(row.sparsity, filters) * layer.macs),
+            achieved_level=reached,
+            removed_params=round(reached * layer.num_params),
+            removed_macs=round(reached * layer.macs),
         )
-        for row in sorted(rows, key=lambda row: row.sparsity)
-        if row.sparsity > 0
-    ]
-
-
-def _reached(sparsity: float, filters: int) -> float:
-    """Return the share that whole filters make, rounded down as Distiller does; ``sparsity`` if none are counted."""
-    return whole_units(sparsity, filters) / filters if filters else sparsity
 
 
 def _change(metric: str, baseline: float, value: float, delta: float) -> MetricChange:

@@ -72,16 +72,7 @@ def extra_files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-_MOST_BINS = 100_000  # of a histogram: 8 bits of weights with finer bins have some thousand
-_MOST_LAYERS, _MOST_LEVELS = 2_000, 100  # networks of the libraries have up to 1,000 layers, runs up to 20 levels
-_MOST_MEASUREMENTS = 20_000  # layers times levels of the largest runs
-_MOST_MEMBERS, _MOST_METRICS = 1_000, 32  # of one measurement
-_MOST_MEMBERS_IN_ALL = 100_000  # of all measurements together, five for each
-_MOST_NODES, _MOST_EDGES = 10_000, 40_000  # of the data flow
-_MOST_FACTS = 200  # runs have about 20, on versions and the machine
-_LONGEST_NAME, _MOST_PARTS = 500, 50  # of a layer: modules in modules
-_MOST_NOTES = 1_000  # sentences that a page shows
-_MOST_TRIED = 1_000  # points of the curves of a recommendation
+_MOST_LAYERS = 2_000  # networks of the libraries have up to 1,000
 _MOST_OF_ANYTHING = 10**18  # parameters, multiply-accumulates, images: below 2**63, so that sums stay exact
 _LARGEST_FIGURE = 1e9  # of a metric, in its unit: larger ones are damage, and break axes
 
@@ -114,25 +105,26 @@ def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
 
 
 def _is_layer_name(name: str) -> bool:
-    return 0 < len(name) <= _LONGEST_NAME and name.count(".") < _MOST_PARTS and printable_text(name) == name
+    return 0 < len(name) <= 500 and name.count(".") < 50 and printable_text(name) == name
 
 
 def _check_amounts(result: RunResult) -> None:
     """Require amounts that every page shows in seconds."""
     measurements = (*result.measurements, *result.estimates)
+    groups = [len(item.members) for item in measurements]
     most_of = {
         "layers": (len(result.profile.layers), _MOST_LAYERS),
-        "levels": (len(result.spec.sensitivity.levels), _MOST_LEVELS),
-        "measurements": (len(measurements), _MOST_MEASUREMENTS),
-        "layers in one group": (max((len(item.members) for item in measurements), default=0), _MOST_MEMBERS),
-        "layers in groups": (sum(len(item.members) for item in measurements), _MOST_MEMBERS_IN_ALL),
-        "nodes in its data flow": (len(result.profile.flow), _MOST_NODES),
-        "edges in its data flow": (sum(len(node.inputs) for node in result.profile.flow), _MOST_EDGES),
-        "facts on its environment": (len(result.environment), _MOST_FACTS),
-        "figures of the uncompressed model": (len(result.baseline), _MOST_METRICS),
-        "rank correlations": (len(result.agreement), _MOST_LEVELS),
-        "figures of one measurement": (max((len(item.changes) for item in measurements), default=0), _MOST_METRICS),
-        "notes": (len(result.notes) + len(result.profile.notes), _MOST_NOTES),
+        "levels": (len(result.spec.sensitivity.levels), 100),
+        "measurements": (len(measurements), 20_000),
+        "layers in one group": (max(groups, default=0), 1_000),
+        "layers in groups": (sum(groups), 100_000),
+        "nodes in its data flow": (len(result.profile.flow), 10_000),
+        "edges in its data flow": (sum(len(node.inputs) for node in result.profile.flow), 40_000),
+        "facts on its environment": (len(result.environment), 200),
+        "figures of the uncompressed model": (len(result.baseline), 32),
+        "rank correlations": (len(result.agreement), 100),
+        "figures of one measurement": (max((len(item.changes) for item in measurements), default=0), 32),
+        "notes": (len(result.notes) + len(result.profile.notes), 1_000),
         "unlisted weights": (len(result.profile.unlisted), _MOST_LAYERS),
     }
     for what, (count, most) in most_of.items():
@@ -183,8 +175,8 @@ def _check_proof(proof: ValidationResult) -> None:
 
 def _check_recommendation(found: Recommendation, result: RunResult) -> None:
     tried = (*found.tried, *found.uniform, *found.refused)
-    if len(tried) > _MOST_TRIED:
-        raise _misfit(f"a recommendation tried {len(tried):,} schedules, and a run file holds at most {_MOST_TRIED:,}")
+    if len(tried) > (most := 1_000):
+        raise _misfit(f"a recommendation tried {len(tried):,} schedules, and a run file holds at most {most:,}")
     _check_changes(*(each.changes for each in tried))
     if found.metric not in METRICS or found.kind not in result.compression.description.budgets:
         raise _misfit("a recommendation is counted in what this compression does not save, or in an unknown metric")
@@ -208,7 +200,7 @@ def _is_saving(kind: BudgetKind, figure: float) -> bool:
 
 def _check_histogram(histogram: QuantizationHistogram) -> None:
     bins = histogram.cells * histogram.sub_bins
-    if not 0 < bins <= _MOST_BINS or any(
+    if not 0 < bins <= 100_000 or any(  # 8 bits of weights with finer bins have some thousand
         len(part) != bins for part in (histogram.counts, histogram.gradient_magnitudes)
     ):
         raise _misfit("a histogram has not the bins that it should")

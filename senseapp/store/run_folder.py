@@ -14,12 +14,11 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.records.answers import ChangedAnswers, FileAnswers
-from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
+from senseapp.records.int8_timing import Int8Timing
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
-from senseapp.records.probe import Int8Prediction
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
@@ -36,24 +35,10 @@ Record = (
     | ChangedAnswers
     | Diagnosis
     | FileAnswers
-    | CalibrationCheck
-    | Int8Prediction
+    | Int8Timing
 )
 """What tasks on finished runs leave."""
-RecordT = TypeVar(
-    "RecordT",
-    ValidationResult,
-    StrongestFound,
-    QuantizationHistogram,
-    Delivery,
-    LayerTimes,
-    Recommendation,
-    ChangedAnswers,
-    Diagnosis,
-    FileAnswers,
-    CalibrationCheck,
-    Int8Prediction,
-)
+RecordT = TypeVar("RecordT", bound=Record)
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
@@ -64,8 +49,7 @@ _PREFIXES: dict[type, str] = {
     ChangedAnswers: "changed",
     Diagnosis: "diagnosis",
     FileAnswers: "answers",
-    CalibrationCheck: "calibration",
-    Int8Prediction: "int8",
+    Int8Timing: "int8",
 }
 
 
@@ -253,7 +237,7 @@ class RunFolder:
         self.save(key_in(file), answers)
 
     def answers(self, candidate: Candidate) -> FileAnswers | None:
-        """Return the predictions of a candidate's file; None for files of earlier versions."""
+        """Return the predictions of a candidate's file; None where none were kept."""
         return self.load(FileAnswers, key_in(candidate.file))
 
     @contextmanager

@@ -17,7 +17,7 @@ from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound, StorageFail
 from senseapp.core.files import remove_temporaries, storage_errors
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
-from senseapp.store.database import SELECT_RUNS, Database, Presets, record_of, seen_by_link
+from senseapp.store.database import SELECT_RUNS, Database, record_of, seen_by_link
 from senseapp.store.run_folder import RunFolder
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -60,7 +60,6 @@ class RunStore:
     def __init__(self, home: Path) -> None:
         self.folder_of_runs = home / "runs"
         self._database = Database(home / "senseapp.sqlite3")
-        self.presets = Presets(self._database)
         with storage_errors(f"the folder {self.folder_of_runs.name}"):
             self.folder_of_runs.mkdir(exist_ok=True)
 
@@ -235,6 +234,17 @@ class RunStore:
         """Keep what an owner is called, to be shown beside what they share."""
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO people VALUES (?, ?)", (owner, name))
+
+    def is_expert(self, owner: str) -> bool:
+        """Return whether an owner wants the terms of the field and every setting."""
+        with self._database.connection() as connection:
+            return connection.execute("SELECT 1 FROM experts WHERE owner = ?", (owner,)).fetchone() is not None
+
+    def set_expert(self, owner: str, *, expert: bool) -> None:
+        """Keep whether an owner does."""
+        statement = "INSERT OR REPLACE INTO experts VALUES (?)" if expert else "DELETE FROM experts WHERE owner = ?"
+        with self._database.transaction() as connection:
+            connection.execute(statement, (owner,))
 
     def update_size(self, run_id: str) -> None:
         """Keep how much disk space the files of a run take now; one that was deleted meanwhile is left out."""

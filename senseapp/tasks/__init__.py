@@ -6,7 +6,6 @@ group.
 
 from __future__ import annotations
 
-from senseapp.core.errors import UnsupportedModel
 from senseapp.core.registry import Registry
 from senseapp.metrics import METRICS
 from senseapp.tasks.base import Task
@@ -14,7 +13,7 @@ from senseapp.tasks.classification import CLASSIFICATION
 from senseapp.tasks.multilabel import MULTILABEL
 from senseapp.tasks.segmentation import SEGMENTATION
 
-__all__ = ["CLASSIFICATION", "MULTILABEL", "SEGMENTATION", "TASKS", "Task", "task_named", "task_of_output"]
+__all__ = ["CLASSIFICATION", "MULTILABEL", "SEGMENTATION", "TASKS", "Task", "task_named"]
 
 
 def _add_metrics(task: Task) -> None:
@@ -34,17 +33,6 @@ TASKS: Registry[Task] = Registry(
     added=_add_metrics,
 )
 """All tasks; each brings the metrics that tell what its models lose."""
-
-
-def task_of_output(model_output: object, num_images: int) -> Task | None:
-    """Return the first task whose output this may be, with those that fit anything last; None where there is none."""
-    for task in sorted(TASKS.values(), key=lambda each: each.fits_anything):
-        try:
-            task.check_output(model_output, num_images)
-        except UnsupportedModel:
-            continue
-        return task
-    return None
 
 
 def task_named(name: str) -> Task:

@@ -385,12 +385,8 @@ class Task(ABC):
             return f"Uncompressed, {metric.label} is not known: no annotation of {images} is of a class of the model."
         return f"Uncompressed, {metric.label} is {metric.value_text(value)} over {images}."
 
-    def preview_warning(self, value: float, num_images: int, num_outputs: int) -> str:
-        """Return a sentence where the shown metric says that the model does not do its task; else empty."""
-        return ""
-
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
-        """Return a sentence where a run's uncompressed model does not do its task on its images; else empty."""
+        """Return a sentence where ``baseline``, by metric, says that a model does not do its task; else empty."""
         return ""
 
 

@@ -21,7 +21,7 @@ Background: TypeAlias = Literal["first", "last", "none", "unknown"]
 Renumber: TypeAlias = Callable[[PerImage, Mapping[int, int]], PerImage]
 """Returns annotations with other class numbers, without the classes that have none."""
 _BACKGROUNDS = ("background", "bg", "noobject", "nothing", "unlabeled", "unlabelled")  # spellings
-_PLACEHOLDER = re.compile(r"(class|label|cls|category|output)\d+|")  # a spelling that says no more than the number
+_PLACEHOLDER = re.compile(r"(class|label|cls|category|output)\d+")  # a spelling that says no more than the number
 _MARKS = re.compile(r"[\W_]+")
 _BY_NAME, _GIVEN, _AS_WRITTEN = "by name", "as the class map says", "as written"
 _SHIFTS = {0: _AS_WRITTEN, 1: "one above those in the files", -1: "one below those in the files"}
@@ -45,9 +45,14 @@ class ModelClasses:
 
     @property
     def spellings(self) -> dict[str, int]:
-        """The output of each name, where names say more than numbers."""
-        found = {spelling(name): place for place, name in enumerate(self.names)}
-        return {} if all(map(_PLACEHOLDER.fullmatch, found)) else found
+        """The output of each full name, and of each synonym between commas, that only one output has."""
+        synonyms = [{spelling(part) for part in name.split(",")} for name in self.names]
+        found: dict[str, int] = {}
+        for spellings in (synonyms, [{spelling(name)} for name in self.names]):
+            counts = Counter(part for parts in spellings for part in parts)
+            found |= {part: place for place, parts in enumerate(spellings) for part in parts if counts[part] == 1}
+        found.pop("", None)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,8 +265,8 @@ def _read_as(
 
 
 def _are_strangers(written: WrittenClasses, model: ModelClasses) -> bool:
-    """Whether both sides have names, and none is in both."""
-    known = model.spellings.keys()
+    """Whether both sides have names that say more than numbers, and none is in both."""
+    known = {name for name in model.spellings if not _PLACEHOLDER.fullmatch(name)}
     return bool(known and written.names) and known.isdisjoint(map(spelling, written.names.values()))
 
 

@@ -129,12 +129,13 @@ class Multilabel(Task):
 
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
         """Return which output each label means; see :meth:`Task.proposal`."""
-        from senseapp.tasks.classification.class_map import propose_class_map
+        from senseapp.tasks.classification.class_map import class_orders
 
         names = [name for name in written.names if not _means_nothing(name)]
         if not names:
             return None
-        return _by_order(propose_class_map(names, written.output_names, written.num_outputs, own_order=True))
+        first, *_ = class_orders(names, written.output_names, written.num_outputs, own_order=True)
+        return _by_order(replace(first, num_orders=1))
 
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Refuse truths that are not 0, 1 or NaN for each output; see :meth:`Task.check_targets`."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import printable
+from senseapp.tasks.class_numbers import Background
 
 Fit = Literal["", "crop", "letterbox", "corner", "stretch"]
 ChannelOrder = Literal["", "rgb", "bgr"]
@@ -19,7 +20,7 @@ EVIDENCE_WORDS: Mapping[str, str] = {
     "file": "the file says so",
     "graph": "the file normalises its images itself",
     "library": "the library says so",
-    "family": "networks with such outputs always do so",
+    "family": "networks of this family are usually trained so",
     "fit": "nothing else fits",
     "labels": "it suits the labels best",
     "images": "the answers to the images are surest and most consistent",
@@ -63,7 +64,7 @@ class OutputReader(ABC):
 
     name: str
     num_classes: int = 0
-    background: Literal["first", "last", "none", "unknown"] = "unknown"
+    background: Background = "unknown"
 
     @property
     def usual_input(self) -> UsualInput | None:

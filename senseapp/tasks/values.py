@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _MOST_VALUES = 2**22  # of one output of an image: 16 MB
 _NUMBER_BYTES = 4  # of float32
-_SEED = 0  # so that all networks and images are compared at the same values
 _MOST_SHOWN = 3  # outputs, in a text
 
 
@@ -133,15 +132,11 @@ def _rows(found: list[Tensor], most: int) -> Tensor:
 
 
 def _kept(values: Tensor, most: int) -> Tensor:
-    """Return ``most`` of the columns: one at random in each of as many equal parts, always the same."""
+    """Return at most so many of the columns, at even distances."""
     import torch
 
     number = values.shape[1]
-    if number <= most:
-        return values
-    shift = torch.rand(most, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
-    places = ((torch.arange(most) + shift) * (number / most)).long().clamp_max(number - 1)
-    return values[:, places.to(values.device)]
+    return values if number <= most else values[:, torch.arange(most, device=values.device) * number // most]
 
 
 VALUES = Values(

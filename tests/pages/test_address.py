@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common.address import SWITCH, Form, named, number, one_of, some_of, span, whole, words
 from senseapp.app.common.state import LayerEdits, edits_key
 from senseapp.app.schedule.settings import edits_form
-from senseapp.core.errors import InvalidSpec, NotFound, QuotaExceeded
+from senseapp.core.errors import NotFound
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.pages.conftest import go_back, open_page
@@ -126,18 +126,11 @@ def test_a_lock_is_kept_over_a_reload_and_taken_back_by_back(
     assert app.session_state[key] == LayerEdits()
 
 
-def test_presets_are_of_one_person_and_bounded(service: Service, backend: Backend) -> None:
+def test_the_switch_expert_is_of_one_person(service: Service, backend: Backend) -> None:
     bob = Service(backend, "bob")
-    bob.save_preset("schedule", " a  name ", {"target": "31"})
-    assert bob.presets("schedule") == {"a name": {"target": "31"}}
-    assert service.presets("schedule") == bob.presets("other") == {}
-    for name, settings in ((" ", {}), ("x" * 61, {}), ("a\x00b", {}), ("long", {"locks": "x" * 9000})):
-        with pytest.raises(InvalidSpec):
-            bob.save_preset("schedule", name, settings)
-    for number_of in range(49):
-        bob.save_preset("schedule", str(number_of), {})
-    with pytest.raises(QuotaExceeded, match="At most 50"):
-        bob.save_preset("schedule", "one more", {})
-    bob.save_preset("schedule", "a name", {"target": "32"})
+    bob.set_expert(expert=True)
+    assert (bob.is_expert(), service.is_expert()) == (True, False)
+    bob.set_expert(expert=False)
+    assert not bob.is_expert()
     with pytest.raises(NotFound):
-        Service(backend, "").save_preset("schedule", "name", {})
+        Service(backend, "").set_expert(expert=True)

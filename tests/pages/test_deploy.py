@@ -10,14 +10,12 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec, NotFound
-from senseapp.records.calibration import CalibrationCheck, CalibrationRung, TensorCoverage
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
-from senseapp.server.layer_tasks import CalibrationTask
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from senseapp.views.frames.files import deployment_frame
@@ -145,37 +143,3 @@ def test_all_int8_is_not_shown_beside_itself() -> None:
     figures = usual_figures(file=some_figures(0.0041, 0.49, 4_900_000))
     rows = deployment_frame(a_deployment(settings=DeploySettings(kind="int8"), figures=figures))
     assert "All of it in int8" not in set(rows["file"])
-
-
-def a_check(**parts: object) -> CalibrationCheck:
-    rungs = (
-        CalibrationRung(images=16, values=(0.71, 0.86)),
-        CalibrationRung(images=64, values=(0.93, 0.925)),
-        CalibrationRung(images=128, values=(0.93,)),
-    )
-    return CalibrationCheck(metric="agreement", rungs=rungs, images=104, **parts)
-
-
-def test_calibration_images_are_checked_on_request_and_the_ladder_is_shown(
-    app, task: DeliverTask, backend: Backend, service: Service
-) -> None:
-    run_id = task.run_id
-    open_page(app, PAGE, run=run_id)
-    app.button(key=f"schedule.calibration_check.{run_id}").click().run()
-    assert not app.exception
-    asked = CalibrationTask(run_id=run_id)
-    assert service.work.progress(asked).state is RunState.QUEUED
-    app.button(key=f"schedule.calibration_stop.{run_id}").click().run()
-    assert service.work.progress(asked).state is RunState.CANCELLED
-    worst = TensorCoverage(node="n", low=0.0, high=6.0, seen_low=0.0, seen_high=14.0, beyond=0.021, values=900)
-    found = a_check(tensors=50, num_uncovered=1, uncovered=(worst,), beyond=0.01)
-    backend.store.folder(run_id).save(asked.key, found)
-    open_page(app, PAGE, run=run_id)
-    assert "from 64 on it is 93.0 % (measured on 104 images)." in app.success[0].value
-    assert found.findings[1] in [each.value for each in app.warning]
-    table = next(frame.value for frame in app.dataframe if "draws" in frame.value)
-    assert table.to_dict("list") == {
-        "images": [16, 64, 128],
-        "draws": [2, 2, 1],
-        "value": ["71.0 to 86.0", "92.5 to 93.0", "93.0"],
-    }

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,9 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
 from senseapp.app.common import backend as ui_backend
-from senseapp.app.guide import ENTRIES, GLOSSARY, PICTURES
 from senseapp.app.runs.list import _packer, disk_line
 from senseapp.compressions import PruningConfig
+from senseapp.core.files import SITE
 from senseapp.records.candidate import Delivery
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
@@ -150,10 +151,15 @@ def test_many_layers_share_as_many_small_bars_as_the_column_can_draw(service: Se
     assert small_bars(wide) == [max(losses[start : start + 3]) for start in range(0, 30, 3)]
 
 
-def test_the_guide_has_ten_entries_and_six_words(app: AppTest) -> None:
+def test_the_guide_has_ten_entries_with_pictures_of_their_own_and_six_words(app: AppTest) -> None:
+    guide = tomllib.loads((SITE / "assets" / "guide.toml").read_text("utf-8"))
+    entries, pictures = guide["entries"], SITE / "assets" / "screenshots"
     open_page(app, "pages/guide.py")
-    assert (len(ENTRIES), len(GLOSSARY)) == (10, 6)
-    assert [heading.value for heading in app.header] == [*(entry.question for entry in ENTRIES), "Words"]
+    assert (len(entries), len(guide["words"])) == (10, 6)
+    assert [heading.value for heading in app.header] == [*(entry["question"] for entry in entries), "Words"]
+    assert len({entry["picture"] for entry in entries}) == len(app.image) == 10
+    assert all((pictures / f"{entry['picture']}.png").stat().st_size < 400_000 for entry in entries)
+    assert all(len(entry["caption"]) > 20 for entry in entries)
 
 
 def test_runs_are_found_by_words_of_what_is_shown(app: AppTest, service: Service, backend: Backend) -> None:
@@ -253,15 +259,6 @@ def test_a_home_that_cannot_be_used_is_said_on_every_page(monkeypatch: pytest.Mo
     assert [title.value for title in app.title] == ["senseapp cannot work here"]
     assert "Check that the disk has space and that its folder is writable" in app.error[0].value
     assert not app.exception
-
-
-def test_every_entry_of_the_guide_has_a_picture_of_its_own_that_loads_quickly(app: AppTest) -> None:
-    open_page(app, "pages/guide.py")
-    pictures = [PICTURES / f"{entry.picture}.png" for entry in ENTRIES]
-    assert len(set(pictures)) == len(ENTRIES) == len(app.image)
-    for picture in pictures:
-        assert picture.stat().st_size < 400_000
-    assert all(len(entry.caption) > 20 for entry in ENTRIES)
 
 
 def test_runs_are_sorted_by_their_smallest_file(app: AppTest, service: Service, backend: Backend) -> None:

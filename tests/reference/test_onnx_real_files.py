@@ -25,7 +25,7 @@ from scripts.peer_environment import PeerFailed, ensure
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.write import with_weights
-from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
+from senseapp.runtimes.onnxruntime.inserted import apply_qdq, plain_copy, quantizable
 from tests.cases import first_of
 
 
@@ -165,7 +165,7 @@ def check_written(content: bytes) -> None:
 
     raised, _ = quantizable(content)
     plain = plain_copy(raised, opened.outputs, opened.input_shape)
-    int8 = inserted(raised, plain, _in_int8(plain, opened))
+    int8 = apply_qdq(raised, plain, _in_int8(plain, opened))
     assert len(int8) < len(raised)
     twins = {(each.name, each.op_type): each for each in onnx.load_from_string(int8).graph.node}
     stored = {each.name for each in onnx.load_from_string(int8).graph.initializer}

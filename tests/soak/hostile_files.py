@@ -108,6 +108,10 @@ def doubled_tuples(step: int, _: random.Random) -> bytes:
     return torch_zip(b"\x80\x02}" + body + b"K\x00s.")
 
 
+def deep_tuples(step: int, _: random.Random) -> bytes:
+    return torch_zip(b"\x80\x02})" + b"\x85" * (100_000 * step) + b"K\x00s.")
+
+
 def shared_dicts(step: int, _: random.Random) -> bytes:
     body = b"}" + memo(0)
     for level in range(20 * step):
@@ -307,6 +311,7 @@ def broken_table(step: int, chance: random.Random) -> bytes:
 
 FAMILIES: dict[Family, Maker] = {
     ("doubled tuples", "checkpoint", ".pth"): doubled_tuples,
+    ("deep tuples", "checkpoint", ".pth"): deep_tuples,
     ("shared dicts", "checkpoint", ".pth"): shared_dicts,
     ("shared dicts with weights", "checkpoint", ".pth"): shared_dicts_with_weights,
     ("far memo", "checkpoint", ".pth"): far_memo,

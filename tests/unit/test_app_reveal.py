@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.figure import place_of
-from senseapp.app.common.notices import REVEAL
+from senseapp.app.common.notices import INLINE_SCRIPTS
 from senseapp.app.server.guards import content_security_policy
 
 
@@ -28,6 +28,6 @@ def test_the_policy_lets_the_script_run_that_the_page_holds() -> None:
     body = element.proto.body
     assert 'data-frame="bars_frame" data-place="0.3333"' in body
     script = body.split("<script>")[1].split("</script>")[0]
-    assert script == REVEAL
+    assert script == INLINE_SCRIPTS["reveal"]
     found = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"'sha256-{found}'" in content_security_policy()

@@ -67,4 +67,4 @@ def test_verdicts() -> None:
     assert readings.judged(0.6, 0.7, "") == "wrong"
     assert readings.judged(None, 0.7, "") == "wrong"
     assert readings.judged(None, 0.7, "Which of both is it? Say --reading FILE.") == "asked"
-    assert readings.judged(None, 0.7, "Choose segmentation, which they fit.") == "false"
+    assert readings.judged(None, 0.7, "No output of the file is one of detection.") == "false"

@@ -67,17 +67,8 @@ def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_imag
 
 @pytest.mark.wide
 def test_a_float_file_has_nothing_in_int8(folder, capsys):
-    more = ("--explain", "--weight-bits", "3", "--calibration-check")
-    assert deploy(folder, "--float", *more, out="float.onnx") == 0
+    assert deploy(folder, "--float", out="float.onnx") == 0
     report = json.loads(capsys.readouterr().out)
-    ladder = report["calibration"]["ladder"]
-    assert [rung["images"] for rung in ladder][:2] == [8, 16]
-    assert len(ladder[-1]["values"]) == 1
-    assert "Answers that stay with" in report["calibration"]["findings"][0]
-    stem = report["explained"][0]
-    assert stem["weight"]["kl"]["delta"] > stem["input"]["kl"]["delta"]
-    modules = load_demo_model().module.named_modules()
-    assert stem["layer"] == next(name for name, module in modules if isinstance(module, torch.nn.Conv2d))
     assert set(report) & {"file", "original", "int8", "default"} == {"file", "original"}
     assert report["file"]["changes"]["agreement"]["delta"] == 0
 

@@ -64,4 +64,4 @@ def test_a_map_without_evidence_is_asked_for(tmp_path: Path, capsys: pytest.Capt
     given = ("--data", "random", "--compression", "sparsity", "--levels", "50", "--out", str(tmp_path / "run"))
     assert main(["analyze", "--model", "onnx", "--checkpoint", str(network), *given]) == 2
     said = capsys.readouterr().err
-    assert "(1, 3, 32, 32). These outputs could be segmentation or values, which their shapes do not tell" in said
+    assert "(1, 3, 32, 32). These outputs could be segmentation or values: choose" in said

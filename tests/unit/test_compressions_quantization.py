@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.compressions.quantization import EqualisedQuantization
 from senseapp.compressions.quantization.activations import (
     NUM_BINS,
     OBSERVERS,
@@ -135,49 +134,6 @@ def test_bits_of_activations_are_said_and_a_wider_input_is_a_remedy():
     assert "Its input in 16 bits" not in [
         title for title, _ in QuantizationConfig(activations=True, activation_bits="16").variants
     ]
-
-
-_LOUD = [
-    (lambda: nn.Linear(6, 5), (40, 6), -1),
-    (lambda: nn.Conv2d(6, 4, 3, groups=2), (4, 6, 9, 9), 1),
-    (lambda: nn.Conv2d(6, 6, 3, groups=6), (4, 6, 9, 9), 1),
-    (lambda: nn.ConvTranspose2d(6, 4, 3, groups=2), (4, 6, 5, 5), 1),
-]
-
-
-@pytest.mark.parametrize(("module", "shape", "axis"), _LOUD, ids=["linear", "grouped", "depthwise", "transposed"])
-def test_equalised_input_channels_spare_the_others_from_a_loud_one(module, shape, axis):
-    torch.manual_seed(0)
-    model, images = nn.Sequential(module()).eval(), torch.randn(*shape)
-    images.select(axis, 2).mul_(50)
-    images.select(axis, 4).zero_()
-    wanted = model(images)
-
-    def lost(bits, equalised):
-        config = (EqualisedQuantization if equalised else QuantizationConfig)(activations=True, observer="minmax")
-        compressor = compressor_of(model, config, calibration=[images])
-        with torch.no_grad(), compressor.compress(compressor.targets[0], bits):
-            return float((model(images) - wanted).square().mean() / wanted.square().mean())
-
-    assert lost(16, True) < 1e-6
-    assert lost(6, True) < 0.5 * lost(6, False)
-
-
-def test_equalised_channels_and_weights_are_rounded_as_numpy_does():
-    model = _layer(nn.Linear(2, 2, bias=False))
-    model[0].weight.data = torch.tensor([[1.0, 0.5], [-4.0, 0.25]])
-    images = torch.tensor([[9.0, -2.0], [1.5, 0.7]])
-    config = EqualisedQuantization(activations=True, observer="minmax")
-    compressor = compressor_of(model, config, calibration=[images])
-    with torch.no_grad(), compressor.compress(compressor.targets[0], 4):
-        found = model(images).numpy()
-    factors = np.sqrt(np.array([9.0, 2.0]) / np.array([4.0, 0.5]))
-    weight, given = model[0].weight.detach().numpy() * factors, images.numpy() / factors
-    steps = np.abs(weight).max(1, keepdims=True) / 7
-    low, step = given.min(), (given.max() - given.min()) / 15
-    zero = np.rint(-low / step)
-    rounded = (np.clip(np.rint(given / step) + zero, 0, 15) - zero) * step
-    assert found == pytest.approx(rounded @ (np.rint(weight / steps) * steps).T, rel=1e-5)
 
 
 def test_activations_without_images_are_refused():

@@ -86,7 +86,7 @@ def pixels(found: Decoded) -> npt.NDArray[np.uint8]:
 def test_the_bits_that_values_need_are_scaled_to_eight(bits: int, channels: int, write) -> None:
     values = values_of(bits, channels)
     found = decoded(write(values), channels)
-    assert found.depth == Depth(bits, stated=False, full=bits < 16)
+    assert found.depth == Depth(bits, stated=False)
     assert (pixels(found) == values // 2 ** (bits - 8)).all()
 
 
@@ -153,28 +153,6 @@ def test_pictures_of_one_set_are_scaled_alike(tmp_path: Path) -> None:
         in (images.notes)
     )
     assert any(note.startswith("No value of 1 picture among these is above 1,023: if") for note in images.notes)
-
-
-def test_cameras_of_10_14_and_16_bits_in_one_folder_are_scaled_each_by_its_own(tmp_path: Path) -> None:
-    """Each camera has its size; a dark picture of the second camera stays dark."""
-    taken = [(10, 0), (10, 1), (14, 2), (14, 3), (9, 4), (16, 5), (16, 6)]
-    sizes = {10: 9, 14: 18, 9: 18, 16: 27}
-    pictures = [
-        values_of(bits, seed=seed).repeat(sizes[bits] // 9, 0).repeat(sizes[bits] // 9, 1) for bits, seed in taken
-    ]
-    spec = folder_of(tmp_path, *(tiff16(values) for values in pictures))
-    for number, _ in enumerate(pictures):
-        (tmp_path / f"{number}.png").rename(tmp_path / f"{number}.tif")
-    images = load_images(spec, PLAIN, num_classes=2, task=CLASSIFICATION)
-    places = {name: place for place, name in enumerate(images.names)}
-    found = np.rint(images.batch(0, len(images)).numpy()[:, 0] * 255)
-    for number, ((bits, _), values) in enumerate(zip(taken, pictures, strict=True)):
-        scaled = float(values.mean()) / 2 ** ({9: 14}.get(bits, bits) - 8)
-        assert abs(float(found[places[f"{number}.tif"]].mean()) - scaled) <= 6, (number, bits)
-    assert [note.split(" scaled from ")[1].split(" ")[0] for note in images.notes if "scaled from" in note] == [
-        *("10", "14", "16")
-    ]
-    assert sum(note.startswith("No value of 1 picture among these is above") for note in images.notes) == 1
 
 
 def with_mark(mark: int, kind: str) -> bytes:

@@ -5,13 +5,13 @@ from timm.data.imagenet_info import ImageNetInfo
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.data.class_map_file import read_class_map
-from senseapp.tasks.classification.class_map import class_orders, propose_class_map, resolve_class_map
+from senseapp.tasks.classification.class_map import class_orders, resolve_class_map
 
 PETS = ("tabby, tabby cat", "golden retriever", "crane, bird", "crane, machine")
 
 
 def proposed(names, class_names=(), num_classes=10):
-    proposal = propose_class_map(names, class_names, num_classes)
+    proposal, *_ = class_orders(names, class_names, num_classes)
     return proposal.words, dict(proposal.pairs)
 
 
@@ -25,7 +25,7 @@ def test_indices_with_leading_zeros():
 
 def test_numbers_from_one_are_shifted_only_when_they_must_be_and_say_so():
     names = [str(number) for number in range(1, 11)]
-    proposal = propose_class_map(names, (), 10)
+    proposal, *_ = class_orders(names, (), 10)
     assert dict(proposal.pairs) == {name: int(name) - 1 for name in names}
     assert "numbered from 1" in proposal.notes[0]
     assert proposed(["1", "9"]) == ("by number", {"1": 1, "9": 9})
@@ -36,7 +36,7 @@ def test_two_spellings_of_one_number_are_no_indices():
 
 
 def test_numbers_beyond_the_classes_stay_unmatched():
-    assert propose_class_map(["0", "99"], (), 10).unmatched == ("99",)
+    assert class_orders(["0", "99"], (), 10)[0].unmatched == ("99",)
 
 
 def test_class_names_whatever_their_case_and_punctuation():
@@ -47,7 +47,7 @@ def test_class_names_whatever_their_case_and_punctuation():
 
 
 def test_a_synonym_of_two_classes_is_not_guessed():
-    assert propose_class_map(["crane", "tabby"], PETS, 4).unmatched == ("crane",)
+    assert class_orders(["crane", "tabby"], PETS, 4)[0].unmatched == ("crane",)
     assert proposed(["crane, machine"], PETS, 4) == ("by the model's class names", {"crane, machine": 3})
 
 
@@ -66,11 +66,11 @@ def test_imagenet_ids_of_a_larger_set():
 
 
 def test_imagenet_ids_mean_nothing_to_a_model_with_other_classes():
-    assert propose_class_map(["n01440764", "n01443537"], (), 37).unmatched == ("n01440764", "n01443537")
+    assert class_orders(["n01440764", "n01443537"], (), 37)[0].unmatched == ("n01440764", "n01443537")
 
 
 def test_any_names_in_alphabetical_order_when_their_number_is_right():
-    proposal = propose_class_map(["zebra", "ant", "Bee"], (), 3)
+    proposal, *_ = class_orders(["zebra", "ant", "Bee"], (), 3)
     assert (proposal.words, dict(proposal.pairs)) == ("in alphabetical order", {"Bee": 0, "ant": 1, "zebra": 2})
     assert "alphabetical order" in proposal.notes[0]
 
@@ -80,12 +80,12 @@ def test_names_win_over_order():
 
 
 def test_a_proposal_tells_what_it_could_not_match():
-    proposal = propose_class_map(["tabby", "unicorn"], PETS, 4)
+    proposal, *_ = class_orders(["tabby", "unicorn"], PETS, 4)
     assert (dict(proposal.pairs), proposal.unmatched) == ({"tabby": 0}, ("unicorn",))
 
 
 def test_what_is_proposed_never_gives_two_folders_one_class_by_name():
-    assert propose_class_map(["tabby", "tabby cat"], PETS, 4).pairs == ()
+    assert class_orders(["tabby", "tabby cat"], PETS, 4)[0].pairs == ()
 
 
 def test_names_that_fit_nothing_are_refused_with_what_to_do():
@@ -126,7 +126,7 @@ def test_a_confirmed_mapping_for_other_images():
 
 
 def test_a_word_among_numbers_is_left_unmatched():
-    proposal = propose_class_map(["0", "1", "2", "odd"], (), 9)
+    proposal, *_ = class_orders(["0", "1", "2", "odd"], (), 9)
     assert proposal.words == "by number"
     assert dict(proposal.pairs) == {"0": 0, "1": 1, "2": 2}
     assert proposal.unmatched == ("odd",)
@@ -141,8 +141,8 @@ def test_a_name_without_pictures_may_mean_nothing():
 
 def test_an_image_set_keeps_its_own_order():
     names = ["zebra", "ant", "cow"]
-    assert dict(propose_class_map(names, (), 3, own_order=True).pairs) == {"zebra": 0, "ant": 1, "cow": 2}
-    assert dict(propose_class_map(names, (), 3).pairs) == {"ant": 0, "cow": 1, "zebra": 2}
+    assert dict(class_orders(names, (), 3, own_order=True)[0].pairs) == {"zebra": 0, "ant": 1, "cow": 2}
+    assert dict(class_orders(names, (), 3)[0].pairs) == {"ant": 0, "cow": 1, "zebra": 2}
 
 
 def orders(names, num_classes, **options):
@@ -199,7 +199,7 @@ def test_an_empty_folder_does_not_switch_matching_off():
 
 
 def test_composed_and_decomposed_names_are_the_same():
-    assert dict(propose_class_map(["e\u0301te\u0301", "z"], ("z", "\xe9t\xe9"), 2).pairs) == {
+    assert dict(class_orders(["e\u0301te\u0301", "z"], ("z", "\xe9t\xe9"), 2)[0].pairs) == {
         "e\u0301te\u0301": 1,
         "z": 0,
     }

@@ -18,12 +18,10 @@ from senseapp.data.images import TensorImages
 from senseapp.prove.deploy import Deployed, original_source, proven_source
 from senseapp.prove.deploy import deploy as deploy_source
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.int8_files import explain
 from senseapp.prove.prove import prove
 from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import DeploySettings
-from senseapp.records.layer_findings import RoundingSettings
 from senseapp.records.measurement import change_in
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
@@ -169,17 +167,6 @@ def test_a_layer_behind_nothing_keeps_its_bias_in_int8() -> None:
     np.testing.assert_array_equal(steps, np.where(bias.numpy() > 0, 2**31 - 1, -(2**31)))  # what int32 holds
 
 
-def test_each_part_of_a_dead_layer_has_a_finding() -> None:
-    network = a_network()
-    zero(network.blocks[0].bn1.weight, network.blocks[0].bn1.bias)
-    evaluator = evaluator_of(network, BITS)
-    found = explain(evaluator, RoundingSettings(), runtime=OPERATIONS)
-    assert [each.layer for each in found] == [layer.name for layer in evaluator.profile.layers]
-    parts = [part for each in found for part in (each.weight, each.given, each.made) if part is not None]
-    assert len(parts) > len(found)
-    assert all(np.isfinite(part.delta) for part in parts)
-
-
 def broken(*_args: object, **_settings: object) -> Any:
     raise ValueError("it broke.")
 
@@ -188,7 +175,6 @@ FAILING = {
     "each improvement of an int8 file": (
         DeploySettings(kind="mixed"),
         {
-            "senseapp.runtimes.onnxruntime.operations.better_equalised": "equalised channels",
             "senseapp.compressions.quantization.activations.MinMaxObserver.value_range": (
                 "ranges of activations by the observer minmax"
             ),
@@ -231,7 +217,6 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.best_own", broken)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", lambda network, *_, **__: network)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
     for name in ("ranges and weights fitted to the images", "onnxruntime's own quantizer"):
@@ -252,12 +237,11 @@ def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkey
     def too_large(*_args: object, **_settings: object) -> None:
         raise OutOfMemory("This needs more memory than there is.")
 
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", lambda network, *_, **__: network)
     with pytest.raises(Cancelled):
         deploy(evaluator_of(a_network(), BITS, progress=report), INT8)
     evaluator = evaluator_of(a_network(), BITS)
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.runtimes.onnxruntime.operations.better_equalised", too_large)
+        patch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", too_large)
         with pytest.raises(OutOfMemory):
             deploy(evaluator, INT8)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.quantize_static", broken)

@@ -152,18 +152,11 @@ def test_without_a_text_popular_networks_come_first_and_filters_hold():
     every = suggest("", lambda entry: True, limit=5000)
     assert [entry.title for entry in every[: len(POPULAR)]] == list(POPULAR)
     assert len(every) == len(set(every)) == len(load_catalogue())
-    assert all(entry.pretrained and entry.classifies for entry in every[: len(POPULAR)])
+    assert all(entry.pretrained and entry.num_classes for entry in every[: len(POPULAR)])
     small = suggest("resnet", lambda entry: entry.num_params < 12_000_000, limit=5000)
     assert {entry.title for entry in small} == {
         entry.title for entry in search("resnet", limit=5000) if entry.num_params < 12_000_000
     }
-
-
-def test_what_gives_features_is_told_from_what_names_classes():
-    assert find_entry("timm", "resnet50").classifies
-    assert find_entry("timm", "focalnet_large_fl3").classifies  # 21,842 classes
-    assert not find_entry("timm", "vit_small_patch14_dinov2").classifies
-    assert not find_entry("timm", "resnet50_clip").classifies  # an embedding
 
 
 def test_every_family_of_torchvision_is_in_the_catalogue_or_refused_with_its_reason() -> None:

@@ -294,7 +294,7 @@ def test_sparse_weights_are_refused(tmp_path):
 
 
 def test_a_huge_pickle_is_not_looked_through_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(pickled, "MAX_INSTRUCTIONS", 20_000)
+    monkeypatch.setattr(pickled, "MAX_STEPS", 20_000)
     path = tmp_path / "a.pth"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a/data.pkl", b"\x80\x02" + b"N0" * 15_000 + b".")

@@ -15,6 +15,7 @@ from torch.nn.utils import weight_norm as old_weight_norm
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
+from senseapp.networks.checkpoints.parametrizations import plain_weights
 from senseapp.networks.checkpoints.stored_networks import find_networks
 from senseapp.networks.sources.libraries import build_on_meta
 from senseapp.networks.sources.load import load_model
@@ -161,18 +162,12 @@ def spectral_new(model):
         parametrizations.spectral_norm(layer)
 
 
-def orthogonal_head(model):
-    parametrizations.orthogonal(model.fc)
-    model.fc.parametrizations.weight.original.data.add_(torch.tril(torch.rand(5, model.fc.in_features), -1) * 0.1)
-
-
 PARTS = {
     "torch.nn.utils.prune": prune_all,
     "weight_norm": weight_norm_all,
     "parametrizations.weight_norm": weight_norm_new,
     "spectral_norm": spectral_all,
     "parametrizations.spectral_norm": spectral_new,
-    "parametrizations.orthogonal": orthogonal_head,
 }
 
 
@@ -185,6 +180,14 @@ def test_weights_in_parts_are_put_together_as_the_layer_does(tmp_path, network, 
     assert set(weights) != set(network.state_dict())
     loaded = assert_same(save(under("model.", weights), tmp_path / f"a{suffix}"), other)
     assert any(note.startswith("Put together from") for note in loaded.notes)
+
+
+@pytest.mark.parametrize("norm", [old_spectral_norm, parametrizations.spectral_norm])
+def test_the_outputs_of_a_transposed_convolution_are_its_second_axis(norm):
+    layer = norm(nn.ConvTranspose2d(4, 6, 3, bias=False)).eval()
+    weights, _ = plain_weights(layer.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(weights["weight"], layer(torch.eye(4)[..., None, None]))
 
 
 @pytest.mark.parametrize("marks_pruned", [True, False])

@@ -75,7 +75,7 @@ def tensors_in(file: bytes, images: Tensor) -> Mapping[str, Tensor]:
     shown = {each.name for each in model.graph.output}
     made = [node.output[0] for node in model.graph.node if node.op_type not in ("QuantizeLinear", "Shape")]
     model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in made if name not in shown)
-    return {"x": images} | RuntimeModel(model.SerializeToString(), simulated=True).tensors(images)
+    return {"x": images} | RuntimeModel(model.SerializeToString(), fused=False).tensors(images)
 
 
 def means_of_products(file: bytes, images: Tensor) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Files of which some nodes are in float: as onnxruntime's quantizer writes them, and simulated as it runs them."""
+"""Files of which some nodes are in float: as onnxruntime's quantizer writes them, and as it runs them."""
 
 from __future__ import annotations
 
@@ -173,14 +173,6 @@ def test_other_ranges_and_the_biases_that_depend_on_them_are_those_of_the_quanti
     assert wiring(onnx.load_from_string(writer.write(but=nodes[1:2]))) == wiring(unchanged) != wiring(expected)
 
 
-@pytest.mark.parametrize("step", [1, 3, 100])
-def test_the_simulation_is_the_runtime_but_for_the_order_of_float_sums(case, step):
-    writer, nodes = case
-    content = writer.write(but=nodes[step::step])
-    computed, meant = RuntimeModel(content).run(IMAGES), RuntimeModel(content, simulated=True).run(IMAGES)
-    assert float((computed - meant).abs().max()) < 1e-6
-
-
 def constants_of(content: bytes) -> dict[str, np.ndarray]:
     return {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer}
 
@@ -228,8 +220,8 @@ def test_some_weights_in_8_bits_some_in_32_beside_nodes_in_int8(case):
     left = set(int8_nodes(content))
     assert left.isdisjoint({first, second})
     assert left >= set(others)
-    computed, meant = RuntimeModel(content).run(IMAGES), RuntimeModel(content, simulated=True).run(IMAGES)
-    assert float((computed - meant).abs().max()) < 1e-6
+    computed, meant = RuntimeModel(content).run(IMAGES), RuntimeModel(content, fused=False).run(IMAGES)
+    assert float((computed - meant).square().mean()) < 1e-3 * float(meant.square().mean())
 
 
 def test_the_smallest_weights_of_nodes_in_float_stay_in_32_bits():

@@ -15,16 +15,12 @@ from torch import Tensor, nn
 
 from senseapp.compressions.obs import damped, squared_error
 from senseapp.compressions.quantization.grid import fake_quantize_input
-from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import OptionalSteps
-from senseapp.metrics import MetricChange
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.rounding import choice, weights
 from senseapp.runtimes.onnxruntime.rounding.calibration import range_of_pixels, ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding, rounded_tensors
-from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.weights import DAMPING, rounded
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
@@ -211,7 +207,7 @@ def test_no_processor_saturates(inputs, kernel, groups):
         fitted = rounded_products(exported, [images], nodes, found, progress=lambda _sentence: None)
         writer.rounding = Rounding(ranges=found, products=fitted)
         content = writer.write()
-    computed, meant = (RuntimeModel(content, simulated=simulated).run(images) for simulated in (False, True))
+    computed, meant = (RuntimeModel(content, fused=fused).run(images) for fused in (True, False))
     scales = {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer}
     step = max(float(values) for name, values in scales.items() if name.endswith("_scale") and values.ndim == 0)
     assert float((computed - meant).abs().max()) <= 1.01 * step  # a tie may be rounded either way
@@ -295,49 +291,3 @@ def test_what_passes_between_nodes_in_float_is_not_rounded(network):
     assert first.output[0] in second.input
     assert makers[found.output[0].name].op_type == "Gemm"
     assert sum(node.op_type == "QuantizeLinear" and node.input[0] == first.output[0] for node in found.node) == 1
-
-
-def mean_square(outputs: Tensor) -> MetricChange:
-    value = float(outputs.square().mean())
-    return MetricChange(metric="kl", baseline=0, value=value, delta=value, ci_low=value, ci_high=value, num_samples=32)
-
-
-def explained(network: bytes, **bits: int) -> LayerRounding:
-    """Return what rounding parts of the classifier does on the images that ranges are from, so that none is cut off."""
-    reference = RuntimeModel(network).run(FITTED)
-    found = layer_roundings(
-        network,
-        [FITTED],
-        RoundingSettings(**bits),
-        owners=layers_of_nodes(network, ["0", "8"]),
-        change_of=lambda content: mean_square(RuntimeModel(content).run(FITTED) - reference),
-        progress=lambda _sentence: None,
-    )
-    return next(each for each in found if each.layer == "8")
-
-
-def test_each_part_of_a_layer_is_rounded_alone(network):
-    """Against torch: the network's output, rounded over the range that the observer finds."""
-    usual, other = explained(network), explained(network, weight_bits=2, activation_bits=16)
-    parts = [(each.weight, each.given, each.made) for each in (usual, other)]
-    (weight, given, made), (coarse, finer_given, finer_made) = ([part.delta for part in each if part] for each in parts)
-    assert coarse > 20 * weight
-    assert finer_given < given / 1000
-    assert finer_made < made / 1000
-    name = onnx.load_from_string(network).graph.output[0].name
-    low, high = ranges(network, [FITTED], [name], ["mse"])["mse"][name]
-    reference = RuntimeModel(network).run(FITTED)
-    expected = float((fake_quantize_input(reference, low, high, bits=8) - reference).square().mean())
-    assert made == pytest.approx(expected, rel=1e-3)
-
-
-def test_a_finding_says_which_part_it_is():
-    fine, bad = mean_square(torch.zeros(1)), mean_square(torch.ones(1))
-    found = LayerRounding(layer="stem", weight=fine, given=bad, made=fine)
-    assert found.finding() == "stem: rounding its input does damage; its weights and output can be rounded."
-    assert "none of its" in LayerRounding(layer="stem", weight=fine, given=fine, made=None).finding()
-
-
-def test_bits_that_nothing_has_are_one_sentence():
-    with pytest.raises(InvalidSpec, match="Weights have 2 to 8 bits, activations 8 or 16; got 9 and 4"):
-        RoundingSettings(weight_bits=9, activation_bits=4)

@@ -21,7 +21,7 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import prove
 from senseapp.reconstruct.write import write_compressed
 from senseapp.records.deployment import DeploySettings
-from senseapp.runtimes.onnxruntime.inserted import inserted, node_names, plain_copy, quantizable
+from senseapp.runtimes.onnxruntime.inserted import apply_qdq, node_names, plain_copy, quantizable
 from tests.cases import first_of, seldom
 from tests.onnx_graphs import model_of, node, weights
 from tests.small_evaluator import evaluator_of, schedule_of
@@ -187,7 +187,7 @@ def test_each_node_has_a_name_of_its_own_in_the_copy() -> None:
     assert [each.name for each in graph.output] == ["logits"]
     assert all(each.name for each in graph.node)
     assert len(graph.initializer) == 6
-    assert inserted(a_file(), copy, copy) == a_file()
+    assert apply_qdq(a_file(), copy, copy) == a_file()
 
 
 def test_nodes_keep_their_order_where_a_writer_put_them_in_another() -> None:

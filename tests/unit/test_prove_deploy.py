@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -12,8 +13,9 @@ from torch import nn
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.steps import OptionalSteps
 from senseapp.prove.deploy import deploy, proven_source, stored_source
-from senseapp.prove.float_nodes import mixed
+from senseapp.prove.mixed_precision import Group, MixedFiles, search_mixed_precision
 from senseapp.prove.prove import prove
 from senseapp.reconstruct.write import onnx_model, write_compressed
 from senseapp.records.deployment import DeploySettings, Median
@@ -59,37 +61,55 @@ def damage_of(exported):
     return lambda content: float((RuntimeModel(content).run(IMAGES) - reference).square().mean())
 
 
-def found_in(exported, damage_of, *, quick_enough=True, always_float=()):
-    with Int8Writer(exported, [IMAGES], rounding=Rounding()) as writer:
-        nodes = writer.nodes(writer.write())
-        seconds = NodeTimes(in_int8=dict.fromkeys(nodes, 0.0), in_float=dict.fromkeys(nodes, 1.0), borders={}, other=1)
-        return writer.write(), mixed(
-            writer,
-            always_float=always_float,
-            screen=damage_of,
-            damage_of=damage_of,
-            seconds_of=seconds,
-            time_of=lambda content: (1 + len(nodes) - len(writer.nodes(content))) / (3 if quick_enough else 0.9),
-            progress=lambda _sentence: None,
-        )
+@dataclass
+class ExportedFiles(MixedFiles):
+    """Files of a writer, judged by ``harm``, where each node in float takes as long as all of it in int8."""
+
+    writer: Int8Writer
+    harm: Callable[[bytes], float]
+    most: float
+
+    def __post_init__(self) -> None:
+        self.nodes = tuple(self.writer.nodes(self.writer.write()))
+        zero, one = (dict.fromkeys(self.nodes, seconds) for seconds in (0.0, 1.0))
+        self.seconds = NodeTimes(in_int8=zero, in_float=one, borders={}, other=1)
+
+    def content(self, in_float: Group, float_weights: Group = ()) -> bytes:
+        return self.writer.write(but=float_weights, weights_only=set(in_float) - set(float_weights))
+
+    def num_bytes(self, in_float: Group, float_weights: Group = ()) -> int:
+        return len(self.content(in_float, float_weights))
+
+    def damage(self, in_float: Group, float_weights: Group = ()) -> float:
+        return self.harm(self.content(in_float, float_weights))
+
+    def rough_damage(self, in_float: Group) -> float:
+        return self.damage(in_float)
+
+    def damage_alone(self, in_int8: Group) -> float:
+        return self.harm(self.writer.write(but=set(self.nodes) - set(in_int8)))
+
+    def is_enough(self, in_float: Group) -> bool:
+        return False
+
+    def rough_time(self, in_float: Group) -> float:
+        return (1 + len(in_float)) / self.most
+
+    def keeps_time(self, in_float: Group) -> bool:
+        return self.rough_time(in_float) <= 1
 
 
 def test_what_int8_harms_stays_in_float(exported, damage_of):
-    all_int8, found = found_in(exported, damage_of)
+    with Int8Writer(exported, [IMAGES], rounding=Rounding()) as writer:
+        files = ExportedFiles(writer, damage_of, most=3)
+        found = search_mixed_precision(files, OptionalSteps())
+        all_int8, content = writer.write(), files.content(found.in_float, found.float_weights)
     owners = layers_of_nodes(exported, LAYERS)
     assert {owners[node] for node in found.in_float} >= {"0", "2"}  # neither helps without the other
-    assert not set(found.in_float) & set(int8_nodes(found.content))
-    assert set(int8_nodes(found.content)) < set(int8_nodes(all_int8)) <= set(found.gain)
-    assert damage_of(found.content) < damage_of(all_int8) / 4
-    onnx.checker.check_model(onnx.load_from_string(found.content))
-
-
-def test_nothing_stays_in_float_that_takes_too_long_but_what_was_asked_to(exported, damage_of):
-    node = next(node for node, layer in layers_of_nodes(exported, LAYERS).items() if layer == "4")
-    all_int8, found = found_in(exported, damage_of, quick_enough=False, always_float=[node])
-    assert found.in_float == ()
-    assert node in int8_nodes(all_int8)
-    assert node not in int8_nodes(found.content)
+    assert not set(found.in_float) & set(int8_nodes(content))
+    assert set(int8_nodes(content)) < set(int8_nodes(all_int8)) <= set(found.damages)
+    assert damage_of(content) < damage_of(all_int8) / 4
+    onnx.checker.check_model(onnx.load_from_string(content))
 
 
 def test_a_file_gives_what_torch_gives_for_any_number_of_images(exported):

@@ -93,20 +93,3 @@ def test_a_scaled_channel_is_healed_by_a_scale_for_each(few_digits) -> None:
     assert set(remedies) == {"One scale per channel", "Repair without training", "Adapted weights"}
     assert remedies["Adapted weights"] < found.change.delta
     assert [each.change.delta for each in found.remedies] == sorted(remedies.values())
-
-
-@pytest.mark.slow
-def test_equalised_channels_heal_a_loud_input(few_digits) -> None:
-    config = QuantizationConfig(activations=True)
-    spec = SensitivitySpec(compression=config, levels=(4,), layers=("layer3.0.conv1",), num_samples=64)
-    session = Session.open(RunSpec(sensitivity=spec))
-    with torch.no_grad():  # a channel 60 times as loud, which the layer hardly listens to
-        norm, layer = session.model.module.layer2[1].bn2, session.model.module.layer3[0].conv1
-        norm.weight[3] *= 60
-        norm.bias[3] *= 60
-        layer.weight[:, 3] /= 60
-    measured = session.result(list(session.measure()))
-    evaluator = ScheduleEvaluator.open(measured, model=session.model)
-    found = diagnose(evaluator, "layer3.0.conv1", 4)
-    lost = {each.label: each.change.delta for each in found.remedies}
-    assert lost["Equalised input channels (deployed files try them)"] < 0.5 * found.change.delta

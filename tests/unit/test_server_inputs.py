@@ -172,7 +172,7 @@ def test_labels_that_do_not_line_up_are_warned_about(service, tmp_path):
     report = service.inputs.preview(RunSpec(data=data))
     assert report.score is not None
     assert report.score < 0.1
-    assert "labels and outputs probably do not line up" in report.warning
+    assert "check the preprocessing, which class each label means" in report.warning
 
 
 def test_a_preview_without_labels_has_predictions_only(service, tmp_path):
@@ -225,7 +225,7 @@ def test_a_preview_lists_what_was_left_out(service, tmp_path):
     ],
 )
 def test_chance_is_told_from_skill(correct, scored, num_classes, warned):
-    assert bool(CLASSIFICATION.preview_warning(correct / max(scored, 1), scored, num_classes)) is warned
+    assert bool(CLASSIFICATION.baseline_warning({"top1": correct / max(scored, 1)}, scored, num_classes)) is warned
 
 
 @pytest.mark.wide

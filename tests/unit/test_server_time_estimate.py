@@ -6,11 +6,11 @@ from senseapp.core.steps import StepTitle
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.run_plan import RunPlanner
 from senseapp.server.time_estimate import (
+    LoadWatch,
     MachineSpeed,
     RuntimePredictor,
     RunWork,
     run_works,
-    slowdown,
     time_convolutions,
 )
 from tests.fake_session import LAYERS, a_profile, fake_calibration
@@ -34,7 +34,10 @@ def learn(book, kind, seconds):
 def test_work_is_the_sum_over_suffixes():
     work = run_works(a_profile(), SensitivitySpec(levels=(0.25, 0.5)), num_images=64)
     suffixes = 10_000 + 9_000 + 7_000 + 4_000
-    assert work[StepTitle.LAYERS] == RunWork(macs=64 * 2 * suffixes, calls=4 * 2 * 2 * (4 + 3 + 2 + 1), measurements=8)
+    layers, whole = work[StepTitle.LAYERS], 64 * 2 * suffixes
+    assert layers.macs / whole == pytest.approx(layers.calls / (4 * 2 * 2 * (4 + 3 + 2 + 1)))
+    assert 0.3 < layers.macs / whole < 1  # levels of one layer share what they have in common
+    assert layers.measurements == 8
     assert work[StepTitle.ESTIMATE].macs == 64 * (5 + 2 * 2) * 10_000
 
 
@@ -140,4 +143,11 @@ def test_this_machine_can_be_timed():
 
 
 def test_this_machine_is_at_most_as_quick_as_when_it_is_quiet():
-    assert slowdown() >= 1
+    assert LoadWatch().slowdown() >= 1
+
+
+def test_a_machine_too_busy_to_answer_counts_as_busy_as_before(monkeypatch):
+    watch, shares = LoadWatch(), iter([0.25, None])
+    monkeypatch.setattr("senseapp.server.time_estimate.share_left", lambda processors: next(shares))
+    busy, watch._looked = watch.slowdown(), float("-inf")
+    assert watch.slowdown() == busy > 2

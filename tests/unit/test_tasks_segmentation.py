@@ -32,11 +32,11 @@ from senseapp.networks.sources.torchvision_networks import torchvision_names
 from senseapp.prove.answers import changed_answers
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import DataSpec, ModelSpec, SensitivitySpec
-from senseapp.tasks import CLASSIFICATION, SEGMENTATION, task_of_output
+from senseapp.tasks import CLASSIFICATION, SEGMENTATION
 from senseapp.tasks.annotations import AnnotationFiles
 from senseapp.tasks.class_numbers import ModelClasses
 from senseapp.tasks.segmentation.coco import REST, Shapes
-from senseapp.tasks.segmentation.drawing import legend, overlaid, palette
+from senseapp.tasks.segmentation.display import legend, overlaid, palette
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 from tests.plain_loop import sampled, sparse_logits
 from tests.toy_rectangles import SIDE, scene
@@ -122,9 +122,6 @@ def test_the_output_is_the_main_map() -> None:
     for raw in ({"out": main, "aux": auxiliary}, {"maps": main}, (torch.ones(2), main, auxiliary), [main], main):
         SEGMENTATION.check_output(raw, 2)
         assert torch.equal(SEGMENTATION.output(raw), main)
-    assert task_of_output({"out": main}, 2) is SEGMENTATION
-    assert task_of_output(torch.randn(2, 10), 2) is CLASSIFICATION
-    assert task_of_output("text", 2) is None
     with pytest.raises(UnsupportedModel, match=r"class scores of each pixel, shape \(2, classes, H, W\)"):
         SEGMENTATION.check_output(torch.randn(2, 10), 2)
     with pytest.raises(UnsupportedModel, match="up to 255 classes; this one has 256"):
@@ -391,16 +388,13 @@ def test_colours_of_pascal_voc_are_classes(folder: Callable[[Files], DataSpec]) 
         assert np.array_equal(images.labels[number], scene(number).mask)
 
 
-def test_another_reading_of_masks_needs_no_pictures(folder: Callable[[Files], DataSpec]) -> None:
+def test_another_reading_of_masks_is_chosen_by_its_pairs(folder: Callable[[Files], DataSpec]) -> None:
     files = {f"images/{n}.png": picture(n) for n in range(3)} | {f"masks/{n}.png": mask(n) for n in range(3)}
     images = load(folder(files), num_classes=5)
     own = torch.from_numpy(np.stack([scene(n).mask for n in range(3)]))
     words = [order.words for order in images.label_orders]
     assert words == ["as written", "one above those in the files", "one below those in the files"]
     assert torch.equal(images.labels, own)
-    assert torch.equal(images.with_labels_as(1).labels, own + 1)
-    below = images.subset([2, 1]).with_labels_as(2)
-    assert torch.equal(below.labels, torch.where(own == 0, VOID, own - 1)[[2, 1]])
     chosen = load(replace(folder(files), class_map=images.label_orders[2].pairs), num_classes=5)
     assert torch.equal(chosen.labels, torch.where(own == 0, VOID, own - 1))
     assert "Left out, as they mean no class of the model: 0." in chosen.notes

@@ -17,7 +17,7 @@ from senseapp.metrics.bounds import upper_bound_of_mean
 from senseapp.networks.loaded import Preprocessing
 from senseapp.prove.answers import changed_answers
 from senseapp.records.spec import DataSpec
-from senseapp.tasks import CLASSIFICATION, MULTILABEL, SEGMENTATION, TASKS, Task, task_named, task_of_output
+from senseapp.tasks import CLASSIFICATION, MULTILABEL, SEGMENTATION, Task, task_named
 from tests.pictures import png
 
 Array = npt.NDArray[np.float64]
@@ -112,7 +112,6 @@ def test_any_nesting_of_tensors_is_read(raw: object) -> None:
     found = VALUES.output(raw)
     assert found.shape[0] == 4
     assert found.dtype == torch.float32
-    assert task_of_output(raw, 4) is not None
 
 
 @pytest.mark.parametrize(
@@ -188,12 +187,5 @@ def test_axes_of_length_1_make_no_other_task_of_class_scores(task: Task, shape: 
     assert torch.equal(task.output(raw), scores)
     assert torch.equal(task.predictions(raw), scores)  # type: ignore[arg-type]
     assert task.num_outputs(task.output(raw)) == 10
-    assert task_of_output(raw, 4) is CLASSIFICATION
     with pytest.raises(UnsupportedModel):
         SEGMENTATION.check_output(raw, 4)
-
-
-def test_values_come_last_where_several_tasks_fit() -> None:
-    assert task_of_output(torch.zeros(4, 3, 8, 8), 4) is SEGMENTATION
-    assert task_of_output(torch.zeros(4, 17, 1, 3), 4) is VALUES
-    assert list(TASKS)[-1] == VALUES.name

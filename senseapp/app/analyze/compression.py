@@ -10,10 +10,8 @@ import streamlit as st
 from senseapp import descriptions
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.start import choose_measuring
-from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.int8_pays import show_prediction
-from senseapp.app.common.notices import complain, errors_here
+from senseapp.app.common.notices import complain
 from senseapp.app.common.state import filled, session
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
@@ -21,13 +19,14 @@ from senseapp.descriptions import CompressionConfig, CompressionDescription, Opt
 from senseapp.records.goal import GOAL_LINES, GOALS, Goal, makes_files
 from senseapp.records.goal_settings import with_chosen
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import Mode, ModelSpec, SensitivitySpec
+from senseapp.records.spec import Mode, SensitivitySpec
 from senseapp.server.inputs import usual_settings
 from senseapp.tasks import Task
 
 _GOAL_KEY, _KIND_KEY, _METRIC_KEY = "analyze.goal", "analyze.compression.kind", "analyze.metric"
 _AUTOMATIC_LABEL = "Automatic: right answers where many images are labelled, else harm"
 _AUTOMATIC = "automatic"
+_MORE = "More options"
 
 
 def choose_config(draft: CompressionConfig, compression: CompressionDescription) -> CompressionConfig:
@@ -68,9 +67,11 @@ def choose_sensitivity(
     )
     compression = descriptions.get(kind if kind in kinds else kinds[0])
     levels_place = st.container()
-    more = st.container(key=f"block_options_{'open' if expert() else 'folded'}")  # holds its values where it is hidden
+    has_error = _MORE in session().unfolded  # found when the page was drawn last
+    is_shown = expert() or has_error
+    more = st.container(key=f"block_options_{'open' if is_shown else 'folded'}")  # holds its values where it is hidden
     metric_place = more.container()
-    with more.expander("More options"):
+    with more.expander(_MORE, expanded=has_error):
         other_levels = _other_levels(compression)
         config = choose_config(draft.compression, compression)
         measuring = choose_measuring(draft, profile, compression, available)
@@ -85,6 +86,9 @@ def choose_sensitivity(
         **filled("analyze.quick", draft.mode == "quick"),
     )
     if levels is None or measuring is None:
+        if not has_error:
+            session().unfolded |= {_MORE}
+            st.rerun()
         return None
     mode: Mode = "quick" if quick else "exact"
     return SensitivitySpec(compression=config, levels=levels, metric=metric, mode=mode, **measuring)
@@ -142,24 +146,6 @@ def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:
             others[0].line,
         )
     )
-
-
-def offer_int8_prediction(
-    model: ModelSpec | None, profile: ModelProfile | None, compression: CompressionDescription
-) -> None:
-    """Offer to predict what a file in int8 takes on this machine, and show it; for compressions that make one."""
-    if model is None or profile is None or not compression.sets_bits:
-        return
-    known = session().int8.get(model)
-    if known is not None:
-        show_prediction(known)
-        return
-    label = "Is 8-bit arithmetic faster on this machine?"
-    hint = "Times the layers of this network in 32 and in 8 bits, by their shapes alone: some ten seconds."
-    if st.button(label, key="analyze.int8", icon=":material/speed:", type="tertiary", help=hint):
-        with errors_here(), st.spinner("Timing layers in float and in int8"):
-            session().int8[model] = backend.service().inputs.predict_int8(model)
-            st.rerun()
 
 
 def _option_key(kind: str, name: str) -> str:

@@ -17,28 +17,45 @@ from senseapp.core.markdown import md
 from senseapp.core.texts import matcher
 from senseapp.descriptions import CompressionDescription
 from senseapp.measure.cluster.cluster import cluster_address
-from senseapp.records.goal import Goal
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import run_title
 
-_PRECISIONS = {
-    "fp32": "float32: exact",
-    "bf16": "bfloat16: faster on some machines",
-    "auto": "Automatic: bfloat16 where it ranks alike",
+_CHOICES = {
+    "precision": (
+        "Precision",
+        {
+            "fp32": "float32: exact",
+            "bf16": "bfloat16: faster on some machines",
+            "auto": "Automatic: bfloat16 where it ranks alike",
+        },
+        "Of the numbers inside the network while measuring. What was used is said beside the results.",
+    ),
+    "device": (
+        "Measure on",
+        {
+            "auto": "Automatic: a graphics card where there is one",
+            "cpu": "Processor",
+            "cuda": "NVIDIA graphics card",
+            "mps": "Apple graphics processor",
+        },
+        "What makes the passes through the network. Results name the one that was used.",
+    ),
 }
-
-_DEVICES = {
-    "auto": "Automatic: a graphics card where there is one",
-    "cpu": "Processor",
-    "cuda": "NVIDIA graphics card",
-    "mps": "Apple graphics processor",
+_SWITCHES = {
+    "until_settled": (
+        "Measure until the ranking is settled",
+        "Start with few images, and go on only with layers that cannot yet be told apart.",
+    ),
+    "adapted": (
+        "Measure with adapted weights",
+        "Give each layer weights that make up, in closed form, for what compression takes from it, and measure those. "
+        "For schedules whose weights are adapted when they are checked or deployed.",
+    ),
 }
-_PRECISION_HELP = "Of the numbers inside the network while measuring. What was used is said beside the results."
-_DEVICE_HELP = "What makes the passes through the network. Results name the one that was used."
 
 
 def choose_measuring(
@@ -49,62 +66,31 @@ def choose_measuring(
     Where more images are asked for than are ``available``, all are taken, as without a number.
     """
     layers = _layers(draft, profile)
+    found: dict[str, Any] = {}
     left, right = st.columns(2)
     with left:
-        num_samples = _whole_number(
-            "Images to measure on",
-            draft.num_samples,
-            placeholder="all",
-            key="samples",
-            help_text="Fewer images are faster and give wider intervals. Leave empty for all.",
-        )
-        if num_samples and available is not None and num_samples > available:
+        about = "Fewer images are faster and give wider intervals. Leave empty for all."
+        samples = _whole_number("Images to measure on", draft.num_samples, "all", key="samples", help_text=about)
+        if samples and available is not None and samples > available:
             st.caption(f"There are {fmt.plural(available, 'image')}: all are used.")
-            num_samples = None
-        precision = choose_one(
-            "Precision", _PRECISIONS, draft.precision, key="analyze.options.precision", help_text=_PRECISION_HELP
-        )
-        devices = _DEVICES | {draft.device: _DEVICES.get(draft.device, draft.device)}  # the command line has cuda:1
-        device = choose_one("Measure on", devices, draft.device, key="analyze.options.device", help_text=_DEVICE_HELP)
+            samples = None
+        for name, (label, options, about) in _CHOICES.items():
+            held = getattr(draft, name)  # the command line has cuda:1
+            offered = options | {held: options.get(held, held)}
+            found[name] = choose_one(label, offered, held, key=f"analyze.options.{name}", help_text=about)
     with right:
-        batch_size = _whole_number(
-            "Images in one batch",
-            draft.batch_size,
-            placeholder="chosen by a short trial",
-            key="batch_size",
-            help_text="Leave empty: a short trial finds what is fast here.",
+        about = "Leave empty: a short trial finds what is fast here."
+        found["batch_size"] = _whole_number(
+            "Images in one batch", draft.batch_size, "chosen by a short trial", key="batch_size", help_text=about
         )
-        seed = st.number_input(
-            "Seed",
-            min_value=0,
-            help="Of everything drawn at random; the same seed gives the same numbers.",
-            **filled("analyze.options.seed", draft.seed),
-        )
-    until_settled = st.toggle(
-        "Measure until the ranking is settled",
-        help="Start with few images, and go on only with layers that cannot yet be told apart.",
-        **filled("analyze.options.until_settled", draft.until_settled),
-    )
-    adapted = not compression.removes_channels and st.toggle(
-        "Measure with adapted weights",
-        help="Give each layer weights that make up, in closed form, for what compression takes from it, and measure "
-        "those. For schedules whose weights are adapted when they are checked or deployed.",
-        **filled("analyze.options.adapted", draft.adapted),
-    )
+        about = "Of everything drawn at random; the same seed gives the same numbers."
+        seed = st.number_input("Seed", min_value=0, help=about, **filled("analyze.options.seed", draft.seed))
+    for name, (label, about) in _SWITCHES.items():
+        if name != "adapted" or not compression.removes_channels:
+            found[name] = st.toggle(label, help=about, **filled(f"analyze.options.{name}", getattr(draft, name)))
     if layers is None:
         return None
-    names, types = layers
-    return {
-        "layers": names,
-        "layer_types": types,
-        "num_samples": num_samples,
-        "batch_size": batch_size,
-        "precision": precision,
-        "device": device,
-        "adapted": adapted,
-        "until_settled": until_settled,
-        "seed": int(seed),
-    }
+    return found | {"layers": layers[0], "layer_types": layers[1], "num_samples": samples, "seed": int(seed)}
 
 
 def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tuple[str, ...]) -> list[str]:
@@ -156,7 +142,7 @@ def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple
     return patterns, types
 
 
-def _whole_number(label: str, value: int | None, *, placeholder: str, key: str, help_text: str) -> int | None:
+def _whole_number(label: str, value: int | None, placeholder: str, *, key: str, help_text: str) -> int | None:
     found: int | None = st.number_input(
         label,
         min_value=1,
@@ -169,23 +155,11 @@ def _whole_number(label: str, value: int | None, *, placeholder: str, key: str, 
     return found
 
 
-def start_bar(
-    model: ModelSpec | None,
-    images: DataSpec | None,
-    sensitivity: SensitivitySpec | None,
-    profile: ModelProfile | None,
-    goal: Goal,
-    seen: Understood,
-) -> None:
-    """Show the plan and the Run button at the foot of the window; start the run when it is pressed."""
-    spec = None
-    if (
-        model is not None
-        and images is not None
-        and sensitivity is not None
-        and not is_refused(lambda: backend.card_of(model))
-    ):  # its card says why
-        spec = RunSpec(model=model, data=images, sensitivity=sensitivity, goal=goal)
+def start_bar(asked: RunSpec | None, profile: ModelProfile | None, seen: Understood) -> None:
+    """Show the plan and the Run button at the foot of the window; start the run ``asked`` for when it is pressed."""
+    spec = asked
+    if asked is not None and is_refused(lambda: backend.card_of(asked.model)):  # its card says why
+        spec = None
     foot = st.bottom.container(horizontal_alignment="center").container(width=960)
     with foot.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         place = st.container(width="stretch")

@@ -17,7 +17,7 @@ from senseapp.app.common.address import address_of
 from senseapp.app.common.backend import Visitor, login_providers, visitor
 from senseapp.app.common.expert import expert_switch
 from senseapp.app.common.figure import figures_row
-from senseapp.app.common.notices import COME_BACK, PAGE_OPENED, REMEMBER_PLACE, complain, errors_here, run_script
+from senseapp.app.common.notices import complain, errors_here, run_script
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
@@ -131,7 +131,7 @@ def admit(page: str) -> None:
         st.stop()
     if came.is_known:
         if came.name:
-            run_script(COME_BACK)  # the login leads to the first page, wherever somebody came from
+            run_script("come_back")  # the login leads to the first page, wherever somebody came from
         for problem in problems if page != "system" else ():
             complain(problem)
     elif page not in _OPEN_BY_LINK or not _has_link():
@@ -147,7 +147,7 @@ def _has_link() -> bool:
 
 
 def _login_page() -> None:
-    run_script(REMEMBER_PLACE)
+    run_script("remember_place")
     with st.container(horizontal_alignment="center"), st.container(width=520, border=True):
         st.title("Log in", anchor=False)
         st.markdown("Runs and uploads on this server belong to whoever made them. Log in to see yours.")
@@ -219,7 +219,7 @@ def sidebar(
 
     ``shown`` is the path of the page that is open: the fold, and a menu that covers the page, close with another.
     """
-    run_script(PAGE_OPENED, beside=f'<div hidden data-page="{shown}"></div>')
+    run_script("page_opened", beside=f'<div hidden data-page="{shown}"></div>')
     st.logo(mark, size="large", icon_image=small_mark)
     run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
     known = visitor()

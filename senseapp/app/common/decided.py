@@ -76,7 +76,7 @@ def _tolerances(metric: str) -> Form[float]:
 def choose_goal(record: RunRecord, *, key: str) -> Goal:
     """Show what the file is for: one setting of the run on every page."""
     chosen: Goal = st.segmented_control(
-        "What counts",
+        "What do you need?",
         list(GOALS),
         format_func=GOALS.__getitem__,
         required=True,

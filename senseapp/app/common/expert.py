@@ -13,7 +13,6 @@ from senseapp.core.errors import SenseError
 from senseapp.metrics import METRICS, Metric
 
 _KEY = "account.expert"
-_PAGE, _NAME = "person", "Expert"  # of the preset that holds it
 
 
 def expert() -> bool:
@@ -46,7 +45,7 @@ def _stored() -> bool:
     if not backend.visitor().is_known:
         return False
     with suppress(SenseError):  # a home that cannot be read is said at the top of the page
-        return _NAME in backend.service().presets(_PAGE)
+        return backend.service().is_expert()
     return False
 
 
@@ -56,7 +55,4 @@ def _keep() -> None:
     if not backend.visitor().is_known:
         return
     with suppress(SenseError):
-        if chosen:
-            backend.service().save_preset(_PAGE, _NAME, {})
-        else:
-            backend.service().delete_preset(_PAGE, _NAME)
+        backend.service().set_expert(expert=chosen)

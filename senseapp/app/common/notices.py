@@ -13,6 +13,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
 from senseapp.core.errors import SenseError
+from senseapp.core.files import SITE
 from senseapp.core.markdown import md
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.views.words import format as fmt
@@ -43,89 +44,30 @@ def empty_state(title: str, text: str, *, level: Literal[1, 2] = 2) -> None:
         st.space("small")
 
 
-def run_script(script: str, beside: str = "") -> None:
-    """Run one of :data:`INLINE_SCRIPTS` (any other is blocked by the security policy), with the HTML ``beside`` it."""
-    st.html(f"{beside}<script>{script}</script>", unsafe_allow_javascript=True)
+def _read_scripts() -> dict[str, str]:
+    files = sorted((SITE / "assets" / "scripts").glob("*.js"))
+    return {file.stem: file.read_text("utf-8") for file in files}
 
 
-REVEAL = """
-(function look(tries) {
-  const wish = document.querySelector(".reveal");
-  const frame = wish && document.querySelector(".st-key-" + wish.dataset.frame);
-  if (!frame || frame.scrollHeight < frame.clientHeight + 20) {
-    if (tries) setTimeout(look, 150, tries - 1);
-    return;
-  }
-  const place = wish.dataset.place * frame.scrollHeight, margin = 60;
-  if (place < frame.scrollTop + margin || place > frame.scrollTop + frame.clientHeight - margin)
-    frame.scrollTo({ top: place - frame.clientHeight / 2 });
-})(30);
-"""
-"""Scrolls the frame that ``<div class="reveal" data-frame data-place>`` names until that place can be seen."""
+INLINE_SCRIPTS = _read_scripts()
+"""The scripts that pages may run, by the names of their files; the security policy blocks any other."""
 
-REMEMBER_PLACE = """
-sessionStorage.setItem("senseapp.place", location.pathname + location.search);
-"""
-"""Remembers the page that somebody wanted, while this tab goes to the login and back."""
 
-COME_BACK = """
-(function () {
-  const place = sessionStorage.getItem("senseapp.place");
-  sessionStorage.removeItem("senseapp.place");
-  if (place && place !== location.pathname + location.search) location.replace(location.origin + place);
-})();
-"""
-"""Goes to the page that was remembered, once."""
-
-ASK_TO_NOTIFY = """
-if ("Notification" in window && Notification.permission === "default") Notification.requestPermission();
-"""
-"""Asks whether this site may show notifications; browsers allow that for some seconds after a click."""
-
-NOTIFY = """
-(function () {
-  const news = document.querySelector(".news");
-  if (!news || !document.hidden || !("Notification" in window) || Notification.permission !== "granted") return;
-  const shown = new Notification(news.dataset.title, { body: news.dataset.text, tag: news.dataset.tag });
-  shown.onclick = function () { window.focus(); shown.close(); };
-})();
-"""
-"""Shows what ``<div class="news" data-title data-text data-tag>`` says, where allowed and the page is out of sight."""
-
-PAGE_OPENED = """
-(function () {
-  const menu = document.querySelector("[data-testid=stSidebar]");
-  const close = document.querySelector("[data-testid=stSidebarCollapseButton] button");
-  if (innerWidth < 768 && close && menu.getBoundingClientRect().left >= 0) close.click();
-  if (history.keepsTabs) return;
-  history.keepsTabs = true;
-  const push = history.pushState;
-  history.pushState = function (state, title, url) {
-    const places = [location.href, new URL(url, location.href).href].map(function (place) {
-      const address = new URL(place);
-      for (const name of [...address.searchParams.keys()])
-        if (name === "tab" || name.startsWith("show-")) address.searchParams.delete(name);
-      return address.href;
-    });
-    (places[0] === places[1] ? history.replaceState : push).call(history, state, title, url);
-  };
-})();
-"""
-"""Closes a menu that covers the page, once another page is open; and makes tabs and folds no steps of Back."""
-
-INLINE_SCRIPTS = (PAGE_OPENED, REVEAL, REMEMBER_PLACE, COME_BACK, ASK_TO_NOTIFY, NOTIFY)
+def run_script(name: str, beside: str = "") -> None:
+    """Run one of :data:`INLINE_SCRIPTS`, with the HTML ``beside`` it."""
+    st.html(f"{beside}<script>{INLINE_SCRIPTS[name]}</script>", unsafe_allow_javascript=True)
 
 
 def notify(title: str, text: str, tag: str) -> None:
     """Show a browser notification with a ``title`` and a ``text``; it replaces one of the same ``tag``."""
     data = (f'data-{name}="{html.escape(value)}"' for name, value in {"title": title, "text": text, "tag": tag}.items())
-    run_script(NOTIFY, beside=f'<div class="news" {" ".join(data)}></div>')
+    run_script("notify", beside=f'<div class="news" {" ".join(data)}></div>')
 
 
 def reveal(frame: str, place: float) -> None:
     """Scroll the container of key ``frame`` (letters, digits, ``_``, ``-``) to ``place``: 0 its top, 1 its bottom."""
     wish = f'<div class="reveal" data-frame="{frame}" data-place="{place:.4f}"></div>'
-    run_script(REVEAL, beside=wish)
+    run_script("reveal", beside=wish)
 
 
 POLL_SECONDS = 0.7

@@ -9,8 +9,7 @@ from typing import Any, NoReturn, get_args
 import streamlit as st
 
 from senseapp.records.goal_settings import usual_run
-from senseapp.records.probe import Int8Prediction
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import RunSpec
 from senseapp.server.inputs import UploadPurpose, upload_of
 
 RUN_PARAMETER = "run"
@@ -84,7 +83,6 @@ class VisitorState:
         edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
         blocks: what is open in the module tree, by run id.
         tabs: the view that was shown last, by run id.
-        int8: what was predicted of int8 on this machine, by model.
         more_runs: how often more of the list of runs was asked for.
         compared: ids of the runs compared last, which the link in the sidebar leads to.
         deleted: runs that were deleted a moment ago, and until when (monotonic seconds) that can be undone.
@@ -110,7 +108,6 @@ class VisitorState:
     edit_round: int = 0
     blocks: dict[str, OpenBlocks] = field(default_factory=dict)
     tabs: dict[str, str] = field(default_factory=dict)
-    int8: dict[ModelSpec, Int8Prediction] = field(default_factory=dict)
     more_runs: int = 0
     compared: tuple[str, ...] = ()
     deleted: dict[str, float] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from senseapp.app.common.notices import POLL_SECONDS, complain, errors_here, pro
 from senseapp.app.common.run_guard import may_start
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
-from senseapp.records.layer_findings import WEIGHT_BITS, QuantizationHistogram
+from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.server.layer_tasks import HistogramTask
 from senseapp.tasks import task_named
@@ -27,6 +27,7 @@ _TENSORS: dict[HistogramTensor, str] = {
     "activations": "Inputs",
     "outputs": "Outputs",
 }
+_WEIGHT_BITS = range(2, 9)
 _OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "mean", "none")
 
 
@@ -44,8 +45,8 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     )
     bits = row.select_slider(
         "Bits",
-        WEIGHT_BITS,
-        **bound(run_id, "grid", one_of(WEIGHT_BITS), 4, key=f"histogram.bits.{run_id}"),
+        _WEIGHT_BITS,
+        **bound(run_id, "grid", one_of(_WEIGHT_BITS), 4, key=f"histogram.bits.{run_id}"),
         width=130,
         help="Of the grid; 8 bits have 255 or 256 points.",
     )

@@ -89,7 +89,7 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
     searched = st.container()
     with row:
         get, attempt = st.container(width="content"), st.container(width="content")
-        with st.popover("Change", icon=":material/tune:", help="What counts, and how much may be lost."):
+        with st.popover("Change", icon=":material/tune:", help="What you need, and how much may be lost."):
             _choose(record, candidates, searched)
     asked = asked_of(record, candidates[0].metric)
     answer = asked.decide(candidates)

@@ -14,7 +14,6 @@ from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import download
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.notices import (
-    ASK_TO_NOTIFY,
     complain,
     errors_here,
     notify,
@@ -81,7 +80,7 @@ def _panel(record: RunRecord, seconds: float, waits: bool, has_file: bool) -> No
             _cancel_button(snapshot)
         if st.button("Tell me when it is done", key="run.notify", type="tertiary", icon=":material/notifications:",
                      help="By a notification of your browser, as long as this tab stays open."):  # fmt: skip
-            run_script(ASK_TO_NOTIFY)
+            run_script("ask_to_notify")
     if _chart_so_far(run_id, time.time() // _REDRAW_SECONDS) and waits:
         st.rerun()  # from here on, look as often as usual
 

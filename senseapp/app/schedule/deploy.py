@@ -12,11 +12,10 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, number, one_of, whole
 from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
 from senseapp.app.common.download import file_button, other_files
-from senseapp.app.common.int8_pays import show_prediction
+from senseapp.app.common.int8_pays import show_int8_timing
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import begin, start_label
 from senseapp.app.common.tables import show_table
-from senseapp.app.schedule.calibration import calibration_block
 from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
 from senseapp.descriptions.runtimes import runtime_words
@@ -27,7 +26,6 @@ from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
-from senseapp.server.layer_tasks import CalibrationTask
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.timing_tasks import Int8Trial
 from senseapp.views.frames.files import border_share, deployment_frame, operators_frame, shown_metrics
@@ -74,7 +72,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
                 runtime = runtime_words(task.settings.runtime)
                 if task.settings.kind != "float":
-                    _predict_int8(run_id, task.settings)
+                    _time_int8(run_id, task.settings)
                 st.markdown(
                     md(
                         "The proven weights become one {} file, which {} runs{}. It runs here beside the original: "
@@ -87,16 +85,14 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 )
                 if st.button(label, key=f"schedule.deploy.{run_id}", icon=":material/rocket_launch:"):
                     begin(task)
-        if runtime_words(task.settings.runtime).has_int8 and task.settings.kind != "float":
-            calibration_block(CalibrationTask(run_id=run_id, runtime=task.settings.runtime))
 
 
-def _predict_int8(run_id: str, settings: DeploySettings) -> None:
+def _time_int8(run_id: str, settings: DeploySettings) -> None:
     """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
     task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     found = backend.service().work.outcome(task)
     if found is not None:
-        show_prediction(found)
+        show_int8_timing(found)
     elif (label := start_label(task, "Does int8 pay here?", "this answer", cancel="schedule.int8_stop")) and st.button(
         label, key=f"schedule.int8.{run_id}", icon=":material/speed:", type="tertiary"
     ):

@@ -218,7 +218,7 @@ def content_security_policy() -> str:
     Scripts come from this server only; Streamlit's one inline script and ours are named by their hashes. Styles are
     made in the page by Streamlit's and Vega's code, pictures of charts are data and blob addresses.
     """
-    hashes = " ".join(f"'{_hash(script)}'" for script in (*inline_scripts(), KNOWN_BASE, *INLINE_SCRIPTS))
+    hashes = " ".join(f"'{_hash(script)}'" for script in (*inline_scripts(), KNOWN_BASE, *INLINE_SCRIPTS.values()))
     framed_by = " ".join(frame_ancestors()) or "'none'"
     return "; ".join(
         (

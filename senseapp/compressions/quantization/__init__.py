@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from senseapp.descriptions.compressions import CompressionConfig, CompressionDescription, Effect, option
@@ -95,7 +95,7 @@ class QuantizationConfig(CompressionConfig):
 
     @property
     def variants(self) -> tuple[tuple[str, CompressionConfig], ...]:
-        """Alternatives: a scale per channel; other input ranges; equalised channels; a wider input, or one in float."""
+        """Alternatives: a scale per channel; other input ranges; a wider input, or one in float."""
         found: list[tuple[str, CompressionConfig]] = []
         if self.granularity == "tensor":
             found.append(("One scale per channel", replace(self, granularity="channel")))
@@ -105,8 +105,6 @@ class QuantizationConfig(CompressionConfig):
                 for name, title in _OBSERVERS.items()
                 if name != self.observer
             ]
-            settings = {each.name: getattr(self, each.name) for each in fields(self)}
-            found.append(("Equalised input channels (deployed files try them)", EqualisedQuantization(**settings)))
             if self.number_format == "int" and self.input_bits != _WIDEST:
                 found.append((f"Its input in {_WIDEST} bits", replace(self, activation_bits="16")))
             found.append(("Leave its input in float", replace(self, activations=False)))
@@ -121,14 +119,6 @@ class QuantizationConfig(CompressionConfig):
     def scales_per_channel(self) -> bool:
         """False with one scale for the whole tensor."""
         return self.granularity == "channel"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EqualisedQuantization(QuantizationConfig):
-    """The same, with input channels of each layer scaled to more equal ranges, and its weights inversely.
-
-    Not a setting of runs, since not every network can be equalised exactly: a remedy that is measured.
-    """
 
 
 QUANTIZATION = CompressionDescription(

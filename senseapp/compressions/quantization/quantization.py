@@ -23,7 +23,6 @@ from senseapp.compressions.base import (
     ordinary_tensors,
     swapped,
 )
-from senseapp.compressions.quantization import EqualisedQuantization
 from senseapp.compressions.quantization.activations import (
     OBSERVERS,
     MinMaxObserver,
@@ -31,7 +30,6 @@ from senseapp.compressions.quantization.activations import (
     changed_inputs,
     observe_inputs,
 )
-from senseapp.compressions.quantization.equalisation import ChannelFactors, equalising
 from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, fake_quantize_weight, scale_of
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
@@ -47,7 +45,6 @@ class QuantizationCompressor(WeightCompressor):
         self._config = config
         self._weights, self._reasons = find_weights(request.model, request.layers)
         self._observers: dict[str, MinMaxObserver] = {}
-        self._equalised: dict[str, ChannelFactors] = {}
         if config.activations:
             self._observe(request)
         self.not_applicable: Mapping[str, str] = self._reasons
@@ -60,14 +57,11 @@ class QuantizationCompressor(WeightCompressor):
                 "got none. Add images or quantize the weights only."
             )
         seen: set[str] = set()
-        if isinstance(self._config, EqualisedQuantization):
-            self._equalised = equalising(request.model, self._weights, request.calibration)
 
         def watch(layer: str, inputs: tuple[Tensor, ...]) -> None:
             seen.add(layer)
-            equalised = self._equalised.get(layer)
             for values in {id(values): values for values in inputs}.values():
-                self._observers[layer].update(values if equalised is None else values / equalised.of_inputs(values))
+                self._observers[layer].update(values)
 
         self._observers = {layer: OBSERVERS[self._config.observer]() for layer in self._weights}
         watchers = [(weight.module, partial(watch, layer)) for layer, weight in self._weights.items()]
@@ -90,9 +84,8 @@ class QuantizationCompressor(WeightCompressor):
         grid, shared = GRIDS[self._config.number_format](bits), self._config.granularity == "tensor"
         integers = self._config.number_format == "int"
         allowed = WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers)
-        equalised = self._equalised.get(target.layer)
-        constraint = UpdateConstraint(grid=allowed if equalised is None else None)
-        on_grid = equalised is None and rounded.dtype is torch.float32
+        constraint = UpdateConstraint(grid=allowed)
+        on_grid = rounded.dtype is torch.float32
         scale = partial(self._scale, weight, weight.parameter.detach(), bits) if on_grid else None
         if input_range is None:
             return Prepared(
@@ -106,10 +99,7 @@ class QuantizationCompressor(WeightCompressor):
         round_input = self._input_rounding(bits)
 
         def rounded_input(values: Tensor) -> Tensor:
-            if equalised is None:
-                return round_input(values, low, high)
-            factors = equalised.of_inputs(values)
-            return round_input(values / factors, low, high) * factors
+            return round_input(values, low, high)
 
         def inputs() -> AbstractContextManager[None]:
             return changed_inputs(weight.module, rounded_input)
@@ -128,17 +118,13 @@ class QuantizationCompressor(WeightCompressor):
                 "The weight holds values that are not finite (NaN or infinity), so it has no scale; "
                 "check the checkpoint."
             )
-        equalised = self._equalised.get(weight.profile.name)
-        factors = None if equalised is None else equalised.of_weights()
-        values = parameter.detach()
-        rounded = fake_quantize_weight(
-            values if factors is None else values * factors,
+        return fake_quantize_weight(
+            parameter.detach(),
             bits=bits,
             number_format=self._config.number_format,
             granularity=self._config.granularity,
             channel_axis=weight.profile.channel_axis,
         )
-        return rounded if factors is None else rounded / factors
 
     def _scale(self, weight: LayerWeight, values: Tensor, bits: int) -> Tensor:
         with ordinary_tensors():

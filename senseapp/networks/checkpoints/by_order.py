@@ -2,13 +2,15 @@
 
 This serves networks converted from another framework: signatures of (place, shape) are compared. Exchanged neighbours
 of equal shape would not be detected, so such a match is a guess that the accuracy of the uncompressed network confirms
-or refutes.
+or refutes. Files of safetensors are sorted by name: there, numbers in names say the order, and words do not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.fingerprint import (
     COMPUTED_SUFFIXES,
     OrderedWeights,
+    Shape,
+    Shapes,
     by_place,
     is_layer,
     signature_of,
@@ -38,6 +42,7 @@ _NAMES_OF_ROLES = (  # in the order in which PyTorch's own layers hold them
 _RANKS = {name: rank for rank, names in enumerate(_NAMES_OF_ROLES) for name in names}
 _LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in mean
 _ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
+_NUMBER = re.compile(r"\d{1,18}|(?<![a-z\d])[a-d](?![a-z\d])", re.IGNORECASE)  # not q, k and v
 _VARIANCE_SUFFIX = "running_var"
 MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
 
@@ -89,6 +94,43 @@ def weights_by_layer(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(chain.from_iterable(weights_by_layer(names).values()))
+
+
+@dataclass(slots=True)
+class _Node:
+    """Content below one prefix: the weights of a layer, and child nodes by name."""
+
+    weights: Sequence[str] = ()
+    parts: dict[str, _Node] = field(default_factory=dict)
+
+    def all_weights(self) -> Iterator[str]:
+        yield from self.weights
+        for part in self.parts.values():
+            yield from part.all_weights()
+
+
+def exchangeable(layers: Mapping[str, Sequence[str]], shapes: Shapes) -> tuple[str, str] | None:
+    """Return two siblings with equal shapes whose order no number determines; None if there are none.
+
+    ``layers`` are the names of the weights by layer. Underscores separate parts of names too, as in files whose names
+    have no dots.
+    """
+    root = _Node()
+    for layer, names in layers.items():
+        node = root
+        for part in re.split(r"[._/]", layer) if layer else ():
+            node = node.parts.setdefault(part, _Node())
+        node.weights = (*node.weights, *names)
+    pending = [("", root)]
+    while pending:
+        prefix, node = pending.pop()
+        alike: dict[frozenset[tuple[Shape, int]], str] = {}
+        for part, below in node.parts.items():
+            other = alike.setdefault(frozenset(Counter(shapes[name] for name in below.all_weights()).items()), part)
+            if _NUMBER.sub("#", other) != _NUMBER.sub("#", part):
+                return f"{prefix}{other}", f"{prefix}{part}"
+            pending.append((f"{prefix}{part}.", below))
+    return None
 
 
 def named_by_order(

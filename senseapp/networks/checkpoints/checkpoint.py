@@ -163,8 +163,7 @@ def _read_zip(path: Path, file: TensorFile) -> object:
                 lengths = _LOCAL_HEADER.unpack(content.read(_LOCAL_HEADER.size))
                 start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
                 file.spans[name.removeprefix("data/")] = (start, entry.file_size)
-        with archive.open(pickle) as opened:
-            return file.reader.read(io.BufferedReader(opened))  # type: ignore[type-var]
+        return file.reader.read(io.BytesIO(archive.read(pickle)))
 
 
 def _read_plain(path: Path, file: TensorFile) -> object:
@@ -247,7 +246,7 @@ def _items(value: object) -> Iterable[tuple[Any, object]]:
     state = value.state if isinstance(value.state, dict) else {}
     if all(isinstance(state.get(key), dict) for key in _MODULE_KEYS):
         passing = state.get("_non_persistent_buffers_set")
-        without = set(filter(_is_name, passing)) if isinstance(passing, list) else set()
+        without = set(filter(_is_name, passing)) if isinstance(passing, list | set) else set()
         own = (item for key in _MODULE_KEYS for item in _items(state[key]))
         return (item for item in own if item[0] not in without)
     inside = [("", argument) for argument in value.arguments if isinstance(argument, dict)]
@@ -282,7 +281,8 @@ def _without_weights(file_name: str, root: object, classes: Sequence[str], other
         name, form = next(iter(other_forms.items()))
         return f"{name} in {file_name} is {form}. Save the weights of the float32 model, plain and dense."
     keys = [str(key)[:40] for key, _ in zip(_fields(root), range(6), strict=False) if _is_name(str(key))]
-    held = ", ".join(keys) or (f"a {root.name}" if isinstance(root, Record) else f"a {type(root).__name__}")
+    kind = root.name if isinstance(root, Record) else "dict" if isinstance(root, dict) else type(root).__name__
+    held = ", ".join(keys) or f"a {kind}"
     records = f"; in it are objects of {first_names(classes)}, which were not opened" if classes else ""
     return f"{file_name} holds no weights by layer name; it holds {held}{records}. {RESAVE_ADVICE}"
 

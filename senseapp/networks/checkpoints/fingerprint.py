@@ -15,7 +15,7 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -143,10 +143,6 @@ class FreeDimensions:
             name in shapes and fits_pattern(shapes[name], self.patterns[name])
             for name in (self.patterns if names is None else names)
         )
-
-    def fit_somewhere(self, shapes: Collection[Shape]) -> bool:
-        """Return whether each of these weights is among ``shapes``, under any name."""
-        return all(any(fits_pattern(shape, pattern) for shape in shapes) for pattern in self.patterns.values())
 
     def read_off(self, shapes: Shapes) -> BuiltWith[int | None]:
         """Return the sizes that the network with ``shapes`` was built for."""

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from senseapp.core.texts import first_names
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, fits_pattern, weights_only
+from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, fits_pattern, weights_only
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
-from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named, layers_between
+from senseapp.networks.checkpoints.recognise import fingerprint_named, layers_between
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork
 from senseapp.networks.checkpoints.weights_file import MERGE_SHARDS
 from senseapp.networks.sources.libraries import architecture_shapes
@@ -95,10 +95,6 @@ def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
 
 
 _ADAPTER = re.compile(r"(?:^|[._])(lora|loha|lokr|hada|dora|vera|ia3)(?=$|[._])", re.IGNORECASE)
-_MERGE_SHARDS = (
-    "Put the parts together where the model was made (load them into it, then torch.save(model.state_dict(), "
-    "'weights.pth')) and choose that file."
-)
 _QUANTIZED = {
     "torch.ao": re.compile(r"(?:^|\.)(?:_packed_params|zero_point|weight_fake_quant|activation_post_process)(?=$|\.)"),
     "bitsandbytes": re.compile(r"\.(?:absmax|quant_map|SCB|quant_state\..*)$"),
@@ -129,25 +125,18 @@ def not_plain_weights(file_name: str, names: Collection[str]) -> str:
 
 def why_nothing_fits(checkpoint: Checkpoint, network: StoredNetwork) -> str:
     """Return the cause, in sentences, for which ``network`` is of no known architecture."""
-    if special := not_plain_weights(checkpoint.file_name, (*checkpoint.tensors, *checkpoint.other_forms)):
-        return special
-    for cause in (
-        _of_another_library,
-        _other_form,
-        _unknown_function,
-        order_unclear,
-        _part,
-        _other_shapes,
-        _variant,
-    ):
-        if (found := cause(checkpoint, network)) is not None:
-            return found
     closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in network.candidates[:3])
-    order = "by their names or by their order"
     return (
-        f"The weights in {checkpoint.file_name} are of no architecture of timm or torchvision, {order}"
-        f"{f'; the closest are {closest}' if closest else ''}. "
-        "Choose the architecture by name to see what differs."
+        not_plain_weights(checkpoint.file_name, (*checkpoint.tensors, *checkpoint.other_forms))
+        or _of_another_library(checkpoint)
+        or _other_form(checkpoint)
+        or _unknown_function(checkpoint)
+        or order_unclear(checkpoint, network)
+        or (_beside_closest(checkpoint.file_name, network) if closest else "")
+        or f"The weights in {checkpoint.file_name} are of no architecture of timm or torchvision, by their names or by "
+        f"their order{f'; the closest are {closest}' if closest else ''}. "
+        + ("safetensors sorts weights by name; torch.save keeps their order. " if checkpoint.sorted_by_name else "")
+        + "Choose the architecture by name to see what differs."
     )
 
 
@@ -175,11 +164,11 @@ def _numbered_part(file_name: str) -> str:
     )
 
 
-def _of_another_library(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
+def _of_another_library(checkpoint: Checkpoint) -> str:
     """Say that a folder's network is built by another library, and how to export it."""
     config = checkpoint.config
     if config is None or not config.written_for:
-        return None
+        return ""
     builder = config.written_for if config.written_for.isidentifier() else "AutoModelForImageClassification"
     folder = checkpoint.file_name.removesuffix(".zip")
     return (
@@ -190,10 +179,31 @@ def _of_another_library(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
     )
 
 
-def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
+def _other_form(checkpoint: Checkpoint) -> str:
+    if not checkpoint.other_forms:
+        return ""
+    name, form = next(iter(checkpoint.other_forms.items()))
+    return (
+        f"{len(checkpoint.other_forms)} weights in {checkpoint.file_name} are not plain numbers: {name} is {form}. "
+        "Save the weights of the float32 model, plain and dense."
+    )
+
+
+def _unknown_function(checkpoint: Checkpoint) -> str:
+    found = [name for name in checkpoint.tensors if PARAMETRIZED in name]
+    if not found:
+        return ""
+    return (
+        f"{checkpoint.file_name} keeps weights from which a function computes those of the layers "
+        f"({first_names(found)}), and does not say which function. Take it off before saving: "
+        "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
+    )
+
+
+def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str:
     """Return the message that shapes fit in several orders, and that a file sorted by name does not decide."""
     if network.unclear is None:
-        return None
+        return ""
     title, first, second = network.unclear
     return (
         f"The weights in {checkpoint.file_name} have the shapes of {title} under other names, and safetensors keeps no "
@@ -202,87 +212,31 @@ def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
     )
 
 
-def _part(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
-    """Say that the file is one of several, because all that is in it is a part of an architecture."""
-    if not network.candidates:
-        return None
-    closest, shapes = network.candidates[0], weights_only(network.shapes)
-    own, free = _own_shapes(closest)
-    missing = [name for name in own if name not in shapes]
-    if not shapes or any(name not in own or (name not in free and own[name] != shapes[name]) for name in shapes):
-        return None
-    if not missing:
-        return None
-    return (
-        f"{checkpoint.file_name} holds {len(shapes)} of the {len(own)} weights of {closest.title} and nothing else: a "
-        f"part of a checkpoint (a shard), or one that was saved in part. It lacks {first_names(missing)}. "
-        f"{MERGE_SHARDS}"
-    )
-
-
-def _other_shapes(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
-    """Return the message on a few weights of other shapes, if the names are those of an architecture."""
-    if not network.candidates:
-        return None
+def _beside_closest(file_name: str, network: StoredNetwork) -> str:
+    """Return how the weights differ from those of the closest architecture, where they differ in one way only."""
     closest, shapes = network.candidates[0], weights_only(network.shapes)
     fingerprint = fingerprint_named(closest.library, closest.name)
     own = weights_only(architecture_shapes(closest.library, closest.name))
-    if fingerprint is None or shapes.keys() != own.keys():
-        return None
-    patterns = own | dict(fingerprint.free.patterns)
-    wrong = [name for name in own if not fits_pattern(shapes[name], patterns[name])]
-    if not 0 < len(wrong) <= len(own) // 10:
-        return None
-    first = wrong[0]
-    expected = ", ".join("any" if length is None else str(length) for length in patterns[first])
-    return (
-        f"{checkpoint.file_name} has the names of {closest.title}, and other shapes for {first_names(wrong)}: {first} "
-        f"is {shapes[first]}, expected ({expected}). Save the weights as PyTorch keeps them, or choose another "
-        "architecture."
-    )
-
-
-def _other_form(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
-    if not checkpoint.other_forms:
-        return None
-    name, form = next(iter(checkpoint.other_forms.items()))
-    return (
-        f"{len(checkpoint.other_forms)} weights in {checkpoint.file_name} are not plain numbers: {name} is {form}. "
-        "Save the weights of the float32 model, plain and dense."
-    )
-
-
-def _unknown_function(checkpoint: Checkpoint, _: StoredNetwork) -> str | None:
-    found = [name for name in checkpoint.tensors if PARAMETRIZED in name]
-    if not found:
-        return None
-    return (
-        f"{checkpoint.file_name} keeps weights from which a function computes those of the layers "
-        f"({first_names(found)}), and does not say which function. Take it off before saving: "
-        "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
-    )
-
-
-def _variant(checkpoint: Checkpoint, network: StoredNetwork) -> str | None:
-    """Say that an architecture is all there, with further layers inside."""
-    if not network.candidates:
-        return None
-    closest, shapes = network.candidates[0], weights_only(network.shapes)
-    own, free = _own_shapes(closest)
-    if any(name not in shapes or (name not in free and shapes[name] != own[name]) for name in own):
-        return None
-    between = layers_between([name for name in shapes if name not in own], shapes, own)
-    if not between:
-        return None
-    return (
-        f"{checkpoint.file_name} holds all weights of {closest.title}, and {len(between)} further ones of layers "
-        f"inside it ({first_names(between)}): a variant that is no architecture of timm or torchvision. Without those "
-        "layers its answers would be others."
-    )
-
-
-def _own_shapes(candidate: ArchitectureMatch) -> tuple[Shapes, Collection[str]]:
-    """Return an architecture's shapes, and the names of those that depend on classes, channels or image size."""
-    fingerprint = fingerprint_named(candidate.library, candidate.name)
-    own = weights_only(architecture_shapes(candidate.library, candidate.name))
-    return own, () if fingerprint is None else fingerprint.free.patterns
+    patterns = own | dict(fingerprint.free.patterns if fingerprint else {})
+    missing = [name for name in own if name not in shapes]
+    surplus = [name for name in shapes if name not in own]
+    wrong = [name for name in own if name in shapes and not fits_pattern(shapes[name], patterns[name])]
+    if missing and shapes and not surplus and not wrong:
+        return (
+            f"{file_name} holds {len(shapes)} of the {len(own)} weights of {closest.title} and nothing else: a part of "
+            f"a checkpoint (a shard), or one that was saved in part. It lacks {first_names(missing)}. {MERGE_SHARDS}"
+        )
+    if 0 < len(wrong) <= len(own) // 10 and not surplus and not missing:
+        expected = ", ".join("any" if length is None else str(length) for length in patterns[wrong[0]])
+        return (
+            f"{file_name} has the names of {closest.title}, and other shapes for {first_names(wrong)}: {wrong[0]} is "
+            f"{shapes[wrong[0]]}, expected ({expected}). Save the weights as PyTorch keeps them, or choose another "
+            "architecture."
+        )
+    if not missing and not wrong and (between := layers_between(surplus, shapes, own)):
+        return (
+            f"{file_name} holds all weights of {closest.title}, and {len(between)} further ones of layers inside it "
+            f"({first_names(between)}): a variant that is no architecture of timm or torchvision. Without those layers "
+            "its answers would be others."
+        )
+    return ""

@@ -9,12 +9,10 @@ parts (``w`` is the weight's name)    from                                weight
 ``w_orig``, ``w_u``, ``w_v``          ``torch.nn.utils.spectral_norm``    orig / uᵀ·orig·v
 ``parametrizations.w.original0, 1``   ``parametrizations.weight_norm``    as g and v
 ``….original``, ``….0._u``, ``._v``   ``parametrizations.spectral_norm``  as above
-``….original``, ``….0.base``          ``parametrizations.orthogonal``     base · Q(original), with the default map
 ====================================  ==================================  ===========================================
 
 Source: Salimans and Kingma, "Weight normalization" (2016), equation 2; Miyato et al., "Spectral normalization for
-generative adversarial networks" (2018), equation 8; Lezcano-Casado, "Trivializations for gradient-based optimization
-on manifolds" (2019), section 3.
+generative adversarial networks" (2018), equation 8.
 """
 
 from __future__ import annotations
@@ -106,34 +104,6 @@ def _by_spectral_norm(weight: Tensor, left: Tensor | None, right: Tensor | None)
     return weight.float() / torch.dot(left.float(), torch.mv(matrix, right.float()))
 
 
-def _orthogonal(original: Tensor, base: Tensor | None) -> Tensor | None:
-    """Return torch's default map of ``original``: exp(L − Lᵀ) if it is square, else Householder's product.
-
-    None if another map may have been used: the file does not record it.
-    """
-    if original.dim() < 2 or original.numel() > _LARGEST_TURNED:
-        return None
-    numbers = original.float()
-    rows, columns = numbers.shape[-2:]
-    tall = numbers.mT if rows < columns else numbers
-    if rows == columns:
-        if base is None:
-            return None
-        lower = tall.tril()
-        turned = torch.matrix_exp(lower - lower.mT)
-    else:
-        signs = tall.diagonal(dim1=-2, dim2=-1)
-        if not bool((signs.abs() == 1).all()):
-            return None
-        below = tall.tril(diagonal=-1)
-        turned = torch.linalg.householder_product(below, 2 / (1 + below.square().sum(dim=-2))) * signs.unsqueeze(-2)
-    if base is not None:
-        if base.shape[-2:] != (tall.shape[-2],) * 2:
-            return None
-        turned = base.float() @ turned
-    return turned.mT if rows < columns else turned
-
-
 def _parametrized(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
     """Compose a weight of ``torch.nn.utils.parametrize``; of several parametrizations in a row only one is known."""
     layer, _, inside = name.rpartition(PARAMETRIZED)
@@ -145,15 +115,12 @@ def _parametrized(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
         weight = _with_norm(at["original0"], at["original1"])
     elif parts == {"original", "0._u", "0._v"}:
         weight = _by_spectral_norm(at["original"], at["0._u"], at["0._v"])
-    elif parts in ({"original"}, {"original", "0.base"}):
-        weight = _orthogonal(at["original"], at.get("0.base"))
     else:
         weight = None
     return None if weight is None else (f"{layer}{weight_name}", weight, {f"{stem}.{part}" for part in parts} - {name})
 
 
 _PARTS = ("original", "original0", "original1", "0._u", "0._v", "0.base", "1._u", "1.base")
-_LARGEST_TURNED = 4096**2  # the matrix exponential takes time cubic in the side
 _RULES: tuple[tuple[str, str, Callable[[Mapping[str, Tensor], str], _Composed | None]], ...] = (
     ("_orig", "weights and masks of pruning", _masked),
     ("weight", "weights and masks of pruning", _masked_beside),

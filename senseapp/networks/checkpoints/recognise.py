@@ -134,7 +134,6 @@ def recognise(
     *,
     arch_hint: str = "",
     file_name: str = "",
-    orders: Sequence[OrderedWeights] = (),
     known: Sequence[ArchitectureMatch] = (),
     among: Sequence[Fingerprint] | None = None,
     limit: int = 10,
@@ -143,9 +142,8 @@ def recognise(
 
     Architectures with identical names and shapes have the same score; among them the one named by ``arch_hint`` comes
     first, then those whose name is in ``file_name`` (the longest such name first), then those with published weights,
-    then shorter names. Without a fit by names, architectures whose shapes fit in one of ``orders`` come first. Files
-    with more weights than any network match none. ``known`` are candidates found before, ``among`` the architectures to
-    compare with; None: all of them.
+    then shorter names. Files with more weights than any network match none. ``known`` are candidates found before,
+    ``among`` the architectures to compare with; None: all of them.
     """
     if len(shapes) > MOST_WEIGHTS and not known:
         return ()
@@ -155,7 +153,7 @@ def recognise(
     for fingerprint in load_fingerprints() if among is None else among:
         if (fingerprint.library, fingerprint.name) in done:
             continue
-        candidate = fit_by_names(fingerprint, layers) or fit_by_order(fingerprint, orders)
+        candidate = fit_by_names(fingerprint, layers)
         if candidate is None:
             score = round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
             candidate = _candidate(fingerprint, layers.shapes, score=score)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.checkpoints.by_order import in_order, ordered_weights, weights_by_layer
+from senseapp.networks.checkpoints.by_order import exchangeable, ordered_weights, weights_by_layer
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import Fingerprint, entry_hash, is_layer, load_fingerprints, weights_only
 from senseapp.networks.checkpoints.model_folder import ModelConfig
@@ -32,7 +32,6 @@ from senseapp.networks.checkpoints.recognise import (
     fit_with_surplus,
     recognise,
 )
-from senseapp.networks.checkpoints.sorted_names import arrangements, exchangeable
 from senseapp.networks.sources.libraries import architecture_shapes
 
 _MOST_LEVELS = 12  # of a name, below which a network is looked for; modules lie some ten deep with their wrappers
@@ -82,17 +81,21 @@ class StoredNetwork:
 
 
 def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tuple[StoredNetwork, ...]:
-    """Return the networks in a file, in its order; where nothing fits, what comes closest as the one network.
+    """Return the networks in a file, in its order; ``only`` is the architecture to look for, None: all.
 
-    ``only`` is the architecture to look for; None: all.
+    The steps, of which the first that finds anything is the last:
+
+    1. names: all weights of an architecture below one prefix, perhaps beside others, or but for its classifier, which
+       may have another name or stand outside of the prefix;
+    2. names without the wrappers inside of a network;
+    3. order and shapes alone, under any names;
+    4. what comes closest, as the one network, so that a message can say what differs.
+
+    Of networks found by names, those without their classifier are left out where another one is whole.
     """
     search = _NetworkSearch(checkpoint, only)
-    found = search.by_names()
-    for renamed in () if found else _without_wrappers(checkpoint):
-        found = found or _NetworkSearch(renamed, only, built=search.built).by_names()
-    complete = [network for network in found if network.fits]
-    chosen = complete or found or search.by_order() or [search.closest()]
-    return tuple(_without_copies(chosen))
+    found = search.by_names() or search.by_names_without_wrappers() or search.by_order() or [search.closest()]
+    return tuple(_without_copies([network for network in found if network.fits] or found))
 
 
 def choose_network(networks: Sequence[StoredNetwork], wanted: str, *, file_name: str) -> StoredNetwork:
@@ -177,8 +180,18 @@ class _NetworkSearch:
                 found.append(self._with_outer_head(prefix, fits) or self._network(prefix, fits))
         return found
 
+    def by_names_without_wrappers(self) -> list[StoredNetwork]:
+        """Return what :meth:`by_names` finds once wrappers are removed from names."""
+        for renamed in _without_wrappers(self._checkpoint):
+            if found := _NetworkSearch(renamed, self._only, built=self.built).by_names():
+                return found
+        return []
+
     def by_order(self) -> list[StoredNetwork]:
-        """Return the networks whose weights have the order and shapes of an architecture, under other names."""
+        """Return the networks whose weights have the order and shapes of an architecture, under other names.
+
+        None where a file is sorted by name, and names do not say which of two layers of equal shape comes first.
+        """
         found: dict[tuple[str, ...], StoredNetwork] = {}
         if any(PARAMETRIZED in name for name in self._checkpoint.tensors):
             return []  # inputs of a parametrization may have the shape of its weight
@@ -186,42 +199,14 @@ class _NetworkSearch:
             fitting = [item for item in self._known() if item.num_weights <= len(names)]
             orders = ordered_weights(self._tensors(prefix)) if fitting else ()
             fits = [fit for item in fitting if (fit := fit_by_order(item, orders)) is not None]
-            if fitting and self._checkpoint.sorted_by_name:
-                fits = self._not_by_name_alone(prefix, fits, fitting)
+            if fits and self._checkpoint.sorted_by_name:
+                shapes = {name: self._shape(f"{prefix}{name}") for name in fits[0].order}
+                if alike := exchangeable(weights_by_layer(fits[0].order), shapes):
+                    self._unclear = (fits[0].title, *alike)
+                    continue
             if fits:
                 found[tuple(names)] = self._network(prefix, fits)
         return list(found.values())
-
-    def _not_by_name_alone(
-        self, prefix: str, fits: list[ArchitectureMatch], fitting: Sequence[Fingerprint]
-    ) -> list[ArchitectureMatch]:
-        """Return the architectures whose shapes fit in one order only, in a file that is sorted by name."""
-        tensors = self._tensors(prefix)
-        names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
-        layers = weights_by_layer(fits[0].order if fits else names)
-        shapes = {name: self._shape(f"{prefix}{name}") for name in names}
-        alike = exchangeable(layers, shapes) if fits else None
-        if fits and alike is None:
-            return fits
-        if alike:
-            self._unclear = (fits[0].title, *alike)
-        for item in fitting:
-            if (
-                item.num_weights != len(names)
-                or self.built >= _MOST_BUILT
-                or not item.free.fit_somewhere(shapes.values())
-            ):
-                continue
-            self.built += 1
-            own = weights_only(architecture_shapes(item.library, item.name))
-            found = arrangements(layers, shapes, own | dict(item.free.patterns))
-            if len(found) == 1:
-                order = in_order(found[0], tensors)
-                return [fit for twin in fitting if (fit := fit_by_order(twin, [order])) is not None]
-            if found:
-                first, second = next((a, b) for a, b in zip(*found, strict=True) if a != b)
-                self._unclear = (f"{item.library}/{item.name}", first, second)
-        return []
 
     def closest(self) -> StoredNetwork:
         """Return the weights below the prefix that shares most with an architecture."""

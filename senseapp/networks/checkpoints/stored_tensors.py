@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from senseapp.networks.checkpoints.pickled import Builder, Global, PickleReader, entries
+from senseapp.networks.checkpoints.pickled import Builder, Built, BuiltDict, Named, PickleReader
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 """First number of torch's older form, as it is pickled."""
@@ -29,8 +29,8 @@ _MOST_COPIES = 4  # copied bytes, as a multiple of the file's bytes
 _COPIED_ANYWAY = 1_000_000  # bytes: small files need more than a multiple of their size
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+@dataclass(slots=True, eq=False)
+class Storage(Built):
     """A range of numbers in the file, by its key; ``start`` and ``length`` (in numbers) select a part of it."""
 
     key: str
@@ -39,8 +39,8 @@ class Storage:
     start: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredTensor:
+@dataclass(slots=True, eq=False)
+class StoredTensor(Built):
     """A tensor as a strided view of a storage."""
 
     storage: Storage
@@ -55,8 +55,8 @@ class StoredTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OtherTensor:
+@dataclass(slots=True, eq=False)
+class OtherTensor(Built):
     """A tensor that is not plain and dense, with the name of its form."""
 
     form: str
@@ -69,7 +69,7 @@ class StoredArray:
     def __init__(self, *_: object) -> None:
         self._state: tuple[Any, ...] = ()
 
-    def build(self, state: object) -> None:
+    def __setstate__(self, state: object) -> None:
         """Set the state ``(version, shape, dtype, is in Fortran order, bytes)``."""
         if isinstance(state, tuple) and len(state) == 5:
             self._state = state
@@ -107,7 +107,7 @@ class _ArrayType:
     def __init__(self, name: object = "", *_: object) -> None:
         self._name, self._order = name, "="
 
-    def build(self, state: object) -> None:
+    def __setstate__(self, state: object) -> None:
         if isinstance(state, tuple) and len(state) > 1 and state[1] in ("<", ">"):
             self._order = str(state[1])
 
@@ -135,14 +135,14 @@ def _tensor(
 ) -> StoredTensor | OtherTensor:
     if not isinstance(storage, Storage):
         return storage if isinstance(storage, OtherTensor) else OtherTensor("a tensor without numbers")
-    dtype = _DTYPES.get(rest[2].name) if len(rest) > 2 and isinstance(rest[2], Global) else storage.dtype
+    dtype = _DTYPES.get(rest[2].name) if len(rest) > 2 and isinstance(rest[2], Named) else storage.dtype
     (whole_offset,) = _lengths((offset,))
     return StoredTensor(storage, dtype or storage.dtype, whole_offset, _lengths(shape), _lengths(strides))
 
 
 def _of_type(builder: object = None, _: object = None, arguments: object = (), *__: object) -> object:
     """Return the tensor inside an instance of a tensor subclass."""
-    found = _TENSORS.get(builder.name) if isinstance(builder, Global) else None
+    found = _TENSORS.get(builder.name) if isinstance(builder, Named) else None
     return found(*arguments[:8]) if found and isinstance(arguments, tuple) else OtherTensor("a tensor of its own class")
 
 
@@ -208,8 +208,9 @@ class TensorFile:
             "_codecs.encode": self._encode,
             "torch.storage._load_from_bytes": self._embed,
             "collections.OrderedDict": self._dict,
-            "collections.defaultdict": lambda *_: {},
-            **dict.fromkeys(("builtins.set", "__builtin__.set", "builtins.frozenset"), _first),
+            "collections.defaultdict": lambda *_: BuiltDict(),
+            "builtins.set": _first,
+            "builtins.frozenset": _nothing,  # a list could not be an entry of another set
         }
         self.reader = PickleReader(builders, self._storage)
 
@@ -290,8 +291,10 @@ class TensorFile:
 
     def _storage(self, found: object) -> object:
         """Return the storage for ``("storage", type, key, device, length[, view])``."""
-        if not isinstance(found, tuple) or len(found) < 5 or found[0] not in ("storage", b"storage"):
-            return found[1] if isinstance(found, tuple) and len(found) > 1 else None  # a class, with its source
+        if not isinstance(found, tuple) or len(found) < 5 or found[0] != "storage":
+            if isinstance(found, tuple) and len(found) > 1 and found[0] == "module":
+                return found[1]  # a class, with its source
+            raise ValueError("it refers to what is no part of a checkpoint")
         kind, key, _, length = found[1:5]
         dtype = _storage_dtype(kind)
         if dtype is None or not isinstance(key, str | int):
@@ -305,7 +308,7 @@ class TensorFile:
 
     def _spend(self, content: object) -> None:
         """Count bytes copied out of a pickle, so that one string cannot be copied without limit."""
-        self._left -= len(content) if isinstance(content, str | bytes | bytearray | list) else 0
+        self._left -= len(content) if isinstance(content, str | bytes | bytearray | list | dict) else 0
         if self._left < 0:
             raise ValueError("it uses the same bytes over and over")
 
@@ -317,17 +320,17 @@ class TensorFile:
 
     def _array(self, content: object = b"", dtype: object = None, shape: object = (), order: object = "C") -> object:
         array = StoredArray()
-        array.build((1, shape, dtype, order == "F", content))
+        array.__setstate__((1, shape, dtype, order == "F", content))
         return array
 
     def _dict(self, content: object = None, *_: object) -> object:
-        if isinstance(content, dict):
-            return content
         self._spend(content)
+        if isinstance(content, dict):
+            return BuiltDict(content)
         pairs = [pair for pair in content if isinstance(pair, list | tuple)] if isinstance(content, list) else []
-        return entries([value for pair in pairs if len(pair) == 2 for value in pair])
+        return BuiltDict({pair[0]: pair[1] for pair in pairs if len(pair) == 2 and isinstance(pair[0], str)})
 
 
 def _storage_dtype(kind: object) -> torch.dtype | None:
-    package, _, member = kind.name.rpartition(".") if isinstance(kind, Global) else ("", "", "")
+    package, _, member = kind.name.rpartition(".") if isinstance(kind, Named) else ("", "", "")
     return _STORAGE_DTYPES.get(member.removesuffix("Storage")) if package in ("torch", "torch.storage") else None

@@ -236,24 +236,16 @@ def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
     """
     names = next((names for names in _tried(opened) if _is_read(task, opened, names)), None)
     if names is None:
+        others = " or ".join(fitting_tasks(opened))
+        advice = f"These outputs could be {others}: choose that task, or export" if others else "Export"
         raise UnsupportedModel(
-            f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. "
-            f"{_advice(fitting_tasks(opened))} the network with such an output."
+            f"No output of the file is one of {task.label.lower()}: {listed_outputs(opened.candidates)}. {advice} the "
+            "network with such an output."
         )
     if len(names) > 1 and _is_read(task, opened, names[:1]):  # perhaps it measures nothing but the first
         whole, alone = (task.output(_read_shapes(task, opened, some)) for some in (names, names[:1]))
         return names[:1] if whole.shape == alone.shape else names
     return names
-
-
-def _advice(fitting: Sequence[str]) -> str:
-    """Return a sentence on the tasks to choose from, up to its object."""
-    if not fitting:
-        return "No other task reads them either. Export"
-    if len(fitting) == 1:
-        return f"Choose the task {fitting[0]}, which they fit, or export"
-    named = f"{', '.join(fitting[:-1])} or {fitting[-1]}"
-    return f"These outputs could be {named}, which their shapes do not tell: choose one of these tasks, or export"
 
 
 def fitting_tasks(opened: OpenedOnnx) -> tuple[str, ...]:

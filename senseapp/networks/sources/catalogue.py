@@ -19,7 +19,6 @@ from senseapp.descriptions import SOURCES
 from senseapp.records.spec import ModelSpec
 
 IMAGENET_CLASSES = 1000  # of ILSVRC 2012
-_CLASSES = (IMAGENET_CLASSES, *range(10_000, 30_000))  # ImageNet, and the larger sets that contain it
 _SEPARATORS = re.compile(r"[-_. ]+")
 CATALOGUE_FILE = Path(__file__).with_name("catalogue.json")
 _USUAL = "classification"  # of architectures whose row of the index names no task
@@ -61,11 +60,6 @@ class CatalogueEntry:
     def pretrained(self) -> bool:
         """Whether weights were published for it."""
         return bool(self.weights)
-
-    @property
-    def classifies(self) -> bool:
-        """Whether its outputs are classes of images; others return features, for texts or for further layers."""
-        return self.task == "classification" and self.num_classes in _CLASSES
 
 
 @cache

@@ -35,8 +35,8 @@ from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time
 from senseapp.prove.check.outputs import ComparedFile, Interpreted, kind_of_outputs, read_as
 from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener, is_runtime_file, shape_problem
 from senseapp.prove.findings import saturation
+from senseapp.prove.int8_timing import is_busy
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.prove.probe import is_busy
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
 from senseapp.records.deployment import Median, OperatorShare, operator_shares

@@ -17,7 +17,7 @@ from senseapp.data.images import ImageSet
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing
-from senseapp.networks.network import Network, in_calls
+from senseapp.networks.network import Network
 from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, preparation_in
 from senseapp.networks.onnx.preparation import prepared_with
 from senseapp.networks.sources.load import load_model
@@ -185,11 +185,6 @@ def is_runtime_file(spec: ModelSpec) -> bool:
     """Return whether a model is a file that a runtime runs as it is, by its suffix."""
     suffix = Path(spec.checkpoint).suffix.lower()
     return bool(suffix) and any(suffix == each.suffix for each in RUNTIMES.values() if each.is_installed)
-
-
-def answers_of(network: Network, images: Tensor) -> list[object]:
-    """Return the raw outputs of a network, call by call."""
-    return [network.run(part) for part in in_calls(network, images)]
 
 
 def shape_problem(reference: Sequence[int], candidate: Sequence[int]) -> str:

@@ -46,13 +46,12 @@ class Profiler:
     """How one runtime takes times.
 
     Attributes:
-        kernels: returns the kernels of a file that runs on some images; takes the file, threads, images of a call, and
-            the share of runs that are quicker than the time of a kernel, where the runtime tells runs apart.
+        kernels: returns the kernels of a file that runs on some images; takes the file, threads and images of a call.
         open: opens a file on so many threads.
         machine: returns processor and runtime, for people.
     """
 
-    kernels: Callable[[bytes, int, int, float], list[Kernel]]
+    kernels: Callable[[bytes, int, int], list[Kernel]]
     open: Callable[[bytes, int], RuntimeNetwork]
     machine: Callable[[], str]
 
@@ -131,12 +130,12 @@ def _outputs(product: LayerNode) -> int:
 
 
 def timed_products(
-    content: bytes, count: int, profiler: Profiler, threads: int, *, share: float = 0.5
+    content: bytes, count: int, profiler: Profiler, threads: int
 ) -> tuple[list[float], dict[str, float]]:
     """Return the seconds of each product of a bench, and those of a value by kind of border kernel."""
     spent: defaultdict[str, float] = defaultdict(float)
     values: defaultdict[str, int] = defaultdict(int)
-    kernels = profiler.kernels(content, threads, 1, share)
+    kernels = profiler.kernels(content, threads, 1)
     for kernel in kernels:
         if kernel.kind in BORDER:
             spent[kernel.kind] += kernel.seconds

@@ -107,7 +107,7 @@ def _plain_constant(node: NodeProto) -> TensorProto | None:
     return None
 
 
-def inserted(content: bytes, plain: bytes, int8: bytes) -> bytes:
+def apply_qdq(content: bytes, plain: bytes, int8: bytes) -> bytes:
     """Return the file ``content`` with what onnxruntime's quantizer made of its ``plain`` copy.
 
     Args:

@@ -57,7 +57,7 @@ class Int8Writer(Quantizer):
 
     Weights are signed with a scale for each output channel, activations unsigned with a scale and zero point for the
     tensor. ``calibration`` are batches (N, C, H, W) whose smallest and largest values are the ranges where ``rounding``
-    has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it, for simulation: sums of its
+    has none. A file without ``rounding`` and nodes in float is as the quantizer wrote it: sums of its
     products saturate on processors without VNNI. With one, the weights that it leaves out have 7 bits, and with
     ``reduce_range`` all have; ``any_order`` asks of it that its weights never saturate, in whichever order a runtime
     multiplies. The nodes ``in_float`` stay so in every file, with those that int8 would destroy

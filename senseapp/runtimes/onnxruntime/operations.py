@@ -16,19 +16,14 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import StepTitle
 from senseapp.core.texts import plural
-from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.calibration import TensorCoverage
 from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
-from senseapp.records.probe import GlueKind, LayerShape, ProbedCosts
 from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import COMPARING_TURNS, ratio
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
-from senseapp.runtimes.onnxruntime import ONNXRUNTIME, probing, timing
+from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
 from senseapp.runtimes.onnxruntime.four_bits import with_four_bits
@@ -48,17 +43,9 @@ from senseapp.runtimes.onnxruntime.profile import PROFILER
 from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
-from senseapp.runtimes.onnxruntime.rounding.coverage import coverage
-from senseapp.runtimes.onnxruntime.rounding.equalise import better_equalised
-from senseapp.runtimes.onnxruntime.rounding.explain import layer_roundings
+from senseapp.runtimes.onnxruntime.rounding.warnings import calibration_warnings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
-
-_EQUALISED = (
-    "Channels of activations are scaled to more equal ranges, and the weights around them inversely: measured, "
-    "onnxruntime's own int8 file does less harm so, and in float the network does the same."
-)
-
 
 _UNWEIGHTED = (
     "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
@@ -70,7 +57,6 @@ _CORRECTED = (
 )
 _NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})
 """Nodes that the quantizer rounds the inputs and outputs of, and that compute in float all the same."""
-_EQUALISING_SHARE = 0.1  # of the time of a search, by which channels are equalised
 _MUCH_LESS = 0.7  # of the damage
 _CORRECTING_GAIN = 0.01  # of the damage, below which corrected biases are not worth their time
 
@@ -97,17 +83,13 @@ class OnnxRuntime(Runtime):
         """Open an ONNX file; raises InvalidSpec where the runtime cannot."""
         return self._model(content, threads=threads)
 
-    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> RuntimeNetwork:
-        """Return a file that takes images."""
-        return self._file(content, threads=threads, simulated=simulated)
+    def _model(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> RuntimeNetwork:
+        """Return a file that takes images; without ``fused``, it computes products in float between roundings."""
+        return self._file(content, threads=threads) if fused else RuntimeModel(content, fused=False)
 
-    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxSession:
+    def _file(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
         """Return a file that takes what it declares."""
-        return RuntimeModel(content, threads=threads, simulated=simulated)
-
-    def simulated(self, content: bytes) -> OnnxSession:
-        """Return an int8 file that computes in float what this runtime's integers are to be, without saturation."""
-        return self._file(content, simulated=True)
+        return RuntimeModel(content, threads=threads)
 
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
         """Return a QDQ file with its products in float; None where no sum of products of integers saturates here."""
@@ -215,21 +197,12 @@ class OnnxRuntime(Runtime):
 
     @contextmanager
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
-        """Yield onnxruntime's quantizer with equalised channels, fitted ranges and weights, where that does less harm.
+        """Yield onnxruntime's quantizer with fitted ranges, weights and biases, where that does less harm.
 
         Each of these is left out where it fails.
         """
-        network, steps = content, fitting.steps
-        if fitting.weights_are_free:
-            with steps.trying("equalised channels"):
-                network = better_equalised(
-                    content,
-                    fitting.batches,
-                    damage_of=lambda file: fitting.damage_of(self._model(file, simulated=True)),
-                    progress=steps.progress,
-                    has_time=lambda: steps.left(_EQUALISING_SHARE) > 0,
-                )
-        with self._writer(network, fitting.batches, reduce_range=fitting.reduce_range) as writer:
+        steps = fitting.steps
+        with self._writer(content, fitting.batches, reduce_range=fitting.reduce_range) as writer:
             unweighted = frozenset[str]()
             with steps.trying("what has no weights in float"):
                 unweighted = self._better_unweighted(writer, fitting)
@@ -248,8 +221,11 @@ class OnnxRuntime(Runtime):
             with steps.trying("corrected biases"):
                 writer.correction = self._better_corrected(writer, fitting)
             corrected = writer.correction is not None
-            applied = ((_EQUALISED, network != content), (_UNWEIGHTED, bool(unweighted)), (_CORRECTED, corrected))
-            writer.notes = (*writer.notes, *(note for note, holds in applied if holds))
+            applied = ((_UNWEIGHTED, bool(unweighted)), (_CORRECTED, corrected))
+            warnings = tuple[str, ...]()
+            with steps.trying("the check of the calibration images"):
+                warnings = calibration_warnings(content, writer.write(), fitting.batches, fitting.held_out)
+            writer.notes = (*warnings, *writer.notes, *(note for note, holds in applied if holds))
             yield writer
 
     def _better_unweighted(self, writer: Int8Writer, fitting: Fitting) -> frozenset[str]:
@@ -265,7 +241,7 @@ class OnnxRuntime(Runtime):
             return frozenset()
         fitting.steps.progress("Trying what has no weights in float")
         fewer = writer.write(but=rest)
-        damages = [fitting.damage_of(self._model(file, simulated=True)) for file in (fewer, all_int8)]
+        damages = [fitting.damage_of(self._model(file, fused=False)) for file in (fewer, all_int8)]
         if damages[0] > _MUCH_LESS * damages[1]:
             return frozenset()
         opened = [self._model(file, threads=1) for file in (fewer, all_int8)]
@@ -292,35 +268,9 @@ class OnnxRuntime(Runtime):
             has_time=lambda: fitting.steps.left() > 0,
         )
 
-    def coverage(
-        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
-    ) -> list[TensorCoverage]:
-        """Return the coverage of each tensor that the file rounds."""
-        return coverage(content, int8, calibration, others)
-
     def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
         """Return a QDQ file with its nodes; see :mod:`senseapp.runtimes.onnxruntime.qdq_nodes`."""
         return QdqFile(content, reference)
-
-    def roundings(
-        self,
-        content: bytes,
-        batches: Sequence[Tensor],
-        settings: RoundingSettings,
-        *,
-        layers: Collection[str],
-        change_of: Callable[[Network], MetricChange],
-        progress: Callable[[str], None],
-    ) -> Iterator[LayerRounding]:
-        """Yield what rounding the weights, the input and the output of each node does alone."""
-        return layer_roundings(
-            content,
-            batches,
-            settings,
-            owners=self.layers_of_nodes(content, layers),
-            change_of=lambda file: change_of(self._model(file)),
-            progress=progress,
-        )
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
@@ -328,10 +278,6 @@ class OnnxRuntime(Runtime):
         """Return the times of layers by the runtime's own profile; see :mod:`senseapp.runtimes.onnxruntime.timing`."""
         whole = quantizer.write()
         return timing.time_layers(content, whole, owners, profiler=self._profiler, threads=threads, batch=batch)
-
-    def probe(self, layers: Sequence[LayerShape], glue: Sequence[GlueKind], *, threads: int = 1) -> ProbedCosts:
-        """Return what single layers and the operations between them take, from files made of their shapes."""
-        return probing.probe(layers, glue, profiler=self._profiler, threads=threads)
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return where the time of a call goes, from the runtime's own profile."""

@@ -48,7 +48,7 @@ _AS_GIVEN = (
     *("TopK", "Transpose", "Unsqueeze", "Where", *FUSED),
 )
 """What rounds its output only where its input is rounded."""
-_BEFORE, _AFTER = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
+BEFORE, _AFTER = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
 _IN_FLOAT = ".float"
 _UNPACKED = ".unpacked"
 """Behind the name of a weight in 8 bits, or of a bias that goes with it, where a node in float reads it."""
@@ -83,7 +83,7 @@ class PartlyInt8:
         self._constants = {node.output[0]: node for source, node in by_source.items() if source in self._int8_constants}
         self._dequantizing = {node.output[0]: node for node in by_source.values()}
         self._rounded = {
-            node.input[0].removesuffix(_BEFORE): (node, by_source[node.output[0]])
+            node.input[0].removesuffix(BEFORE): (node, by_source[node.output[0]])
             for node in graph.node
             if node.op_type == "QuantizeLinear"
         }
@@ -250,7 +250,7 @@ class PartlyInt8:
         return name + _IN_FLOAT if name in self._constants else name
 
     def _exact(self, name: str, state: _Marked) -> str:
-        return name + _BEFORE if name in state.rounded & self._outputs else name
+        return name + BEFORE if name in state.rounded & self._outputs else name
 
     def _seen(self, name: str, state: _Marked) -> str:
         return name + _AFTER if name in state.rounded - self._outputs else name

@@ -20,7 +20,7 @@ from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, RuntimeModel, mac
 _KERNEL = "_kernel_time"
 
 
-def _kernels(content: bytes, threads: int, batch: int, share: float) -> list[Kernel]:
+def _kernels(content: bytes, threads: int, batch: int) -> list[Kernel]:
     """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
     with tempfile.TemporaryDirectory() as folder:
         options = onnxruntime.SessionOptions()
@@ -40,7 +40,7 @@ def _kernels(content: bytes, threads: int, batch: int, share: float) -> list[Ker
             values = math.prod(next(iter(first.values()), []))
             key = event["name"].removesuffix(_KERNEL), about["op_name"], values
             durations[key].append(event["dur"] / 1e6)
-    return [Kernel(*key[:2], float(np.quantile(each[1:], share)), key[2]) for key, each in durations.items()]
+    return [Kernel(*key[:2], float(np.median(each[1:])), key[2]) for key, each in durations.items()]
 
 
 def _some(declared: Any, batch: int) -> NDArray[Any]:

@@ -15,16 +15,13 @@ from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.network import OUTPUTS
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
-from senseapp.runtimes.onnxruntime.integer_arithmetic import UNDONE_BY, computed_on_integers
 
 
 class RuntimeModel(OnnxSession):
     """An ONNX file in memory, open in onnxruntime on the CPU.
 
-    It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. With
-    ``simulated``, a QDQ file computes in float what its integers are meant to, whatever this processor makes of
-    them, step by step as kernels do, for files that are written here; without ``fused``, any QDQ file computes its
-    products in float between roundings.
+    It runs on ``threads``, which times are taken on; where only its outputs count, on as many as torch does. Without
+    ``fused``, a QDQ file computes its products in float between roundings, so nothing saturates.
 
     Raises:
         InvalidSpec: the runtime cannot open it.
@@ -32,12 +29,9 @@ class RuntimeModel(OnnxSession):
 
     runtime_label = ONNXRUNTIME.label
 
-    def __init__(
-        self, content: bytes, *, threads: int | None = None, simulated: bool = False, fused: bool = True
-    ) -> None:
-        content = computed_on_integers(content) if simulated else content
+    def __init__(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> None:
         try:
-            self._session = session(content, threads=threads, fused=fused and not simulated)
+            self._session = session(content, threads=threads, fused=fused)
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             if is_about_memory(error):
                 raise
@@ -83,9 +77,7 @@ def session(
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not fused:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return onnxruntime.InferenceSession(
-        content, options, providers=["CPUExecutionProvider"], disabled_optimizers=() if fused else UNDONE_BY
-    )
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def processor(opened: Callable[[bytes], OnnxSession]) -> str:

@@ -42,7 +42,6 @@ _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
 _TURNS = 15  # calls of each file, of which a quick one counts, see quick_seconds
-_MEDIAN = 0.5  # of the runs are quicker
 
 
 def time_layers(
@@ -65,9 +64,7 @@ def time_layers(
     whole, int8_rates = timed_products(product_bench(every, int8=True), len(every), profiler, threads)
     rates |= int8_rates
     files = (network, int8)
-    (real_own, real_rest), (whole_own, whole_rest) = (
-        _split(profiler.kernels(file, threads, batch, _MEDIAN)) for file in files
-    )
+    (real_own, real_rest), (whole_own, whole_rest) = (_split(profiler.kernels(file, threads, batch)) for file in files)
     walls = wall_seconds([profiler.open(file, threads) for file in files], shapes[graph.input[0].name])
     slower = walls / np.array([real_own + real_rest, whole_own + whole_rest])  # than the sum of their kernels
     real_seconds = slower[0] * real_own * np.array(real) / sum(real)
@@ -107,7 +104,7 @@ def time_products(
     names = {product.node.name: f"product{index}" for index, product in enumerate(products.values())}
     for node in model.graph.node:
         node.name = names.get(node.name, node.name)
-    kernels = profiler.kernels(model.SerializeToString(), threads, batch, _MEDIAN)
+    kernels = profiler.kernels(model.SerializeToString(), threads, batch)
     seconds = by_product(kernels, len(products))
     sizes = (math.prod(product.output_shape) for product in products.values())
     rest = sum(kernel.seconds for kernel in kernels) - sum(seconds)
@@ -118,7 +115,7 @@ def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: in
     """Return the seconds of all kernels of a file by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
     calls: Counter[str] = Counter()
     seconds: defaultdict[str, float] = defaultdict(float)
-    for kernel in profiler.kernels(content, threads, batch, _MEDIAN):
+    for kernel in profiler.kernels(content, threads, batch):
         kind = _INT8_KIND.sub("", kernel.kind)
         calls[kind] += 1
         seconds[kind] += kernel.seconds

@@ -14,23 +14,20 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
-from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.difference import OnnxDifference, difference
 from senseapp.networks.onnx.graph import opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
-from senseapp.records.calibration import TensorCoverage
 from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.records.layer_findings import LayerRounding, RoundingSettings
 from senseapp.runtimes.base import Exporter, RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
-from senseapp.runtimes.onnxruntime.inserted import inserted, plain_copy, quantizable
+from senseapp.runtimes.onnxruntime.inserted import apply_qdq, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.kit.metadata import with_metadata
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedWeights, Quantizer
 
 _AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
@@ -116,8 +113,8 @@ class UploadedRuntime(OnnxRuntime):
         reader = self._opened.network.reader
         return UploadedModel(found, self._images, reader=reader) if isinstance(found, OnnxSession) else None
 
-    def _model(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> UploadedModel:
-        file = self._file(content, threads=threads, simulated=simulated)
+    def _model(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> UploadedModel:
+        file = self._file(content, threads=threads) if fused else RuntimeModel(content, fused=False)
         return UploadedModel(file, self._images, reader=self._opened.network.reader)
 
     def checked(self, content: bytes) -> int:
@@ -179,7 +176,8 @@ class UploadedRuntime(OnnxRuntime):
     @contextmanager
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
         """Yield the same, fitted to images."""
-        fitting = replace(fitting, batches=self._arranged(fitting.batches))
+        batches, held_out = (self._arranged(each) for each in (fitting.batches, fitting.held_out))
+        fitting = replace(fitting, batches=batches, held_out=held_out)
         with super().fitted_quantizer(self._int8_copy(content), fitting) as quantizer:
             yield quantizer
 
@@ -188,38 +186,11 @@ class UploadedRuntime(OnnxRuntime):
         fitting = replace(fitting, batches=self._arranged(fitting.batches))
         return super().own_int8(self._int8_copy(content), fitting)
 
-    def coverage(
-        self, content: bytes, int8: bytes, calibration: Sequence[Tensor], others: Sequence[Tensor]
-    ) -> list[TensorCoverage]:
-        """Return the coverage of each tensor that the file of the copy rounds."""
-        batches = (self._arranged(each) for each in (calibration, others))
-        return super().coverage(self._plain_of(content), int8, *batches)
-
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""
         if file == network:
             return file
-        return inserted(quantizable(network)[0], self._plain_of(network), file)
-
-    def roundings(
-        self,
-        content: bytes,
-        batches: Sequence[Tensor],
-        settings: RoundingSettings,
-        *,
-        layers: Collection[str],
-        change_of: Callable[[Network], MetricChange],
-        progress: Callable[[str], None],
-    ) -> Iterator[LayerRounding]:
-        """Yield what rounding the parts of each node of a copy does alone."""
-        yield from super().roundings(
-            self._folded_of(content)[0],
-            self._arranged(batches),
-            settings,
-            layers=layers,
-            change_of=change_of,
-            progress=progress,
-        )
+        return apply_qdq(quantizable(network)[0], self._plain_of(network), file)
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

@@ -20,7 +20,6 @@ from senseapp.runtimes.onnxruntime.kit.metadata import kit_files
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO, timing
-from senseapp.runtimes.openvino.arithmetic import computed_as_in_openvino
 from senseapp.runtimes.openvino.profile import PROFILER
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, machine
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
@@ -50,10 +49,8 @@ class OpenVino(OnnxRuntime):
     )
     remedy_note = ""
 
-    def _file(self, content: bytes, *, threads: int | None = None, simulated: bool = False) -> OnnxSession:
-        """Return a file that takes what it declares; ``simulated`` as OpenVINO's kernels are to compute it."""
-        if simulated:
-            return super()._file(computed_as_in_openvino(content), threads=threads, simulated=True)
+    def _file(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
+        """Return a file that takes what it declares."""
         return OpenVinoModel(content, threads=threads)
 
     def _writer(self, content: bytes, calibration: Sequence[Tensor], **settings: Any) -> Int8Writer:

@@ -37,7 +37,7 @@ def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tupl
     return {each.name: (each, undisturbed(averages[each.name])) for each in nodes if each.name in averages}
 
 
-def _kernels(content: bytes, threads: int, batch: int, _share: float) -> list[Kernel]:
+def _kernels(content: bytes, threads: int, batch: int) -> list[Kernel]:
     """Return the kernels of a network: nodes that OpenVINO fuses are one kernel, named by the first of them."""
     found = executed_seconds(content, threads, batch).values()
     return [Kernel(_name(each), _kind(each), seconds, each.values) for each, seconds in found]

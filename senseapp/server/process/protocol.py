@@ -22,7 +22,6 @@ from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
 from senseapp.server.execution import Measurement
 from senseapp.server.layer_tasks import (
     AnswersTask,
-    CalibrationTask,
     DiagnosisTask,
     HistogramTask,
     LayerAnswers,
@@ -37,7 +36,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: register(kind)
     for kind in (
         *(Measurement, HistogramTask, LayerAnswers, DiagnosisTask, RecommendationTask),
-        *(StrongestSearch, Verification, DeliverTask, TimingTask, Int8Trial, AnswersTask, CalibrationTask, CheckTask),
+        *(StrongestSearch, Verification, DeliverTask, TimingTask, Int8Trial, AnswersTask, CheckTask),
     )
 }
 

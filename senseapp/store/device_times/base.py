@@ -6,8 +6,10 @@ rows and its numbers are limited, and what breaks a limit is one sentence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -136,11 +138,11 @@ DEVICE_TIMES: Registry[ReportFormat] = Registry(
     "report of times",
     group="senseapp.device_times",
     own=(
-        "senseapp.store.device_times.profilers:ONNXRUNTIME",
-        "senseapp.store.device_times.profilers:TRTEXEC",
-        "senseapp.store.device_times.ai_hub:AI_HUB",
-        "senseapp.store.device_times.executorch:EXECUTORCH",
-        "senseapp.store.device_times.openvino:OPENVINO",
+        "senseapp.store.device_times.reports:ONNXRUNTIME",
+        "senseapp.store.device_times.reports:TRTEXEC",
+        "senseapp.store.device_times.reports:AI_HUB",
+        "senseapp.store.device_times.reports:EXECUTORCH",
+        "senseapp.store.device_times.reports:OPENVINO",
         "senseapp.store.device_times.tflite:TFLITE",
     ),
 )
@@ -167,6 +169,52 @@ def text_of(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise BadReport(f"{what} is no text but {shown(value)}")
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """Keys of one operation in the records of a report.
+
+    Attributes:
+        name: of its name.
+        seconds: of its time; the first that a record has.
+        per_second: units of time in a second.
+        kind: of the type of its operator; empty where there is none.
+    """
+
+    name: str = "name"
+    seconds: tuple[str, ...]
+    per_second: float
+    kind: str = ""
+
+    def row(self, record: Mapping[str, Any], place: int) -> ReportRow:
+        """Return the operation in ``record``, the row ``place`` of its report; raises BadReport."""
+        name = text_of(record.get(self.name, ""), f"the name in row {place}")
+        spent = next((record[key] for key in self.seconds if key in record), None)
+        return ReportRow(
+            name=name,
+            seconds=seconds_of(spent, per_second=self.per_second, row=place, name=name),
+            kind=text_of(record.get(self.kind, ""), f"the type in row {place}") if self.kind else "",
+        )
+
+
+def medians(passes: Iterable[Iterable[tuple[Hashable, ReportRow]]]) -> tuple[ReportRow, ...]:
+    """Return each operation, told by its key, with its median over the passes; in one pass, equal ones add up.
+
+    Raises:
+        BadReport: there are too many rows.
+    """
+    rows: dict[Hashable, ReportRow] = {}
+    spent: defaultdict[Hashable, list[float]] = defaultdict(list)
+    for each in passes:
+        together: defaultdict[Hashable, float] = defaultdict(float)
+        for key, row in each:
+            rows.setdefault(key, row)
+            together[key] += row.seconds
+        for key, seconds in together.items():
+            spent[key].append(seconds)
+    bounded([key for key in spent for _ in spent[key]])
+    return tuple(replace(row, seconds=statistics.median(spent[key])) for key, row in rows.items())
 
 
 def records_in(value: object, what: str) -> list[Mapping[str, Any]]:

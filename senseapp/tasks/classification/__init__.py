@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from senseapp.core.texts import printable
+from senseapp.core.texts import plural, printable
 from senseapp.metrics import check_labels
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, is_row, refuse_output, row_of
@@ -52,13 +52,14 @@ class Classification(Task):
 
         Pictures in one single folder whose name means no class are a heap: they are measured without labels.
         """
-        from senseapp.tasks.classification.class_map import resolve_class_map
+        from senseapp.tasks.classification.class_map import class_orders, resolve_class_map
 
-        if _is_one_folder(written) and not confirmed and self._proposed(written).unmatched:
+        outputs = written.output_names, written.num_outputs
+        is_one_folder = written.layout == "class folders" and len(written.names) == 1 and not confirmed
+        if is_one_folder and class_orders(written.names, *outputs)[0].unmatched:
             name = printable(written.names[0])
             reason = f"All pictures lie in one folder, {name}, which is no class of this model."
             return Targets(values=None, notes=(reason,))
-        outputs = written.output_names, written.num_outputs
         return self._chosen(written, resolve_class_map(written.names, *outputs, confirmed, **written.sorting))
 
     def _chosen(self, written: WrittenLabels, orders: tuple[LabelMapProposal, ...]) -> Targets:
@@ -83,15 +84,7 @@ class Classification(Task):
             return None
         from senseapp.tasks.classification.class_map import class_orders
 
-        orders = class_orders(written.names, written.output_names, written.num_outputs, **written.sorting)
-        return orders[0] if orders else self._proposed(written)
-
-    def _proposed(self, written: WrittenLabels) -> LabelMapProposal:
-        from senseapp.tasks.classification.class_map import propose_class_map
-
-        return propose_class_map(
-            written.names, written.output_names, written.num_outputs, own_order=written.layout == "image set"
-        )
+        return class_orders(written.names, written.output_names, written.num_outputs, **written.sorting)[0]
 
     def label_notes(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Return a note if all pictures are of one class."""
@@ -175,17 +168,6 @@ class Classification(Task):
         """Return the share of images that the model gets right."""
         return f"Uncompressed, the model gets {100 * value:.1f} % of {images} right."
 
-    def preview_warning(self, value: float, num_images: int, num_outputs: int) -> str:
-        """Return a warning if ``value``, the share of right answers, may be chance; empty for too few images."""
-        correct = round(value * num_images)
-        if not near_chance(correct, num_images, num_outputs):
-            return ""
-        return (
-            f"The model gets {correct} of {num_images} images right, which is no better than guessing among "
-            f"{num_outputs:,} classes: labels and outputs probably do not line up. Check which class each folder "
-            "means, or measure without labels."
-        )
-
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
         """Return a warning if answers are no better than chance, or confident and wrong.
 
@@ -195,9 +177,8 @@ class Classification(Task):
         top1, loss, classes = baseline.get("top1"), baseline.get("loss", 0.0), num_outputs
         if top1 is None or not math.isfinite(top1) or classes < 2:
             return ""
-        images = f"{num_images:,} image{'s' if num_images != 1 else ''}"
-        right = f"The uncompressed model is right on {100 * top1:.0f} % of {images}"
-        check = "check the preprocessing, the class order or the checkpoint. Sensitivities below mean little."
+        right = f"The uncompressed model is right on {100 * top1:.0f} % of {plural(num_images, 'image')}"
+        check = "check the preprocessing, which class each label means, or the checkpoint. Sensitivities mean little."
         if near_chance(round(top1 * num_images), num_images, classes):
             return f"{right}, near chance ({100 / classes:.2g} % for {classes:,} classes): {check}"
         if top1 < _CONFIDENT_AND_WRONG_BELOW and loss > math.log(classes):
@@ -222,10 +203,6 @@ def near_chance(correct: int, scored: int, num_classes: int) -> bool:
     from scipy.stats import binom  # slow to import, and most models are far above chance
 
     return float(binom.sf(correct - 1, scored, chance)) > SIGNIFICANCE
-
-
-def _is_one_folder(written: WrittenLabels) -> bool:
-    return written.layout == "class folders" and len(written.names) == 1
 
 
 CLASSIFICATION = Classification(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from timm.data import ImageNetInfo, infer_imagenet_subset
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural
-from senseapp.tasks.class_numbers import given_outputs, spelling
+from senseapp.tasks.class_numbers import ModelClasses, given_outputs, spelling
 from senseapp.tasks.labels import LabelMapProposal
 
 OWN_ORDER = "in the set's own order"
@@ -21,66 +20,16 @@ _BY_NUMBER, _BY_NAME, _BY_ID, _ORDER = (
     "by ImageNet id",
     "in alphabetical order",
 )
+_FROM_ONE = f"{_BY_NUMBER} from 1"
+_NOTES = {
+    _ORDER: "Folders were matched to the model's classes by their alphabetical order, because their number is "
+    "right. Check that accuracy is well above chance.",
+    OWN_ORDER: "The model's classes were taken to be those of the image set, in its order, because their number is "
+    "right. Check that accuracy is well above chance.",
+    _FROM_ONE: "Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance.",
+}
 _WORDNET_ID = re.compile(r"n\d{8}")
 _DIGITS = re.compile(r"(\d+)")
-
-
-def propose_class_map(
-    folder_names: Sequence[str],
-    class_names: Sequence[str],
-    num_classes: int,
-    *,
-    own_order: bool = False,
-    empty: Collection[str] = (),
-) -> LabelMapProposal:
-    """Guess the class index of each folder name, in the way that matches the most names.
-
-    Tried in this order: indices (``0``, ``1``, …), the model's class names (case, punctuation and spaces do not
-    count; ``tench, Tinca tinca`` is also found as ``tench``), WordNet ids of ImageNet (``n01440764``), and, if
-    there are as many folders as classes, their order: with ``own_order`` that of an image set, else the alphabetical.
-    Folders in ``empty`` have no pictures: without them the number of folders may be right.
-    """
-    names = list(folder_names) if own_order else sorted(folder_names)
-    ways = {
-        _BY_NUMBER: _by_index(names, num_classes),
-        _BY_NAME: _by_class_name(names, class_names),
-        _BY_ID: _by_wordnet_id(names, num_classes),
-    }
-    words, matched = max(ways.items(), key=lambda pair: len(pair[1]))  # the first of equals
-    ordered = _as_many_as_classes(names, num_classes, empty)
-    if ordered and any(name not in matched for name in ordered):
-        words, matched = OWN_ORDER if own_order else _ORDER, _in_order(ordered)
-    return _proposal(words if matched else "", matched, names)
-
-
-def _as_many_as_classes(names: Sequence[str], num_classes: int, empty: Collection[str]) -> list[str]:
-    """Return the names, or those with pictures, if they are as many as the classes; else none."""
-    used = [name for name in names if name not in empty]
-    return next((list(each) for each in (names, used) if len(each) == num_classes), [])
-
-
-def _in_order(names: Sequence[str]) -> dict[str, int]:
-    return {name: index for index, name in enumerate(names)}
-
-
-def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str]) -> LabelMapProposal:
-    notes = {
-        _ORDER: "Folders were matched to the model's classes by their alphabetical order, because their number is "
-        "right. Check that accuracy is well above chance.",
-        OWN_ORDER: "The model's classes were taken to be those of the image set, in its order, because their number is "
-        "right. Check that accuracy is well above chance.",
-    }
-    if words == _BY_NUMBER and any(int(name) == index + 1 for name, index in matched.items()):
-        words = f"{_BY_NUMBER} from 1"
-        notes[words] = (
-            "Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance."
-        )
-    return LabelMapProposal(
-        pairs=tuple(matched.items()),
-        unmatched=tuple(name for name in names if name not in matched),
-        notes=(notes[words],) if words in notes else (),
-        words=words,
-    )
 
 
 def class_orders(
@@ -93,6 +42,12 @@ def class_orders(
 ) -> tuple[LabelMapProposal, ...]:
     """Return all known ways in which every folder with pictures means one class; the most likely comes first.
 
+    That is the one that matches the most names: indices (``0``, ``1``, …), the model's class names (case, punctuation
+    and spaces do not count; ``tench, Tinca tinca`` is also found as ``tench``), WordNet ids of ImageNet
+    (``n01440764``), or, with as many folders as classes, their order: with ``own_order`` that of an image set, else the
+    alphabetical. It is returned alone where no way matches every folder. Folders in ``empty`` have no pictures: without
+    them the number of folders may be right.
+
     Names of classes leave no choice. Numbers may count from 0 or 1, or be sorted as text, as torchvision's ImageFolder
     and scikit-learn do (0, 1, 10, 11, 2); other names may be sorted by capitals and small letters, without regard to
     them, or by the numbers in them; folders without pictures may have had some when the model was trained. The two
@@ -100,9 +55,9 @@ def class_orders(
     """
     names = list(folder_names) if own_order else sorted(folder_names)
     used = [name for name in names if name not in empty]
-    first = propose_class_map(folder_names, class_names, num_classes, own_order=own_order, empty=empty)
+    first = _likeliest(names, used, ModelClasses(num_outputs=num_classes, names=class_names), own_order=own_order)
     found = [first]
-    if first.words not in (_BY_NAME, _BY_ID) or any(name in first.unmatched for name in used):
+    if first.words not in (_BY_NAME, _BY_ID) or not {*used}.isdisjoint(first.unmatched):
         found += [
             replace(_proposal(_ORDER, pairs, names), words=words)
             for words, pairs in _other_orders(names, used, num_classes)
@@ -113,7 +68,35 @@ def class_orders(
         places = tuple(indices.get(name, -1) for name in used)
         if all(0 <= place < num_classes for place in places) and len(set(places)) == len(used):
             orders.setdefault(places, each)
-    return tuple(replace(each, num_orders=len(orders)) for each in orders.values())
+    return tuple(replace(each, num_orders=len(orders)) for each in orders.values()) or (first,)
+
+
+def _likeliest(names: Sequence[str], used: Sequence[str], model: ModelClasses, *, own_order: bool) -> LabelMapProposal:
+    ways = {
+        _BY_NUMBER: _by_index(names, model.num_outputs),
+        _BY_NAME: _by_class_name(names, model.spellings),
+        _BY_ID: _by_wordnet_id(names, model.num_outputs),
+    }
+    words, matched = max(ways.items(), key=lambda pair: len(pair[1]))  # the first of equals
+    ordered = next((some for some in (names, used) if len(some) == model.num_outputs), ())
+    if not {*ordered} <= matched.keys():
+        words, matched = OWN_ORDER if own_order else _ORDER, _in_order(ordered)
+    return _proposal(words if matched else "", matched, names)
+
+
+def _in_order(names: Sequence[str]) -> dict[str, int]:
+    return {name: index for index, name in enumerate(names)}
+
+
+def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str]) -> LabelMapProposal:
+    if words == _BY_NUMBER and any(int(name) == index + 1 for name, index in matched.items()):
+        words = _FROM_ONE
+    return LabelMapProposal(
+        pairs=tuple(matched.items()),
+        unmatched=tuple(name for name in names if name not in matched),
+        notes=(_NOTES[words],) if words in _NOTES else (),
+        words=words,
+    )
 
 
 def _other_orders(names: Sequence[str], used: Sequence[str], num_classes: int) -> Iterator[tuple[str, dict[str, int]]]:
@@ -147,21 +130,9 @@ def _by_index(names: Sequence[str], num_classes: int) -> dict[str, int]:
     return {name: number - first for name, number in numbers.items() if number - first < num_classes}
 
 
-def _by_class_name(names: Sequence[str], class_names: Sequence[str]) -> dict[str, int]:
-    known = _spellings(class_names)
+def _by_class_name(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
     matched = {name: known[spelling(name)] for name in names if spelling(name) in known}
     return matched if len(set(matched.values())) == len(matched) else {}
-
-
-def _spellings(class_names: Sequence[str]) -> dict[str, int]:
-    """Return the class of each full name, and of each synonym that only one class has."""
-    synonyms = [{spelling(part) for part in name.split(",")} for name in class_names]
-    counts = Counter(part for parts in synonyms for part in parts)
-    known = {part: index for index, parts in enumerate(synonyms) for part in parts if counts[part] == 1}
-    full = Counter(spelling(name) for name in class_names)
-    known.update((spelling(name), index) for index, name in enumerate(class_names) if full[spelling(name)] == 1)
-    known.pop("", None)
-    return known
 
 
 def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
@@ -192,12 +163,14 @@ def resolve_class_map(
     does not exist, raises InvalidDataset.
     """
     if confirmed:
-        return (_confirmed(label_names, num_classes, confirmed),)
+        kept = given_outputs(label_names, num_classes, confirmed)
+        dropped = [name for name in label_names if name not in kept]
+        left = f"{plural(len(dropped), 'class', 'classes')} without a place in the mapping left out: {listed(dropped)}."
+        return (LabelMapProposal(pairs=tuple(kept.items()), notes=(left,) if dropped else ()),)
     orders = class_orders(label_names, class_names, num_classes, own_order=own_order, empty=empty)
-    if orders:
+    unmatched = [name for name in orders[0].unmatched if name not in empty]
+    if not unmatched:
         return orders
-    proposal = propose_class_map(label_names, class_names, num_classes, own_order=own_order, empty=empty)
-    unmatched = [name for name in proposal.unmatched if name not in empty]
     raise InvalidDataset(
         f"{len(unmatched)} of {plural(len(label_names), 'class', 'classes')} in the images match none "
         f"of the model's {num_classes:,}: {listed(unmatched)}. Expected class numbers, "
@@ -205,11 +178,3 @@ def resolve_class_map(
         f"{plural(num_classes, 'folder')}. Say which class each of them means (with --class-map FILE, or in the table "
         "of classes on the Analyze page), or measure without labels."
     )
-
-
-def _confirmed(label_names: Sequence[str], num_classes: int, confirmed: Sequence[tuple[str, int]]) -> LabelMapProposal:
-    kept = given_outputs(label_names, num_classes, confirmed)
-    dropped = [name for name in label_names if name not in kept]
-    classes = plural(len(dropped), "class", "classes")
-    notes = (f"{classes} without a place in the mapping left out: {listed(dropped)}.",) if dropped else ()
-    return LabelMapProposal(pairs=tuple(kept.items()), notes=notes)

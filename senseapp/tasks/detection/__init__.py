@@ -222,20 +222,20 @@ class Detection(Task):
 
     def answer_changes(self, before: Any, after: Any, targets: Any) -> AnswerChanges:
         """Return which objects are lost, moved or new; see :meth:`Task.answer_changes`."""
-        from senseapp.tasks.detection.changes import changes_of
+        from senseapp.tasks.detection.display import changes_of
 
         return changes_of(before, after, targets)
 
     def drawn_target(self, picture: NDArray[np.uint8], target: Any) -> NDArray[np.uint8]:
         """Return the picture with the annotated boxes."""
-        from senseapp.tasks.detection.drawing import boxes_drawn
+        from senseapp.tasks.detection.display import boxes_drawn
 
         return boxes_drawn(picture, target["boxes"].double().numpy(), target["labels"].tolist())
 
     def legend(self, outputs: Sequence[Any], names: Sequence[str]) -> bytes:
         """Return the colours of the classes that are detected."""
-        from senseapp.tasks.detection.drawing import colour_of
-        from senseapp.tasks.segmentation.drawing import legend
+        from senseapp.tasks.detection.display import colour_of
+        from senseapp.tasks.segmentation.display import legend
 
         found = {label for each in outputs for label in self.answer(each)["labels"].tolist()}
         return legend([(label, self.output_name(label, names)) for label in sorted(found)], colour_of)

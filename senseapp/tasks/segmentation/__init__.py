@@ -27,7 +27,7 @@ from senseapp.metrics.segmentation import (
     predictions_of,
 )
 from senseapp.tasks.annotations import AnnotationFiles
-from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, RandomDirections, ScanDirections, Task, refuse_output
 from senseapp.tasks.class_numbers import ModelClasses
 from senseapp.tasks.labels import FittedAnnotations
 from senseapp.tasks.reading import OutputReader
@@ -121,7 +121,7 @@ class Segmentation(Task):
         confirmed: Sequence[tuple[str, int]] = (),
     ) -> FittedAnnotations:
         """Return masks with the model's class numbers; see :meth:`Task.fitted`."""
-        from senseapp.tasks.segmentation.numbers import fit_masks
+        from senseapp.tasks.segmentation.masks import fit_masks
 
         return fit_masks(annotations, files, model, confirmed)
 
@@ -132,10 +132,22 @@ class Segmentation(Task):
     # ---- the quick scan and histograms
 
     def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
-        """Return random directions that the divergence of all pixels adds up in; see :meth:`Task.directions`."""
-        from senseapp.tasks.segmentation.directions import choose_directions
+        """Return random directions that the divergence of all pixels adds up in; see :meth:`Task.directions`.
 
-        return choose_directions(output, signs, most)
+        To second order the divergence of one pixel is ½ δzᵀ F δz with F = diag(p) − p pᵀ, and F = B Bᵀ for
+        B = diag(√p) − p √pᵀ. With independent random signs ε of each pixel and class, v = B ε has E[v vᵀ] = F for a
+        pixel, and 0 for two pixels: so one inner product over all positions of an image, squared, estimates their sum.
+        Signs of further directions are the same ones, turned around by rows and classes: any two differ at random.
+
+        Source: Martens (2020), JMLR 21, section 9, for the Fisher matrix of a softmax; Hutchinson (1990) for the probe.
+        """
+        probability = output.detach().float().softmax(1)
+        vectors = []
+        for index in range(most):
+            signed = probability.sqrt() * signs.roll((index, 7 * index), dims=(1, 3))
+            vectors.append(signed - probability * signed.sum(1, keepdim=True))
+        factor = 1 / (2 * output[0, 0].numel())
+        return RandomDirections(vectors=tuple(vectors), metric=DIVERGENCE.name, factor=factor)
 
     def largest_divergence(self, output: Any) -> Tensor:
         """Return the mean divergence of each image's pixels from the surest pixel of all; see :class:`Task`."""
@@ -175,13 +187,13 @@ class Segmentation(Task):
 
     def drawn_target(self, picture: NDArray[np.uint8], target: Tensor) -> NDArray[np.uint8]:
         """Return a picture under the colours of its mask; see :meth:`Task.drawn`."""
-        from senseapp.tasks.segmentation.drawing import overlaid
+        from senseapp.tasks.segmentation.display import overlaid
 
         return overlaid(picture, target.cpu().numpy())
 
     def legend(self, outputs: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> bytes:
         """Return the colours of the classes that some predictions name; see :meth:`Task.legend`."""
-        from senseapp.tasks.segmentation.drawing import legend
+        from senseapp.tasks.segmentation.display import legend
 
         found = {int(number) for each in outputs for number in each["classes"].flatten().bincount().nonzero()} - {VOID}
         return legend([(number, self.output_name(number, names)) for number in sorted(found)])
@@ -191,7 +203,7 @@ class Segmentation(Task):
 
         Drops of classes are of their IoU with the masks, or without any with what ``before`` finds.
         """
-        from senseapp.tasks.segmentation.changes import changes_of
+        from senseapp.tasks.segmentation.display import changes_of
 
         return changes_of(before, after, targets)
 

@@ -1,4 +1,6 @@
-"""Masks beside pictures: label images in folders of their own, or shapes of all pictures in one COCO file.
+"""Masks beside pictures, and their values as classes of a model.
+
+Masks are label images in folders of their own, or shapes of all pictures in one COCO file.
 
 Label images hold class numbers, or Pascal VOC's colours.
 
@@ -9,9 +11,9 @@ folder in which ``a_mask.png`` is the mask of ``a.jpg``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from senseapp.core.texts import plural
 from senseapp.metrics.segmentation import VOID
@@ -24,6 +26,11 @@ from senseapp.tasks.annotations import (
     PictureGeometry,
     pairs_by_stem,
 )
+from senseapp.tasks.class_numbers import ModelClasses, Numbering, WrittenClasses, fit_numbers
+from senseapp.tasks.labels import FittedAnnotations
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PICTURE_ENDING = "_leftimg8bit"
 _MASK_ENDINGS = (
@@ -35,6 +42,13 @@ _MASK_ENDINGS = (
 _OTHER_ENDINGS = ("_gtfine_color", "_gtcoarse_color", "_gtfine_instanceids", "_gtcoarse_instanceids")
 """Of pictures beside masks that are none."""
 _VOC_VOID = (224, 224, 192)  # the colour of its borders
+_TRAINED = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+"""Cityscapes' ids of the 19 classes that networks are trained on, in the order of their outputs.
+
+Source: ``cityscapesscripts/helpers/labels.py``.
+"""
+_CITYSCAPES = range(34)  # all of its ids
+_MOST_SHADES = 16  # classes that are told apart by shades of grey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +84,7 @@ def _of_colours(colours: Any) -> Any:
     """Return the class of each colour, (H, W, 3), in Pascal VOC's palette; raises ValueError for others."""
     import numpy as np
 
-    from senseapp.tasks.segmentation.drawing import palette
+    from senseapp.tasks.segmentation.display import palette
 
     shifts = 1 << np.array([16, 8, 0])
     known = np.append(palette()[:VOID] @ shifts, _VOC_VOID @ shifts)
@@ -156,6 +170,62 @@ def _without(path: str, ending: str) -> str:
     """Return a path without what its name ends in before the suffix."""
     stem, dot, suffix = path.rpartition(".")
     return stem[: -len(ending)] + dot + suffix if stem.casefold().endswith(ending) else path
+
+
+# ---- values of masks as classes of a model
+
+
+def fit_masks(
+    masks: Tensor, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
+) -> FittedAnnotations:
+    """Return masks, uint8 (N, H, W), in the model's class numbers; values that mean no class are void.
+
+    Raises:
+        InvalidDataset: values cannot be the model's classes.
+    """
+    import numpy as np
+
+    from senseapp.tasks.segmentation.coco import REST
+
+    present: set[int] = set().union(*(np.unique(mask.numpy()).tolist() for mask in masks))
+    model = replace(model, background="none")
+    more = [*_shades(present, model.num_outputs), *_ids(present - {VOID}, model.num_outputs)]
+    white = any(VOID in each.meaning for each in more) or str(VOID) in dict(confirmed)
+    written = WrittenClasses(
+        used=(present - {VOID}).union(files.used, {VOID} & present if white else ()),
+        names={number: name for number, name in enumerate(files.names) if name},
+        rest=REST if files.parsed else None,
+        blank=() if files.parsed else {0},
+    )
+    return fit_numbers(masks, written, model, _renumbered, confirmed=confirmed, more=more)
+
+
+def _shades(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
+    """Yield the reading of shades at even distances from black, the first class, to white, the last."""
+    if not 2 <= num_classes <= _MOST_SHADES:
+        return
+    shades = [VOID * place / (num_classes - 1) for place in range(num_classes)]
+    meaning = {whole: place for place, shade in enumerate(shades) for whole in {int(shade), int(shade + 0.99)}}
+    between = any(num_classes <= value < VOID for value in present)
+    if {*present} <= meaning.keys() and (between or (num_classes == 2 and VOID in present)):
+        yield Numbering(how="as shades from black to white", meaning=meaning)
+
+
+def _ids(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
+    """Yield the readings of the ids of known sets."""
+    if num_classes == len(_TRAINED) and {*present} <= {*_CITYSCAPES}:
+        meaning = {number: place for place, number in enumerate(_TRAINED)}
+        yield Numbering(how="as ids of Cityscapes, of which 19 are classes", meaning=meaning, blank=_CITYSCAPES)
+
+
+def _renumbered(masks: Tensor, meaning: Mapping[int, int]) -> Tensor:
+    """Return masks with each number replaced by what it means; others are void."""
+    import numpy as np
+    import torch
+
+    table = np.full(VOID + 1, VOID, dtype=np.uint8)
+    table[list(meaning.keys())] = list(meaning.values())
+    return torch.from_numpy(table[masks.numpy()])
 
 
 MASKS = MaskReader(words=("mask", "masks"), label_images=True, colours=True, dense=True)

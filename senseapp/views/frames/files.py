@@ -10,7 +10,6 @@ import pandas as pd
 from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, primary_among
 from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, LabelledAnswer
-from senseapp.records.calibration import CalibrationCheck
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import MILLISECONDS, Deployment, Median
 from senseapp.records.measurement import change_in
@@ -171,15 +170,6 @@ def _milliseconds(seconds: Median) -> str:
 def _percent(ratio: Median) -> str:
     value, low, high = (f"{100 * each:.0f}" for each in (ratio.value, ratio.low, ratio.high))
     return f"{value} ({low} to {high})"
-
-
-def calibration_frame(found: CalibrationCheck) -> pd.DataFrame:
-    """Return a row per number of calibration images: ``images``, ``draws``, and ``value`` as the range over draws."""
-    rows = [
-        {"images": rung.images, "draws": len(rung.values), "value": found.spread_text(rung, unit=False)}
-        for rung in found.rungs
-    ]
-    return pd.DataFrame(rows, columns=["images", "draws", "value"])
 
 
 OURS, UNIFORM = "A level for each layer", "The same level for all"

@@ -43,13 +43,12 @@ def with_metadata(
         found[CLASSES] = names
     if thresholds is not None:
         found |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
-    if not found:
-        return network
+
     model = onnx.load_from_string(network)
-    entries = [each for each in model.metadata_props if each.key not in found]
-    entries += [StringStringEntryProto(key=key, value=value) for key, value in found.items()]
+    others = [entry for entry in model.metadata_props if entry.key not in found]
+    new = [StringStringEntryProto(key=key, value=value) for key, value in found.items()]
     del model.metadata_props[:]
-    model.metadata_props.extend(entries)
+    model.metadata_props.extend([*others, *new])
     return bytes(model.SerializeToString())
 
 

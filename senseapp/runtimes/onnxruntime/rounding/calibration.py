@@ -67,7 +67,6 @@ def ranges(
     tensors: Sequence[str],
     observers: Sequence[ActivationObserver],
     *,
-    bits: int = INT8_BITS,
     trying: Trying = lambda _improvement: nullcontext(),
 ) -> dict[ActivationObserver, dict[str, Range]]:
     """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite.
@@ -84,7 +83,7 @@ def ranges(
                 flat = flat[torch.randint(len(flat), (most,), generator=generator)]
             for name in observers:
                 watching[name][tensor].update(output if name == "minmax" else flat)
-    rounding = partial(fake_quantize_input, bits=bits)
+    rounding = partial(fake_quantize_input, bits=INT8_BITS)
     found: dict[ActivationObserver, dict[str, Range]] = {}
     for name, each in watching.items():
         with trying(f"ranges of activations by the observer {name}"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from senseapp.core.texts import plural
 from senseapp.metrics.detection.rows import RowKind, assembled
+from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.reading import OutputReader, UsualInput
 
 STRIDES = (8, 16, 32)
@@ -69,7 +70,7 @@ class HeadLayout(OutputReader):
         family: networks that always use this layout, by name; empty where several differ in how they take pictures.
     """
 
-    background: Literal["first", "last", "none", "unknown"] = "none"
+    background: Background = "none"
     num_boxes: int = 0
     num_unread: int = 0
     first_class: int = 0

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
+from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.detection.heads import values
 from senseapp.tasks.detection.heads.layout import DISTANCES, STRIDES, YOLO, HeadLayout, num_cells
 
 Size: TypeAlias = tuple[int, int]
-Background: TypeAlias = Literal["none", "first", "last"]
 _MORE_STRIDES = (*STRIDES, 64)  # with the fourth map of NanoDet-Plus
 _OTHER_STRIDES = (_MORE_STRIDES, (4, 8, 16, 32), (8, 16), (16, 32))  # of larger and smaller members of the family
 _SOME_DISTANCES = (32, DISTANCES)  # numbers of a box, in NanoDet and in YOLOv8
