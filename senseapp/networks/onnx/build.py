@@ -11,16 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from senseapp.networks.onnx.activations import with_activations
 from senseapp.networks.onnx.evaluate import is_scalar
-from senseapp.networks.onnx.infer import Values
-from senseapp.networks.onnx.known import (
-    Growing,
-    with_image_norms,
-    with_plain_targets,
-    with_rolls,
-    without_known,
-)
+from senseapp.networks.onnx.growth import Growing
+from senseapp.networks.onnx.infer import Facts
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import (
     Counted,
@@ -37,6 +30,7 @@ from senseapp.networks.onnx.modules import (
 from senseapp.networks.onnx.names import Names, without_folding
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
+from senseapp.networks.onnx.rewrite import simplified
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _RESERVED = frozenset(dir(OnnxNetwork()))
@@ -81,16 +75,14 @@ class BuiltNetwork:
     readers: Mapping[str, tuple[ReadAt, ...]]
 
 
-def build_network(graph: TorchGraph, facts: Sequence[tuple[int, Values]]) -> BuiltNetwork:
+def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
     """Return a network that computes ``graph``, in ``eval()`` mode.
 
     Args:
         graph: in topological order.
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
-    graph = with_plain_targets(without_known(graph, facts), facts)
-    graph = with_activations(with_image_norms(with_rolls(graph, facts), facts))
-    return _Builder(graph=graph, facts=facts).build()
+    return _Builder(graph=simplified(graph, facts), facts=facts).build()
 
 
 _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
@@ -99,7 +91,7 @@ _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the valu
 @dataclass(slots=True, kw_only=True)
 class _Builder:
     graph: TorchGraph
-    facts: Sequence[tuple[int, Values]]
+    facts: Facts
     network: OnnxNetwork = field(default_factory=OnnxNetwork)
     names: Names = field(default_factory=lambda: Names(_RESERVED))
     paths: dict[object, str] = field(default_factory=dict)  # by what makes calls those of one module

@@ -19,6 +19,8 @@ from senseapp.networks.onnx.torch_graph import GraphInput, Node, TorchGraph
 from senseapp.records.inputs import OTHER_SIZES, USUAL_SIZES
 
 Values = dict[str, Tensor]
+Facts = Sequence[tuple[int, Values]]
+"""Values of a graph for one or more numbers of images, each with that number."""
 _KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
 _WORK = 1 << 31  # elements that are read to compute them; some seconds
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})

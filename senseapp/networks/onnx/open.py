@@ -21,7 +21,6 @@ from senseapp.core.errors import (
     is_about_memory,
 )
 from senseapp.core.texts import plural, printable_text
-from senseapp.networks.onnx.batch import freed
 from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
 from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check, rounds, sample_inputs
 from senseapp.networks.onnx.cut import GraphCut, OutputCandidate, cut, usual_choice, with_shapes
@@ -32,6 +31,7 @@ from senseapp.networks.onnx.names import tells_of_folding
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.elementwise import dtype_of
+from senseapp.networks.onnx.rewrite.batch import free_batch
 from senseapp.networks.onnx.torch_graph import TorchGraph
 
 _FOLDED_INTO = frozenset({"Conv", "ConvTranspose", "Gemm"})
@@ -236,7 +236,7 @@ class _OpenedGraph:
         if batch_of(self.graph) is None:
             with contextlib.suppress(UnsupportedModel, InvalidCheckpoint):  # it declares any number, but bakes one in
                 return self._built(self.graph, few, infer(self.graph, self.shapes(few)), more)
-        graph, values = freed(self.graph, self.reference, self.shapes(few))
+        graph, values = free_batch(self.graph, self.reference, self.shapes(few))
         return self._built(graph, few, values, more)
 
     def _built(self, graph: TorchGraph, few: int, values: Values, more: int) -> tuple[BuiltNetwork, float]:

@@ -21,7 +21,9 @@ Shape = Sequence[int]
 _BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "PRelu", "Sum", "Mean"})
 
 
-def freed(graph: TorchGraph, reference: Values, shapes: Mapping[str, tuple[int, ...]]) -> tuple[TorchGraph, Values]:
+def free_batch(
+    graph: TorchGraph, reference: Values, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[TorchGraph, Values]:
     """Return ``graph`` rewritten so that it takes inputs of ``shapes``, with its values for them.
 
     Args:

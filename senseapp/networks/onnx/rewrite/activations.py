@@ -10,22 +10,24 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from senseapp.networks.onnx.infer import Facts
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _ROUNDED = 1e-5  # relative, of constants as files have them: 1.41421 too, and none of 16 bits
 
 
-def with_activations(graph: TorchGraph) -> TorchGraph:
+def merge_activations(graph: TorchGraph, _facts: Facts) -> TorchGraph:
     """Merge each GELU, swish (SiLU) and hard swish of several nodes into one node."""
-    makers, nodes = graph.producers(), []
-    for node in graph.nodes:
+    makers = graph.producers()
+
+    def merged(node: Node) -> Node:
         for op, version, recognised in _KNOWN:
             source = recognised(node, makers, graph)
             if source is not None:
-                node = replace(node, op=op, version=version, inputs=(source,), attributes={})
-                break
-        nodes.append(node)
-    return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
+                return replace(node, op=op, version=version, inputs=(source,), attributes={})
+        return node
+
+    return graph.mapped(merged)
 
 
 def _gelu_input(node: Node, makers: Mapping[str, Node], graph: TorchGraph) -> str | None:

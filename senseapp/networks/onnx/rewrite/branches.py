@@ -19,11 +19,13 @@ from senseapp.records.inputs import USUAL_SIZES
 _BRANCHES = ("else_branch", "then_branch")  # by the condition
 
 
-def with_branches_taken(graph: TorchGraph) -> TorchGraph:
+def take_branches(graph: TorchGraph) -> TorchGraph:
     """Return ``graph`` with each ``If`` of a known condition replaced by its branch.
 
     Raises InvalidCheckpoint where a value before one is larger than any memory.
     """
+    if not any(each.op == "If" for each in graph.nodes):
+        return graph
     side = USUAL_SIZES[0]
     shapes = input_shapes(graph, batch_of(graph) or 1, (side, side))
     taking = _Taking(graph=graph, values=start(graph, shapes))

@@ -14,7 +14,7 @@ _VERSION = 18  # of the operators that take its place
 _MASK = 3  # position among its inputs
 
 
-def written_out(node: Node, *, in_runtime: bool) -> tuple[list[Node], dict[str, Constant]]:
+def split_attention(node: Node, *, in_runtime: bool) -> tuple[list[Node], dict[str, Constant]]:
     """Return the nodes that an ``Attention`` consists of and their constants; any other node unchanged.
 
     Raises UnreadNode where a form of it is not read; with ``in_runtime`` it stays for onnxruntime to compute.
