@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime
 import torch
 from onnx import TensorProto
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
-from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.networks.onnx.graph import OnnxGraph, label
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.operators.elementwise import dtype_of
 from senseapp.networks.onnx.torch_graph import TorchGraph
@@ -71,8 +70,8 @@ def check(
         return worst
     if worst <= _TIMES_OWN_ROUNDING * _rounding_of_float32(network, inputs, outputs):
         return worst
-    node = _first_that_differs(network, graph, inputs, batch=batch, tolerance=tolerance)
-    named = "" if node is None else f", first at node “{node.name or node.output[0]}” ({node.op_type})"
+    node = graph.maker(first_unlike(network, graph, inputs, batch=batch, tolerance=tolerance))
+    named = "" if node is None else f", first at {label(node)}"
     raise Differs(f"The file's network gives other numbers than onnxruntime does ({worst:.1g} of the largest){named}.")
 
 
@@ -201,32 +200,13 @@ def _feeds(session: Any, inputs: Mapping[str, Tensor], batch: int) -> Iterator[d
         }
 
 
-def _first_that_differs(
-    network: OnnxNetwork, graph: OnnxGraph, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float
-) -> onnx.NodeProto | None:
-    """Return the first node, in the order of the graph, of which an output differs; outputs are compared in parts."""
-    computed = {name for step in network.steps for name in step.outputs}
-    makers: dict[str, onnx.NodeProto] = {name: node for node in graph.nodes for name in node.output if name in computed}
-    names, least = list(makers), _rounding_of(graph)
-    for first in range(0, len(names), _AT_ONCE):
-        some = names[first : first + _AT_ONCE]
-        with torch.no_grad():
-            mine = network.values(some, *[inputs[name] for name in network.input_names])
-        theirs = by_onnxruntime(graph, some, inputs, batch=batch)
-        for name in some:
-            own = mine.get(name)
-            if isinstance(own, Tensor) and _difference(own, theirs[name], least.get(name, 0.0)) > tolerance:
-                return makers[name]
-    return None
-
-
 def first_unlike(
     network: OnnxNetwork, graph: OnnxGraph, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float
 ) -> str:
     """Return the first value that a step computes differently from the values that onnxruntime computes before it.
 
     Empty where there is none: outputs that differ all the same are rounding, which the network amplifies. Arguments are
-    those of :func:`check`, for one run of onnxruntime.
+    those of :func:`check`.
     """
     named_outputs, least = {name for node in graph.nodes for name in node.output if name}, _rounding_of(graph)
     values: dict[str, Any] = {name: inputs[name] for name in network.input_names}

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from senseapp.core.errors import InvalidCheckpoint
 
@@ -262,6 +272,40 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
 
+def nodes_in(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield every node of a model, those of functions and of bodies (If, Loop, Scan) included."""
+    pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    while pending:
+        for node in pending.pop().node:
+            yield node
+            pending.extend(bodies_of(node))
+
+
+def graphs_in(model: ModelProto) -> Iterator[GraphProto]:
+    """Yield the graph of a model, and all bodies in it and in its functions."""
+    yield model.graph
+    for node in nodes_in(model):
+        yield from bodies_of(node)
+
+
+def tensors_in(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor that a model stores, those in nodes, bodies and functions included."""
+    for graph in graphs_in(model):
+        yield from graph.initializer
+    for node in nodes_in(model):
+        for attribute in node.attribute:
+            yield from [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
+
+
+def bodies_of(node: NodeProto) -> list[GraphProto]:
+    """Return the graphs that a node runs."""
+    return [
+        body
+        for attribute in node.attribute
+        for body in ([attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs)
+    ]
+
+
 def label(node: NodeProto) -> str:
     """Return how a message names ``node``."""
     return f"node “{node.name or next(iter(node.output), '')}” ({node.op_type})"
@@ -274,10 +318,9 @@ def read_by(node: NodeProto) -> set[str]:
     while pending:
         each = pending.popleft()
         names.update(filter(None, each.input))
-        for attribute in each.attribute:
-            for body in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
-                pending.extend(body.node)
-                names.update(output.name for output in body.output)
+        for body in bodies_of(each):
+            pending.extend(body.node)
+            names.update(output.name for output in body.output)
     return names
 
 

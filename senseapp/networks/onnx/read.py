@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
-    FunctionProto,
-    GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
@@ -22,7 +19,15 @@ from onnx.inliner import inline_local_functions
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.checkpoints.weights_file import foreign_kind, is_text
-from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, label, opset_of
+from senseapp.networks.onnx.graph import (
+    DEFAULT_DOMAINS,
+    OnnxGraph,
+    graphs_in,
+    label,
+    nodes_in,
+    opset_of,
+    tensors_in,
+)
 from senseapp.networks.onnx.loops import check_loops
 from senseapp.networks.onnx.torch_graph import UnreadNode
 
@@ -135,43 +140,18 @@ def _unlike_a_model(content: bytes) -> str:
     return "The file is not an ONNX model: its bytes cannot be read as one. Export the network as ONNX."
 
 
-def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield every node, those of functions and of bodies (If, Loop, Scan) included."""
-    pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
-    while pending:
-        for node in pending.pop().node:
-            yield node
-            for attribute in node.attribute:
-                if attribute.type == AttributeProto.GRAPH:
-                    pending.append(attribute.g)
-                pending.extend(attribute.graphs)
-
-
-def _graphs(model: ModelProto) -> Iterator[GraphProto]:
-    yield model.graph
-    for node in _nodes(model):
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield attribute.g
-            yield from attribute.graphs
-
-
 def _check_nodes_and_tensors(model: ModelProto, size: int) -> None:
-    tensors: list[TensorProto] = []
-    for number, node in enumerate(_nodes(model)):
+    for number, _ in enumerate(nodes_in(model)):
         if number >= MOST_NODES:
             raise InvalidCheckpoint(
                 f"The graph has more than {MOST_NODES:,} nodes, the most that are read. Export a smaller network."
             )
-        for attribute in node.attribute:
-            tensors.extend([attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors)
-    for graph in _graphs(model):
+    for graph in graphs_in(model):
         if graph.sparse_initializer:
             raise UnsupportedModel("The file holds sparse initializers; export it with dense weights.")
-        tensors.extend(graph.initializer)
         for value in (*graph.input, *graph.output, *graph.value_info):
             _check_declared(value)
-    for tensor in tensors:
+    for tensor in tensors_in(model):
         _check_tensor(tensor, size)
 
 
@@ -227,7 +207,7 @@ def _check_calls(model: ModelProto) -> None:
 
 
 def _check_domains(model: ModelProto, *, in_runtime: bool) -> None:
-    for node in _nodes(model):
+    for node in nodes_in(model):
         if node.domain in DEFAULT_DOMAINS:
             continue
         if node.domain not in _RUNTIME_DOMAINS:
@@ -278,14 +258,14 @@ def _is_quantized_by_channel(node: NodeProto) -> bool:
 def _as_float32(model: ModelProto) -> set[str]:
     """Change half-precision tensors, casts and declarations to float32, in place; return of which types there were."""
     found: set[int] = set()
-    for graph in _graphs(model):
+    for graph in graphs_in(model):
         for tensor in graph.initializer:
             found.add(_widen(tensor))
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in _HALF_TYPES:
                 found.add(value.type.tensor_type.elem_type)
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
-    for node in _nodes(model):
+    for node in nodes_in(model):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 found.add(_widen(attribute.t))
