@@ -10,12 +10,10 @@ from functools import cache
 from itertools import cycle, islice
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
 
-from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import SITE
-from senseapp.data.images import PreparedImages, channel_mode, pixels_of, transform_of
+from senseapp.data.images import PreparedImages, prepared_as
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS
 
@@ -73,17 +71,9 @@ def load_photographs(preprocessing: Preprocessing, num_samples: int | None) -> P
         InvalidDataset: the model takes no pictures.
     """
     count = min(num_samples or NUM_PHOTOGRAPHS, NUM_PHOTOGRAPHS)
-    mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
-    if mode == "bands":
-        raise InvalidDataset(
-            f"The photographs have 3 channels, and this model takes {preprocessing.input_shape[0]}. Bring your own "
-            "images, or measure on random inputs."
-        )
     names, crops = zip(*map(photograph, range(count)), strict=True)
-    geometry = transform.geometry((CROP_SIDE, CROP_SIDE))
-    prepared = (geometry.picture(crop.convert(mode), transform.resampling) for crop in crops)
     return PreparedImages(
-        torch.stack([pixels_of([crop]) for crop in prepared]),
+        prepared_as(preprocessing, crops, what="The photographs"),
         preprocessing,
         names=names,
         notes=(_NOTE,),

@@ -31,9 +31,7 @@ from senseapp.networks.checkpoints.fingerprint import (
 from senseapp.networks.checkpoints.model_folder import ModelConfig
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import (
-    SCORE_OF_RENAMED_HEAD,
     ArchitectureMatch,
-    HeadFit,
     fit_by_names,
     fit_by_order,
     fit_inexactly,
@@ -260,17 +258,21 @@ class _NetworkSearch:
                 return [fit for twin in twins if (fit := fit_inexactly(twin, shapes, own)) is not None]
         return []
 
-    def _network(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> StoredNetwork:
-        tensors = self._tensors(prefix)
-        file_name = self._checkpoint.file_name.rpartition(".")[0]
+    def _network(
+        self, prefix: str, fits: Sequence[ArchitectureMatch], *, outer: Mapping[str, Tensor] | None = None
+    ) -> StoredNetwork:
+        """Return the network below ``prefix``, with the weights ``outer`` that stand outside of it."""
+        tensors, beside = self._tensors(prefix) | dict(outer or {}), self._beside(prefix)
         ranked = recognise(
             {name: tuple(tensor.shape) for name, tensor in tensors.items()},
             arch_hint=self._checkpoint.arch_hint,
-            file_name=file_name,
+            file_name=self._checkpoint.file_name.rpartition(".")[0],
             known=fits,
             among=self._alike.get(prefix, ()),
         )
-        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=self._beside(prefix))
+        if outer:
+            beside = tuple(name for name in beside if not any(each.startswith(f"{name}.") for each in outer))
+        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
 
     def _beside(self, prefix: str) -> tuple[str, ...]:
         """Return the names of tensors outside ``prefix``, each up to the first part that differs from it."""
@@ -284,33 +286,13 @@ class _NetworkSearch:
 
     def _with_outer_head(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> StoredNetwork | None:
         """Return the network with a classifier that stands outside its prefix, where it is the only layer there."""
-        heads = {fit.head.own for fit in fits if fit.head is not None and fit.head.missing}
-        if any(fit.fits for fit in fits) or len(heads) != 1 or not prefix:
+        if any(fit.fits for fit in fits) or not prefix:
             return None
-        (own,) = heads
-        outside = self._outside(prefix)
-        layers = {name.rpartition(".")[0] for name in outside if is_layer(self._shape(name))}
-        if len(layers) != 1:
-            return None
-        (layer,) = layers
-        start = f"{layer}."
-        weights = {f"{own}.{name.removeprefix(start)}": name for name in outside if name.startswith(start)}
-        inner = self._tensors(prefix)
-        tensors = inner | {name: self._checkpoint.tensors[found] for name, found in weights.items()}
-        names = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        whole = weights_only(names)
-        signature = signature_of(whole)
+        outer = {name: self._checkpoint.tensors[name] for name in self._outside(prefix)}
         known = {(fit.library, fit.name) for fit in fits}
-        fitting = [
-            replace(fit, score=SCORE_OF_RENAMED_HEAD, exact=False, head=HeadFit(own=own, found=layer))
-            for item in self._known()
-            if (item.library, item.name) in known and (fit := fit_by_names(item, whole, signature))
-        ]
-        if not fitting:
-            return None
-        beside = tuple(name for name in self._beside(prefix) if not f"{name}.".startswith(start))
-        ranked = recognise(names, arch_hint=self._checkpoint.arch_hint, known=fitting, among=self._alike[prefix])
-        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
+        weights = weights_only({name: tuple(tensor.shape) for name, tensor in (self._tensors(prefix) | outer).items()})
+        fitting = self._inexactly([item for item in self._known() if (item.library, item.name) in known], weights)
+        return self._network(prefix, fitting, outer=outer) if any(fit.fits for fit in fitting) else None
 
     def _outside(self, prefix: str) -> list[str]:
         """Return the names at the nearest level around ``prefix`` that has layers outside of it."""
