@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -129,25 +129,6 @@ class Contents:
             self._archives += 1
         else:
             self.others[name] = Entry(name, position)
-
-    @classmethod
-    def of(cls, files: Mapping[str, int], listings: Iterable[Contents]) -> Contents:
-        """Return the listing of ``files``, by name with their positions, which were those of the ``listings``."""
-        found = cls()
-        for name, position in files.items():
-            found.add_file(name, position)
-        for each in listings:
-            for folder in each.folders:
-                found.add_folder(folder)
-            found.links += each.links
-            found._archives += each._archives
-            found._repeated += each._repeated
-        return found
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """All files but archives."""
-        return (*self.pictures.values(), *self.tables.values(), *self.others.values())
 
     def require_pictures(self, title: str) -> None:
         """Raise InvalidDataset if there is not one picture."""
