@@ -37,7 +37,6 @@ _OTHERS = {
 _DEEPEST, _MOST_INNER = 8, 100  # zips in zips, one in the other and beside each other
 _PNG_COLOURS = 25  # byte of the header that says which: PNG specification, 11.2.1
 _MASKS = (b"\0", b"\3")  # grey, and palette
-_LONGEST_HEADER = 1 << 20  # paths have up to 4,096 bytes; POSIX headers may add attributes
 _DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
 
 
@@ -339,7 +338,7 @@ class _HeaderReader(io.RawIOBase):
         self._stream = stream
 
     def read(self, size: int = -1, /) -> bytes:
-        if not 0 <= size <= _LONGEST_HEADER:
+        if not 0 <= size <= 1 << 20:  # paths have up to 4,096 bytes; POSIX headers may add attributes
             raise tarfile.ReadError("it holds a file name of more than a million letters")
         return self._stream.read(size)
 

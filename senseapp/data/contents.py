@@ -20,7 +20,6 @@ PICTURE_SUFFIXES = frozenset(
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".txt"))
 _ANNOTATIONS = (".csv", ".tsv", ".json", ".jsonl", ".xml")
-_MOST_TEXTS = 20  # more text files are annotations, one for each picture, and no tables to choose from
 _DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
 
@@ -104,7 +103,8 @@ class Contents:
     def offered_tables(self) -> tuple[str, ...]:
         """Return the tables to choose from: text files only where there are few, not one for each picture."""
         texts = [name for name in self.tables if name.lower().endswith(".txt")]
-        left_out = set(texts) if len(texts) > _MOST_TEXTS else set()
+        # more text files are annotations, one for each picture, and no tables to choose from
+        left_out = set(texts) if len(texts) > 20 else set()
         return tuple(sorted(name for name in self.tables if name not in left_out))
 
     def add_folder(self, name: str) -> None:

@@ -24,7 +24,6 @@ _CHECKED_ON = ("chelsea", "flower", "camera", "hopper")
 CROP_SIDE = 256
 """Pixels, before a network's own resize and crop."""
 _LEAST_SHARE = 0.55  # of the shorter side of a picture
-_LEAST_SHARE_OF_PART = 0.2  # as above, of backgrounds: a texture will do, so crops may be smaller and thus more varied
 _NOTE = (
     "Photographs without labels: outputs are compared with the original model's. They are crops of few pictures, so "
     "intervals tell how sure this is for such pictures only."
@@ -52,7 +51,8 @@ def photograph_crop(generator: np.random.Generator, *, measured: bool, side: int
     """Return a part of one of the pictures that are ``measured`` on, else of the others, of ``side`` pixels."""
     pictures = _MEASURED_ON if measured else _CHECKED_ON
     name = pictures[int(generator.integers(len(pictures)))]
-    return random_crop(_picture(name), generator, least_share=_LEAST_SHARE_OF_PART, side=side)
+    # a texture will do for a background, so crops are smaller, and more varied
+    return random_crop(_picture(name), generator, least_share=0.2, side=side)
 
 
 def photograph(index: int) -> tuple[str, Image.Image]:

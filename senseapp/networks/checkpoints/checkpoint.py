@@ -37,7 +37,6 @@ _MAX_NAME_LENGTH = 500  # characters, as run files take for the name of a layer
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
 _SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
-_SNIFFED_BYTES = 32  # torch.save's number is the first value of the file
 _LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled
 _MALFORMED = (*ZIP_DAMAGE, OverflowError, MemoryError, RecursionError, struct.error)
 _MODULE_KEYS = ("_parameters", "_buffers", "_modules")
@@ -170,7 +169,7 @@ def _read_zip(path: Path, file: TensorFile) -> object:
 def _read_plain(path: Path, file: TensorFile) -> object:
     """Return the value in torch's older form, or in one pickle."""
     with path.open("rb") as content:
-        is_legacy = _LEGACY_START in content.read(_SNIFFED_BYTES)
+        is_legacy = _LEGACY_START in content.read(32)  # torch.save's number is the first value of the file
         content.seek(0)
         return file.read_legacy(content) if is_legacy else file.reader.read(content)
 

@@ -41,11 +41,6 @@ from senseapp.networks.sources.libraries import architecture_shapes
 
 _MOST_LEVELS = 12  # of a name, below which a network is looked for; modules lie some ten deep with their wrappers
 _MOST_PREFIXES = 5_000  # that hold weights enough for a network; a hostile file could have one for each weight
-_MOST_WRAPPERS = 6  # compilers, data parallelism and checkpointing nest to three; each is tried alone
-_MOST_WRAPPED = 10_000  # three times the weights of the largest architecture
-_MOST_COMPARED = 40  # architectures to rank where none fits
-_MOST_BUILT = 12  # architectures to compare with name by name
-_FEWEST_SHARED = 0.5  # of an architecture's sketch, for a closer comparison
 _AT_THE_TOP = "top level"
 
 
@@ -138,7 +133,7 @@ def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     A wrapper has one child, so wherever its part of a name occurs, it is the only one after the parts before it. Each
     such part is removed by itself, then all together.
     """
-    if len(checkpoint.tensors) > _MOST_WRAPPED:
+    if len(checkpoint.tensors) > 10_000:  # three times the weights of the largest architecture
         return
     followed: dict[str, set[str]] = {}
     for name in checkpoint.tensors:
@@ -149,7 +144,8 @@ def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     for parts_after in followed.values():
         for part in parts_after:
             alone[part] = alone.get(part, True) and len(parts_after) == 1
-    wrappers = [part for part, is_alone in alone.items() if is_alone and not part.isdigit()][:_MOST_WRAPPERS]
+    # compilers, data parallelism and checkpointing nest to three; each is tried alone
+    wrappers = [part for part, is_alone in alone.items() if is_alone and not part.isdigit()][:6]
     for taken in (*({part} for part in wrappers), set(wrappers)) if wrappers else ():
         renamed = {
             ".".join((first, *(part for part in parts[:-1] if part not in taken), *parts[-1:])): tensor
@@ -239,7 +235,7 @@ class _NetworkSearch:
         if self._only is not None:
             shared = np.where([item is self._only for item in known], shared, 0)
         self._closest = max(self._closest, (int(shared.max()), prefix), key=lambda item: item[0])
-        alike = np.argsort(-shared / sketches.lengths, kind="stable")[:_MOST_COMPARED]
+        alike = np.argsort(-shared / sketches.lengths, kind="stable")[:40]  # to be ranked where none fits
         self._alike[prefix] = [known[place] for place in alike if shared[place]]
         places = np.nonzero((shared >= sketches.needed) & (shared > 0))[0]
         return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
@@ -249,7 +245,7 @@ class _NetworkSearch:
         for item in plausible:
             head = item.free.classes[0].rpartition(".")[0] if item.free.classes else ""
             body = [name for name in item.free.patterns if not head or name.rpartition(".")[0] != head]
-            if self.built >= _MOST_BUILT or not item.free.fit(shapes, body):
+            if self.built >= 12 or not item.free.fit(shapes, body):  # builds take time
                 continue
             self.built += 1
             own = weights_only(architecture_shapes(item.library, item.name))
@@ -341,5 +337,5 @@ def _sketches() -> _Sketches:
     free = np.array([len(item.free.patterns) for item in fingerprints])
     hashes = np.concatenate([item.sketch for item in fingerprints])
     order = np.argsort(hashes, kind="stable")
-    needed = np.maximum(lengths - free, np.ceil(_FEWEST_SHARED * lengths).astype(int))
+    needed = np.maximum(lengths - free, np.ceil(0.5 * lengths).astype(int))
     return _Sketches(hashes[order], np.repeat(np.arange(len(lengths)), lengths)[order], lengths, needed)
