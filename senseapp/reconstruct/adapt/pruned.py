@@ -32,7 +32,6 @@ from senseapp.reconstruct.repair_sites import LayerSite, NormSite, pooled
 # Of the inputs' mean variance, the strongest first. On EfficientNet-Lite0 with 30 % of its MACs pruned, held-out
 # photographs lost .28 nats so, .39 from 10 on, and .47 from .1 on: single layers select too strong a ridge.
 _RIDGES = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
-_ROWS = 4096  # rows of inputs for the fit of a layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +160,7 @@ class _ReaderVisit:
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         images = sum(map(len, inputs))
-        positions = max(1, _ROWS // images)
+        positions = max(1, 4096 // images)  # 4,096 rows of inputs fit a layer
         input_rows = _rows(self.product, inputs, positions, layer_generator(0, self.name))  # (G, S, K)
         before = self.dense.get_parameter("weight")
         reading = LayerProduct(self.dense, tuple(before.shape))

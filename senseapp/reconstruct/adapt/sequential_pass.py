@@ -22,9 +22,6 @@ from senseapp.measure.replay import Replay
 from senseapp.reconstruct.repair import Repair
 from senseapp.reconstruct.repair_sites import NormSite, pooled
 
-_MOST_IMAGES = 128  # inputs of a fit: each has many positions, and the pass takes time with every one
-_PREFIX_BYTES = 2 * 2**30  # of the prefixes of both networks
-
 
 class ModuleVisit(Protocol):
     """The change of one module in the pass."""
@@ -138,8 +135,10 @@ class SequentialPass(Repair):
         """Return the images of these batches, limited by memory, in micro-batches."""
         dense = self._networks[0]
         positions = [position for position, _, _ in self._visits]
-        most = _PREFIX_BYTES // (2 * max(1, prefix_bytes_per_image(dense.trace, positions)))
-        images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, _MOST_IMAGES))]
+        # The prefixes of both networks take at most 2 GiB.
+        most = 2**30 // max(1, prefix_bytes_per_image(dense.trace, positions))
+        # More than 128 images take longer and gain nothing: each has many positions.
+        images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, 128))]
         return [part.contiguous(memory_format=_order(part)) for part in torch.split(images, dense.layout.micro_batch)]
 
     def _run(self, streams: Sequence[Stream]) -> None:
