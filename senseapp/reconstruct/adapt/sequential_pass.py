@@ -20,7 +20,7 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
 from senseapp.measure.replay import Replay
 from senseapp.reconstruct.repair import Repair
-from senseapp.reconstruct.repair_sites import NormSite, pooled
+from senseapp.reconstruct.repair_sites import Site, pooled
 
 
 class ModuleVisit(Protocol):
@@ -40,17 +40,11 @@ class ModuleVisit(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NormVisit:
-    """Matches the statistics of a BatchNorm; ``kept`` are its kept channels, if some were removed."""
+class SiteVisit:
+    """Matches the mean and the spread at a ``site``; ``kept`` are its kept channels, if some were removed."""
 
-    site: NormSite
+    site: Site
     kept: Sequence[int] | None = None
-
-    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`ModuleVisit`."""
-        goal, found = (pooled([self.site.moments(part) for part in batches]) for batches in (original, inputs))
-        goal = goal if self.kept is None else goal.kept(self.kept)
-        self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
 
     def undo(self) -> None:
         """See :class:`ModuleVisit`."""
@@ -59,6 +53,17 @@ class NormVisit:
     def is_finite(self) -> bool:
         """See :class:`ModuleVisit`."""
         return self.site.is_finite()
+
+
+@dataclass(frozen=True, slots=True)
+class NormVisit(SiteVisit):
+    """Matches the statistics of a BatchNorm."""
+
+    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """See :class:`ModuleVisit`."""
+        goal, found = (pooled([self.site.moments(part) for part in batches]) for batches in (original, inputs))
+        goal = goal if self.kept is None else goal.kept(self.kept)
+        self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
 
 
 class SequentialPass(Repair):
