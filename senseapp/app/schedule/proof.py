@@ -28,15 +28,15 @@ from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verificat
 from senseapp.server.service import Service
 from senseapp.views.frames.files import figure_text
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines
+from senseapp.views.words.wording import STEPS, size_changes, step_lines
 
 
 def proof_figures(validation: ValidationResult, result: RunResult) -> None:
     """Show before, compressed and uniform in a table, which form is delivered, sizes before and after, every note."""
     judged = _judged_by(result, validation)
     st.markdown(_table(judged, validation), help=_in_own_metric(validation))
-    if delivered := delivery(validation):
-        st.markdown(delivered)
+    if validation.delivered_reason:
+        st.markdown(validation.delivered_reason)
     figures_row(size_changes(validation), key="schedule_proof_sizes")
     if steps := step_lines(validation):
         st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))

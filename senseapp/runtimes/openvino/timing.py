@@ -89,7 +89,6 @@ def time_layers(
             for (first, second), values in edges.items()
         ),
         source=f"measured on {machine()}",
-        measured_here=True,
     )
 
 

@@ -23,7 +23,7 @@ from senseapp.views.frames.results import (
     schedule_frame,
 )
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import STEPS, delivery, size_changes, step_lines
+from senseapp.views.words.wording import STEPS, size_changes, step_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,8 @@ def _budget(schedule: Schedule) -> str:
 
 def _notes(validation: ValidationResult) -> tuple[str, ...]:
     steps = "; ".join(step_lines(validation))
-    return tuple(note for note in (delivery(validation), steps and f"{STEPS} {steps}.", *validation.notes) if note)
+    notes = (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
+    return tuple(note for note in notes if note)
 
 
 def _proof(validation: ValidationResult) -> ReportTable:

@@ -280,15 +280,6 @@ def size_changes(validation: ValidationResult) -> dict[str, str]:
     return found
 
 
-def delivery(validation: ValidationResult) -> str:
-    """Return one sentence on which form of the model the file holds, and why; empty where no repair was asked for."""
-    return validation.delivered_reason or (
-        "The file holds the repaired model: this proof is older than the choice by measurement."
-        if validation.repaired and not validation.delivered
-        else ""
-    )
-
-
 STEPS = "What each step gained, on images of the run that it was not fitted to:"
 
 
