@@ -159,11 +159,11 @@ class Backend:
 
     def check(self, check: PendingCheck) -> None:
         """Queue a check of two files; raises QueueFull where too many jobs wait."""
-        self.checks.add(check)
+        self.checks.pending[check.task.job_id] = check
         try:
             self.runner.submit(check.task.job_id, short=True, person=check.person)
         except QueueFull:
-            self.checks.forget(check)
+            del self.checks.pending[check.task.job_id]
             raise
 
     def _submit(self, task: FinishedRunTask[Any], person: str) -> None:
@@ -249,7 +249,7 @@ class Backend:
             _log.exception("the warm-up failed; the first run will show why")
 
     def _work(self, job_id: str, control: JobControl) -> None:
-        if (check := self.checks.pending(job_id)) is not None:
+        if (check := self.checks.pending.get(job_id)) is not None:
             folder, observer = RunFolder(check.folder.path), CheckObserver(control.phase)
             context = TaskContext(folder=folder, observer=observer, data_roots=check.data_roots)
             self._carry_out(check.task, context, RunSpec(model=check.task.spec.reference), local=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
@@ -28,7 +28,7 @@ from senseapp.records.spec import (
     RunSpec,
     SensitivitySpec,
 )
-from senseapp.server.backend import Backend
+from senseapp.server.access import Access
 from senseapp.server.image_report import preview_images
 from senseapp.server.model_cards import (
     CheckpointReport,
@@ -38,9 +38,7 @@ from senseapp.server.model_cards import (
     identify_checkpoint,
 )
 from senseapp.server.process.requester import (
-    ANYBODY,
     COPIES,
-    Requester,
     WorkerRequest,
     file_request,
     network_request,
@@ -80,28 +78,19 @@ _PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing
 _DOWNLOAD_SECONDS = 3600.0  # of an image set on a slow connection; one that stalls is given up after a minute
 _KEPT_COUNTS = 512  # numbers of images of data that pages asked about; a small number each
 _LONGEST_NAME = 200  # characters of a folder and a file name, of which uploads keep 80
-AnswerT = TypeVar("AnswerT")
 
 
-class Inputs:
+class Inputs(Access):
     """One user's models and images. Calls may take seconds: not for the user-interface thread.
 
     Each raises InvalidInput if a file may not be read here, or a model or images cannot be used.
     """
-
-    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
-        self._backend = backend
-        self._owner = owner
-        self._requester = requester
 
     def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
         """Return the folders that this user's runs may read, after checking the paths in ``spec``."""
         folders = self._backend.readable_folders(self._owner)
         check_paths(spec, folders)
         return folders
-
-    def _answer(self, request: WorkerRequest[AnswerT]) -> AnswerT:
-        return self._backend.answer(request, self._requester)
 
     def model_card(self, model: ModelSpec) -> ModelProfile:
         """Return the profile of a model; the first call loads it."""
@@ -216,7 +205,7 @@ class Inputs:
             return reserve_upload(
                 uploads_folder(self._backend.home, self._owner),
                 num_bytes,
-                is_read=self._backend.store.reads_upload,
+                is_read=self._store.reads_upload,
                 limits=UploadLimits.configured(),
                 announced_bytes=announced_bytes,
             )
@@ -250,9 +239,7 @@ class Inputs:
     def discard_upload(self, path: Path) -> None:
         """Remove an upload of this user, unless a run reads it."""
         with self._backend.receiving:
-            discard_upload(
-                path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.store.reads_upload
-            )
+            discard_upload(path, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
 
 def upload_of(spec: RunSpec, purpose: UploadPurpose) -> str:
