@@ -256,7 +256,7 @@ def _print(report: CheckReport) -> None:
         print(f"Time: {report.time_ratio.times_text}.")
     sizes = report.reference.file_bytes, report.candidate.file_bytes
     print(f"Size: {sizes[1]:,} bytes, the reference {sizes[0]:,}.")
-    if report.parting is not None:
-        print(f"Inside: {report.parting.sentence}")
+    if report.divergence is not None:
+        print(f"Inside: {report.divergence.sentence}")
     for sentence in (*report.findings, *(f"Candidate: {each}" for each in report.candidate.notes), *report.notes):
         print(sentence)
