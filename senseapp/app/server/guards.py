@@ -58,7 +58,8 @@ class KnownSites:
             await _refuse(scope, receive, send, "A request names one host.", 400)
             return
         names = known_hosts((scope.get("server") or ("",))[0])
-        await TrustedHostMiddleware(self._serve_own, names, www_redirect=False)(scope, receive, send)
+        checked = TrustedHostMiddleware(self._serve_own, names, www_redirect=False)
+        await checked(scope, receive, _closing(send))
 
     async def _serve_own(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -67,6 +68,18 @@ class KnownSites:
             await _refuse(scope, receive, send, "Pages of another origin may not use this server.", 403)
         else:
             await self._app(scope, receive, send)
+
+
+def _closing(send: Send) -> Send:
+    """Return ``send`` for connections, closed where they are denied by a response: uvicorn logs that as an error."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "websocket.http.response.start":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        elif message["type"] != "websocket.http.response.body":
+            await send(message)
+
+    return sent
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, sentence: str, status: int) -> None:
