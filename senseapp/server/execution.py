@@ -29,7 +29,6 @@ from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
 if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
-_TINY_BYTES = 1 << 16  # of a file: networks that are measured have more weights
 _log = logging.getLogger(__name__)
 
 
@@ -53,9 +52,9 @@ class Measurement:
 
     @property
     def most_bytes(self) -> float | None:
-        """Limit of memory of a run of an ONNX file of a few kilobytes, whose network needs no more."""
+        """Limit of memory of a run of an ONNX file below 64 KiB, whose network needs no more."""
         model = self.spec.model
-        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < _TINY_BYTES
+        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < 2**16
         return model_bytes(model, self.spec.data.path) if is_tiny else None
 
     def carry_out(self, context: TaskContext) -> RunResult:

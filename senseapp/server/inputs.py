@@ -76,8 +76,6 @@ UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", 
 both sides of a check."""
 _PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing
 _DOWNLOAD_SECONDS = 3600.0  # of an image set on a slow connection; one that stalls is given up after a minute
-_KEPT_COUNTS = 512  # numbers of images of data that pages asked about; a small number each
-_LONGEST_NAME = 200  # characters of a folder and a file name, of which uploads keep 80
 
 
 class Inputs(Access):
@@ -132,7 +130,7 @@ class Inputs(Access):
         found = self._answer(replace(request, seconds=_DOWNLOAD_SECONDS) if data.name else request)
         counts = self._backend.image_counts
         counts[replace(data, class_map=())] = found.num_images
-        while len(counts) > _KEPT_COUNTS:
+        while len(counts) > 512:
             counts.pop(next(iter(counts)))
         return found
 
@@ -224,7 +222,8 @@ class Inputs(Access):
     def upload_named(self, name: str) -> Path:
         """Return the upload with this name from :meth:`upload_name`; NotFound if this user has none."""
         own = uploads_folder(self._backend.home, self._owner)
-        for file in own.glob("*/*") if len(name) <= _LONGEST_NAME else ():  # looked up, never used as a path
+        # Names of uploads keep 80 letters; longer texts are none, and nothing is looked up.
+        for file in own.glob("*/*") if len(name) <= 200 else ():  # never used as a path
             if f"{file.parent.name}/{file.name}" == name and file.is_file() and not file.is_symlink():
                 return file
         raise NotFound("This upload is no longer there. Upload the file again.")

@@ -63,10 +63,6 @@ def sensitivity_csv(result: RunResult) -> str:
     return csv_text(COLUMNS, (row.values() for row in sensitivity_rows(result)))
 
 
-_TARGET_BITS = 4.0  # on average, of the table for other tools: half of int8, so that layers get different ones
-_ROUNDING_BITS = 1e-6  # so that the nearest feasible budget is not missed by float rounding
-
-
 def default_targets(result: RunResult) -> dict[str, float]:
     """Return one number per measured layer; members of a group have the same.
 
@@ -94,7 +90,8 @@ def default_targets(result: RunResult) -> dict[str, float]:
 
 
 def _bits(result: RunResult) -> dict[str, float]:
-    schedule = _schedule_at_average(result, _TARGET_BITS)
+    # Half of int8 on average, so that layers get different bits.
+    schedule = _schedule_at_average(result, 4.0)
     return {member: int(entry.level or DENSE_BITS) for entry in schedule.entries for member in entry.members}
 
 
@@ -104,7 +101,8 @@ def _schedule_at_average(result: RunResult, bits: float) -> Schedule:
     try:
         return make_schedule(result, budget=ResourceBudget(kind="bits", target=bits))
     except InfeasibleBudget as error:
-        nearest = ResourceBudget(kind="bits", target=error.nearest + _ROUNDING_BITS)
+        # Float rounding must not miss the nearest feasible budget.
+        nearest = ResourceBudget(kind="bits", target=error.nearest + 1e-6)
         return make_schedule(result, budget=nearest)
 
 
