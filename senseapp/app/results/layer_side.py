@@ -14,7 +14,7 @@ from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import offer_task
 from senseapp.app.common.state import drop_pick
-from senseapp.app.common.tables import changed_answers, show_table, top_columns
+from senseapp.app.common.tables import changed_answers, text_table
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.core.texts import matcher, part_of_name
@@ -219,9 +219,12 @@ def _curve(view: RunView) -> None:
         lines=(view.picked, *view.lines),
         level=3,
     )
-    columns = {"level_text": st.column_config.TextColumn("Level", width=60), **top_columns(view.metric)}
-    del columns["row"]
-    show_table(rows, columns, alt_text=f"{view.picked} at every level", key=f"panel.table.{view.run_id}")
+    text_table(
+        ("Level", "Drop", "95 % interval"),
+        rows[["level_text", "change_text", "interval_text"]].to_numpy(),
+        alt_text=f"{view.picked} at every level",
+        key=f"panel.table.{view.run_id}",
+    )
 
 
 def _answers(view: RunView) -> None:
