@@ -137,7 +137,7 @@ def test_the_command_line_deploys_to_it(tmp_path: Path, capsys: pytest.CaptureFi
     given = ["--data", "random", "--samples", "16", "--compression", "quantization", "--levels", "8,4"]
     assert main(["analyze", "--model", "toys/first", *given, "--out", str(run)]) == 0
     capsys.readouterr()
-    wanted = ["--all-int8", "--runtime", "openvino", "--kit", "--out", str(file)]
+    wanted = ["--mode", "int8", "--runtime", "openvino", "--format", "kit", "--out", str(file)]
     assert main(["deploy", "--run", str(run), *wanted]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["runtime"], list(report["elsewhere"])) == ("openvino", ["onnxruntime"])

@@ -184,7 +184,7 @@ def test_the_command_line_deploys_to_it_and_reports(tmp_path: Path, capsys: pyte
     given = ["--data", "random", "--samples", "16", "--compression", "quantization", "--levels", "8,4"]
     assert main(["analyze", "--model", "toys/first", *given, "--out", str(run)]) == 0
     capsys.readouterr()
-    assert main(["deploy", "--run", str(run), "--all-int8", "--runtime", TOY.name, "--out", str(file)]) == 0
+    assert main(["deploy", "--run", str(run), "--mode", "int8", "--runtime", TOY.name, "--out", str(file)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["machine"] == OPERATIONS.machine()
     assert file.is_file()

@@ -104,10 +104,10 @@ def _report(report: CheckReport) -> None:
                 alt_text="What operators of each kind take in both files",
                 key="check.operators",
             )
-    if report.parting is not None:
+    if report.divergence is not None:
         st.markdown(md("### Where they part"))
-        st.markdown(md("{}", report.parting.sentence))
-        rows, alt_text = tensor_rows(report.parting.tensors), "How far tensors of both files differ"
+        st.markdown(md("{}", report.divergence.sentence))
+        rows, alt_text = tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
         with st.expander(f"All {fmt.plural(len(rows), 'tensor')}"):
             text_table(TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
     if report.answers is not None:

@@ -44,7 +44,7 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner
     """
     record = backend.service().run(run_id)
     command = "RUN" if record.read_only else run_id  # a link opens no folder
-    both = f"{command} --with {partner_id}" if partner_id else command
+    both = f"{command} --run {partner_id}" if partner_id else command
     of = _Of(run_id=run_id, stem=f"{download_stem(record.spec)}-schedule", command=both)
     left, right = st.columns([3, 5], gap="large")
     with left:

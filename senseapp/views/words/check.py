@@ -15,7 +15,7 @@ from senseapp.records.check import (
     CheckedLimit,
     CheckReport,
     LossBound,
-    PartedTensor,
+    TensorDifference,
     ordered_changes,
     percent,
 )
@@ -102,7 +102,7 @@ def _change_row(change: MetricChange) -> tuple[str, ...]:
     return metric.label, before if metric.additive else "–", after, metric.change_text(change.delta), interval
 
 
-def tensor_rows(tensors: Sequence[PartedTensor]) -> list[tuple[str, ...]]:
+def tensor_rows(tensors: Sequence[TensorDifference]) -> list[tuple[str, ...]]:
     """Return a row per tensor, in their order."""
     return [
         (
@@ -139,7 +139,7 @@ def picture_row(picture: ChangedPicture) -> tuple[str, ...]:
 
 def json_of(report: CheckReport) -> dict[str, object]:
     """Return the verdict and its figures for programs, without pictures."""
-    bound, ratio, first = report.bound, report.time_ratio, report.parting.first if report.parting is not None else None
+    bound, ratio, first = report.bound, report.time_ratio, report.divergence.first if report.divergence else None
     return {
         "holds": report.holds,
         "headline": report.headline,
@@ -166,7 +166,7 @@ def json_of(report: CheckReport) -> dict[str, object]:
         },
         "file_bytes": {"reference": report.reference.file_bytes, "candidate": report.candidate.file_bytes},
         "parts_at": None if first is None else first.name,
-        "parting": "" if report.parting is None else report.parting.sentence,
+        "parting": "" if report.divergence is None else report.divergence.sentence,
         "operators": [
             {
                 "kind": each.kind,
@@ -212,8 +212,8 @@ def markdown_summary(report: CheckReport) -> str:
             markdown_table(OPERATOR_COLUMNS, operator_rows(report.operators)),
             md("</details>"),
         ]
-    if report.parting is not None:
-        parts.append(md("Inside: {}", report.parting.sentence))
+    if report.divergence is not None:
+        parts.append(md("Inside: {}", report.divergence.sentence))
     if report.answers is not None:
         parts += list(_answers(report.answers))
     notes = [*report.reference.notes, *report.candidate.notes, *report.notes]
@@ -284,7 +284,7 @@ def junit_xml(report: CheckReport) -> str:
 
 
 def _inside(report: CheckReport) -> tuple[str, ...]:
-    return () if report.parting is None else (report.parting.sentence,)
+    return () if report.divergence is None else (report.divergence.sentence,)
 
 
 def _xml(text: str) -> str:
