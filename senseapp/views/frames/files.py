@@ -244,7 +244,7 @@ def proof_rows(validation: ValidationResult, metrics: Iterable[str]) -> list[tup
     rows: list[tuple[str, ...]] = []
     for name in metrics:
         view, first = METRICS[name], change_in(validation.changes, name)
-        if first is not None and view.additive:
+        if first is not None and not view.divergence:
             rows.append(("Before", view.label, view.value_text(first.baseline), "", ""))
         for label, changes in forms.items():
             if (change := change_in(changes, name)) is not None:
