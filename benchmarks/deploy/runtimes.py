@@ -23,8 +23,8 @@ from benchmarks.real.rows import Row
 from senseapp.descriptions.levels import BitScale
 from senseapp.prove.file_times import FileTimes, times_anew
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.call_times import ratio
+from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel

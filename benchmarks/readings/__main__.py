@@ -52,9 +52,7 @@ MOVED = ("yolo8 told, coco", "yolo8, coco", "shares", "pair, first is background
          "pair, sigmoid", "corners")  # fmt: skip
 _DOUBT = re.compile(r"probably|read wrongly|no object with a score|hardly|nothing of what")
 
-_FALSE = re.compile(
-    r"No output of the file is one of|coordinate outside of 0 to 1|a box has 5, a polygon"
-)
+_FALSE = re.compile(r"No output of the file is one of|coordinate outside of 0 to 1|a box has 5, a polygon")
 """Reasons that are true of no pair here."""
 
 

@@ -373,7 +373,7 @@ class _Comparison:
             how = "" if side.module is None else "in PyTorch"
             network = side.network
             if not both_are_weights and (content := self._as_file(side)) is not None:
-                own = self.opener.runtime.foreign(content, threads=self.spec.threads)
+                own = self.opener.runtime.foreign_files.open(content, threads=self.spec.threads)
                 network = ComparedFile(own, self.prepared.preprocessing)
                 how = how and "as an ONNX file that was made of its weights"
             networks.append(network)
@@ -429,7 +429,7 @@ class _Comparison:
             return None
         count = min([len(images), *(side.network.fixed_batch or len(images) for side in sides)])
         given = [images[:count] if side.file is None else side.file.given(images[:count]) for side in sides]
-        found = self.opener.runtime.tensor_divergence(
+        found = self.opener.runtime.foreign_files.tensor_divergence(
             sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
         )
         if found is None:

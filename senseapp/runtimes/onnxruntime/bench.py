@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.runtimes.foreign import RuntimeNetwork
 
 BORDER = ("QuantizeLinear", "DequantizeLinear", "Transpose", "ReorderInput", "ReorderOutput")
 """What stands where float and int8 meet, or two orders of memory."""

@@ -24,8 +24,8 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
 from senseapp.networks.onnx.read import read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.call_times import quick_seconds, times
+from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.bench import (
     BORDER,
     PRODUCT,
