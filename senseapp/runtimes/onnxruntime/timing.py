@@ -31,6 +31,7 @@ from senseapp.runtimes.onnxruntime.bench import (
     PRODUCT,
     Kernel,
     Profiler,
+    border_bench,
     border_rates,
     border_seconds,
     by_product,
@@ -76,7 +77,9 @@ def time_layers(
         for level, spent in ((DENSE_BITS, real), (float(INT8_BITS), whole))
         for layer, seconds in zip(products, spent, strict=True)
     ]
-    rates = border_rates([kernel for each in kernels for kernel in each])
+    largest = max((shape for _, shape in products.values()), key=math.prod)
+    at_borders = profiler.kernels(border_bench(largest), threads, 1)
+    rates = border_rates([kernel for each in (*kernels, at_borders) for kernel in each])
     edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)
     return LayerTimes(
         times=tuple(found),
