@@ -72,7 +72,7 @@ def preparation_flags(case: Case) -> list[str]:
     """Return how a person would say the preparation, all but the fit."""
     how = case.preparation
     mean, std = (",".join(f"{value / how.scale:.6g}" for value in values) for values in (how.mean, how.std))
-    return ["--mean", mean, "--std", std, *(["--channel-order", "bgr"] if how.bgr else [])]
+    return ["--mean", mean, "--std", std, *(["--preprocessing", "bgr"] if how.bgr else [])]
 
 
 def figure_of(case: Case, folder: Path, flags: Sequence[str]) -> tuple[float | None, tuple[str, ...]]:
@@ -80,7 +80,7 @@ def figure_of(case: Case, folder: Path, flags: Sequence[str]) -> tuple[float | N
     arguments = build_parser().parse_args([
         "analyze", "--model", "onnx", "--checkpoint", str(folder / "model.onnx"), "--data", str(folder / "data"),
         "--task", case.task, "--mode", "quick", "--samples", "32", "--compression", "sparsity", "--levels", "50",
-        "--local", "--device", "cpu", "--out", str(folder / "run"), *flags,
+        "--device", "cpu", "--out", str(folder / "run"), *flags,
     ])  # fmt: skip
     arguments.model = "onnx"  # of the batch that the command line takes
     session = Session.open(run_spec_from(arguments))
@@ -129,7 +129,7 @@ def checked_pair(candidate: Path, case: Case, folder: Path, flags: Sequence[str]
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
         status = senseapp([
             "check", str(folder / "model.onnx"), str(candidate), "--data", str(folder / "data"), "--task", case.task,
-            "--json", "--samples", "32", *flags,
+            "--format", "json", "--samples", "32", *flags,
         ])  # fmt: skip
     if status == BAD_INPUT:
         return status, None, told.getvalue().strip().splitlines()[-1]

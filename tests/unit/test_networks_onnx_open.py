@@ -13,12 +13,12 @@ from torch import nn
 from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.measure.replay import find_replay_obstacle
 from senseapp.networks.onnx import check as check_module
-from senseapp.networks.onnx.batch import place_of_batch
 from senseapp.networks.onnx.build import StoredAs
 from senseapp.networks.onnx.check import Differs, check
 from senseapp.networks.onnx.names import Names, module_path
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.open import open_onnx
+from senseapp.networks.onnx.rewrite.batch import place_of_batch
 from senseapp.networks.trace import trace_calls
 from tests.onnx_graphs import file_of, model_of, node, weights
 

@@ -15,7 +15,6 @@ import safetensors.torch
 import torch
 from scipy.stats import beta
 
-from benchmarks.check_pairs import FAILS, OTHER_TOOLS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.networks.sources.load import load_model
@@ -32,6 +31,7 @@ from senseapp.tasks import task_named
 from senseapp.views.report.check import build_check_page
 from senseapp.views.words.check import operator_rows
 from tests.cases import first_of
+from tests.check_pairs import FAILS, OTHER_TOOLS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
 from tests.detector_exports import exported_detector, shape_pictures
 
 CLASSIFICATION = task_named("classification")
@@ -73,7 +73,7 @@ def test_a_report_says_where_the_time_goes_in_both_files(shop: Workshop) -> None
     assert min(found["Conv"].original_seconds, found["Conv"].seconds) > 0
     assert found["QuantizeLinear"].is_border
     assert found["QuantizeLinear"].original_calls == 0 < found["QuantizeLinear"].calls
-    rows = operator_rows(outcome.report)
+    rows = operator_rows(outcome.report.operators)
     assert len(rows) == len(found)
     assert any(row[0] == "QuantizeLinear (converts)" for row in rows)
     assert "<h2>Where the time goes</h2>" in build_check_page(outcome.report)

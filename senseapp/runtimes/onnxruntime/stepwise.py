@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
-from senseapp.networks.onnx.read import read_by
+from senseapp.networks.onnx.graph import read_by
 
 Array: TypeAlias = NDArray[Any]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
-from senseapp.networks.onnx.read import read_by
+from senseapp.networks.onnx.graph import read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import quick_seconds, times
 from senseapp.runtimes.foreign import RuntimeNetwork
@@ -127,7 +127,9 @@ def _numbered(content: bytes, names: Sequence[str]) -> bytes:
             own = next((owners[name] for name in reversed(node.input) if name in owners), None)
         elif own is not None:
             node.name = f"{PRODUCT}{own}"
-        for name in node.output if own is not None else ():
+        if own is None:
+            continue
+        for name in node.output:
             owners[name] = own
             if name not in inside:
                 renamed[name] = f"{PRODUCT}{own}.{len(renamed)}"

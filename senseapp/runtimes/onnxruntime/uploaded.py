@@ -16,10 +16,10 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.difference import OnnxDifference, difference
-from senseapp.networks.onnx.edit import with_weights
+from senseapp.networks.onnx.graph import opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.networks.onnx.read import opset_of
+from senseapp.networks.onnx.write import with_weights
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter
 from senseapp.runtimes.file_format import QuantizedWeights

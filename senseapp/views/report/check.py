@@ -47,7 +47,9 @@ def build_check_page(report: CheckReport, *, made_seconds: float | None = None) 
             "Measurement": measured_facts(report),
         },
         "changes": ReportTable(title="Metrics", columns=CHANGE_COLUMNS, rows=tuple(change_rows(report))),
-        "operators": ReportTable(title="Operators", columns=OPERATOR_COLUMNS, rows=tuple(operator_rows(report))),
+        "operators": ReportTable(
+            title="Operators", columns=OPERATOR_COLUMNS, rows=tuple(operator_rows(report.operators))
+        ),
         "tensors": _tensors(report),
         "tensor_columns": TENSOR_COLUMNS,
         "tensors_left_out": plural(_left_out(report), "earlier tensor") if _left_out(report) else "",

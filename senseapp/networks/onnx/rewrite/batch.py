@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.graph import Constant, Graph, Node
 from senseapp.networks.onnx.infer import Folding, Values, advance, start
+from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 
 Shape = Sequence[int]
 _BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "PRelu", "Sum", "Mean"})
 
 
-def freed(graph: Graph, reference: Values, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Graph, Values]:
+def free_batch(
+    graph: TorchGraph, reference: Values, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[TorchGraph, Values]:
     """Return ``graph`` rewritten so that it takes inputs of ``shapes``, with its values for them.
 
     Args:

@@ -10,25 +10,27 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from senseapp.networks.onnx.graph import Graph, Node
+from senseapp.networks.onnx.infer import Facts
+from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _ROUNDED = 1e-5  # relative, of constants as files have them: 1.41421 too, and none of 16 bits
 
 
-def with_activations(graph: Graph) -> Graph:
+def merge_activations(graph: TorchGraph, _facts: Facts) -> TorchGraph:
     """Merge each GELU, swish (SiLU) and hard swish of several nodes into one node."""
-    makers, nodes = graph.producers(), []
-    for node in graph.nodes:
+    makers = graph.producers()
+
+    def merged(node: Node) -> Node:
         for op, version, recognised in _KNOWN:
             source = recognised(node, makers, graph)
             if source is not None:
-                node = replace(node, op=op, version=version, inputs=(source,), attributes={})
-                break
-        nodes.append(node)
-    return replace(graph, nodes=tuple(nodes)).needed_for(graph.outputs)
+                return replace(node, op=op, version=version, inputs=(source,), attributes={})
+        return node
+
+    return graph.mapped(merged)
 
 
-def _gelu_input(node: Node, makers: Mapping[str, Node], graph: Graph) -> str | None:
+def _gelu_input(node: Node, makers: Mapping[str, Node], graph: TorchGraph) -> str | None:
     """Return x where ``node`` is the last product of x · (1 + erf(x / √2)) · 0.5, in any order.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
@@ -47,7 +49,7 @@ def _gelu_input(node: Node, makers: Mapping[str, Node], graph: Graph) -> str | N
     return None
 
 
-def _is_gate(node: Node | None, source: str, makers: Mapping[str, Node], graph: Graph) -> bool:
+def _is_gate(node: Node | None, source: str, makers: Mapping[str, Node], graph: TorchGraph) -> bool:
     """Return whether a node is 1 + erf(``source`` / √2)."""
     if node is None or node.op != "Add" or not any(_is_number(name, 1.0, graph) for name in node.inputs):
         return False
@@ -63,7 +65,7 @@ def _is_gate(node: Node | None, source: str, makers: Mapping[str, Node], graph: 
     return False
 
 
-def _swish_input(node: Node, makers: Mapping[str, Node], graph: Graph) -> str | None:
+def _swish_input(node: Node, makers: Mapping[str, Node], graph: TorchGraph) -> str | None:
     """Return x where ``node`` is x · sigmoid(x).
 
     Source: Ramachandran et al. 2017, "Searching for activation functions", section 3, with β = 1.
@@ -75,7 +77,7 @@ def _swish_input(node: Node, makers: Mapping[str, Node], graph: Graph) -> str | 
     return None
 
 
-def _hard_swish_input(node: Node, makers: Mapping[str, Node], graph: Graph) -> str | None:
+def _hard_swish_input(node: Node, makers: Mapping[str, Node], graph: TorchGraph) -> str | None:
     """Return x where ``node`` is the last of x · clip(x + 3, 0, 6) / 6, in any order, or x · hardsigmoid(x).
 
     Source: Howard et al. 2019, "Searching for MobileNetV3", section 5.2.
@@ -105,14 +107,14 @@ def _pairs(node: Node, op: str) -> Iterator[tuple[str, str]]:
         yield node.inputs[1], node.inputs[0]
 
 
-def _sixth_of(node: Node, graph: Graph) -> str | None:
+def _sixth_of(node: Node, graph: TorchGraph) -> str | None:
     """Return the value of which ``node`` is a sixth."""
     if node.op == "Div" and _is_number(node.inputs[1], 6.0, graph):
         return node.inputs[0]
     return next((value for value, share in _pairs(node, "Mul") if _is_number(share, 1 / 6, graph)), None)
 
 
-def _is_clip(node: Node | None, source: str, makers: Mapping[str, Node], graph: Graph) -> bool:
+def _is_clip(node: Node | None, source: str, makers: Mapping[str, Node], graph: TorchGraph) -> bool:
     """Return whether a node is ``source`` + 3, clipped to between 0 and 6."""
     if node is None or node.op != "Clip":
         return False
@@ -134,7 +136,7 @@ def _is_usual_hard_sigmoid(node: Node) -> bool:
     return math.isclose(slope, 1 / 6, rel_tol=_ROUNDED) and math.isclose(shift, 0.5, rel_tol=_ROUNDED)
 
 
-def _is_number(name: str, number: float, graph: Graph) -> bool:
+def _is_number(name: str, number: float, graph: TorchGraph) -> bool:
     """Return whether a value is the constant ``number``, up to rounding."""
     constant = graph.constants.get(name)
     if constant is None or constant.value.numel() != 1 or not constant.value.is_floating_point():

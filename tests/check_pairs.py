@@ -1,6 +1,6 @@
 """Verdicts of ``senseapp check`` on pairs of files made by other programs, some of them broken on purpose.
 
-Run it as ``python -m benchmarks.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
+Run it as ``python -m tests.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
 digits, or from the demo detector, with onnxruntime's quantizers, torch's exporters, and edits of the graph as
 converters make them. NNCF and onnxsim make theirs where ``SENSEAPP_OTHER_TOOLS_PYTHON`` is the Python of an environment
 with onnx, onnxruntime, nncf and onnxsim; else the output says that their pairs were skipped. A verdict is right if it

@@ -12,18 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.graph import Body, Constant, Graph, Node
 from senseapp.networks.onnx.infer import Folding, Values, advance, batch_of, input_shapes, start
+from senseapp.networks.onnx.torch_graph import Body, Constant, Node, TorchGraph
 from senseapp.records.inputs import USUAL_SIZES
 
 _BRANCHES = ("else_branch", "then_branch")  # by the condition
 
 
-def with_branches_taken(graph: Graph) -> Graph:
+def take_branches(graph: TorchGraph) -> TorchGraph:
     """Return ``graph`` with each ``If`` of a known condition replaced by its branch.
 
     Raises InvalidCheckpoint where a value before one is larger than any memory.
     """
+    if not any(each.op == "If" for each in graph.nodes):
+        return graph
     side = USUAL_SIZES[0]
     shapes = input_shapes(graph, batch_of(graph) or 1, (side, side))
     taking = _Taking(graph=graph, values=start(graph, shapes))
@@ -54,7 +56,7 @@ class _Fresh:
 
 @dataclass(slots=True, kw_only=True)
 class _Taking:
-    graph: Graph
+    graph: TorchGraph
     values: Values
     constants: dict[str, Constant] = field(init=False)
     names: _Fresh = field(init=False)  # of values
