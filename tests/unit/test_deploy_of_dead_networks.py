@@ -41,9 +41,8 @@ BITS = QuantizationConfig()
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time calls once, and choose no ranges for single tensors."""
+    """Time calls once."""
     monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.choice._TRIED", 0)
 
 
 class Block(nn.Module):

@@ -122,7 +122,6 @@ def thresholds(figures: dict[str, RuntimeFigures]) -> tuple[float | None, float 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.choice._TRIED", 0)
     monkeypatch.setattr("senseapp.prove.file_times.installed_runtimes", lambda: ())
     monkeypatch.setattr(OPERATIONS.__class__, "default_int8", lambda *_: None)
 
