@@ -71,7 +71,6 @@ format: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
-	$(BIN)/python -m benchmarks.histograms
 	$(BIN)/python -m benchmarks.real
 	$(BIN)/python -m benchmarks.adapt
 	@$(BIN)/python scripts/ensure_browser.py
@@ -81,7 +80,6 @@ bench: $(DEV)
 bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.rivals
-	$(BIN)/python -m benchmarks.configurations
 
 soak: $(DEV)
 	@$(PYTEST) -m wide

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.metrics import MetricChange, change_of
-from senseapp.metrics.mean_iou import GROUPS
 from senseapp.prove.decision import decision
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import MeasuredSchedule, Promised
@@ -25,6 +24,7 @@ from senseapp.prove.recommend import as_likely_as_not, likely_to_pass
 from senseapp.records.candidate import Candidate, own_bounds
 from senseapp.records.deployment import Median, RuntimeFigures
 from senseapp.records.promise import Promise, kept, sequence_after
+from tests.unit.test_metrics_segmentation import mean_iou_moments
 
 Floats = NDArray[np.float64]
 GOALS = (0.01, 0.02, 0.03, 0.05, 0.1)
@@ -170,9 +170,7 @@ def masks(seed: int) -> Family:
         sums.append(np.stack([true, right + extra, left * (right + extra), right, left * right], axis=2))
 
     def moments(file: int, images: NDArray[np.int64]) -> tuple[float, ...]:
-        grouped = np.zeros((GROUPS, classes, 5))
-        np.add.at(grouped, (images * 7 + np.arange(len(images))) % GROUPS, sums[file][images])
-        return (float(len(images)), *grouped.flatten().tolist())
+        return mean_iou_moments(sums[file][images])
 
     return _of_population("miou", files, moments)
 

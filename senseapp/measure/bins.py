@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from senseapp.compressions.quantization.grid import (
 )
 from senseapp.core.errors import MeasurementFailed
 from senseapp.data.images import ImageSet
-from senseapp.measure.folding import norms_folded_behind
 from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import Task
@@ -145,17 +144,13 @@ def bins_of(
 ) -> Bins:
     """Return the filled bins of each layer by its name, or why it has none."""
     modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
-    # Norms after the layer are folded if there are enough passes for a gain, and one layer only.
-    worthwhile = len(layers) == 1 and spec.objective != "none" and len(images) > _BATCH
-    behind = norms_folded_behind(model, modules[layers[0].name], images.batch(0, 1)) if worthwhile else nullcontext()
     passes = _Passes(model, images, spec, task)
-    with behind:
-        if spec.tensor == "weights":
-            return _weight_bins(passes, layers)
-        names = list(modules)
-        parts = [names[start : start + _TOGETHER] for start in range(0, len(names), _TOGETHER)]
-        found = [_activation_bins(passes, {name: modules[name] for name in part}) for part in parts]
-        return {name: bins for part in found for name, bins in part.items()}
+    if spec.tensor == "weights":
+        return _weight_bins(passes, layers)
+    names = list(modules)
+    parts = [names[start : start + _TOGETHER] for start in range(0, len(names), _TOGETHER)]
+    found = [_activation_bins(passes, {name: modules[name] for name in part}) for part in parts]
+    return {name: bins for part in found for name, bins in part.items()}
 
 
 class _Passes:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.networks.profile import BATCH_NORMS
-from senseapp.networks.trace import Call, CallTrace, trace_calls
+from senseapp.networks.trace import Call, CallTrace
 
 FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layer types, without subclasses, that a BatchNorm can be folded into."""
@@ -123,22 +123,6 @@ def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> b
         weight.copy_(stored)
         layer.register_parameter("bias", bias if isinstance(bias, nn.Parameter) else None)
         return False
-
-
-@contextmanager
-def norms_folded_behind(model: nn.Module, layer: nn.Module, sample: Tensor) -> Iterator[None]:
-    """Fold the BatchNorms after ``layer`` into the layers before them, inside the block.
-
-    This saves a seventh of a forward and backward pass of a ResNet-50. ``layer`` and all modules before it are
-    unchanged; if the model's output would change, nothing is folded.
-    """
-    trace = trace_calls(model, sample)
-    own = next((call for call in trace.calls if model.get_submodule(call.module) is layer), None)
-    first_calls = {call.module: call.index for call in reversed(trace.calls)}
-    norms = foldable_norms(trace, model) if own else {}
-    behind = {name: norm for name, norm in norms.items() if own and first_calls[name] > own.index}
-    with norms_folded(model, behind):
-        yield
 
 
 def _following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> tuple[nn.Module | None, Tensor]:

@@ -109,12 +109,11 @@ _CLEAR_GAIN = 0.93  # smaller gains are within the noise and keep the usual choi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Layout of forward passes: memory order, images per pass, ``fp32`` or ``bf16``, levels of one layer per pass."""
+    """Layout of forward passes: memory order, images per pass, ``fp32`` or ``bf16``."""
 
     channels_last: bool = False
     micro_batch: int = 16
     precision: str = "fp32"
-    levels_per_pass: int = 1
 
 
 def lay_out(model: nn.Module, layout: Layout) -> nn.Module:

@@ -8,7 +8,7 @@ What kind of difference decides the interval; each was chosen by its measured co
 any sign (loss)              :func:`mean_interval`, Student's t widened where skewness asks for it
 never negative (KL)          :func:`nonnegative_mean_interval`, Hall's correction for skewness
 ratio of two sums (SQNR)     :func:`ratio_interval`, delta method on the log scale
-any function of all (mAP)    :func:`gamma_interval`, mid-P of a Poisson number
+any function of all (mAP)    BCa bootstrap over images, :mod:`senseapp.metrics.bootstrap`
 ===========================  =================================================================
 
 One image says nothing about spread: intervals of means are then as wide as the metric's range.
@@ -18,21 +18,17 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
-from scipy.special import betainc, gammainc, gammaincc, gammainccinv, gammaincinv, ndtr, ndtri, stdtrit
+from scipy.special import betainc, ndtri, stdtrit
 
 from senseapp.core.errors import InvalidInput
 
 Interval = tuple[float, float]
-PowerMeans = tuple[float, float, float]
-"""Mean, mean square and mean cube."""
 
 LARGEST_EXPONENT = math.log(sys.float_info.max)  # beyond it float64 overflows
-_LEAST_SKEWNESS = 1e-4  # below it a gamma distribution is a normal one
 _ROUNDING = 1e-12  # a variance below this share of the mean square is float64 cancellation, not spread
 
 
@@ -162,97 +158,6 @@ def _degenerate(num_samples: int, sums: tuple[float, float, float], floor: float
     if num_samples == 1 or not all(map(math.isfinite, sums)):
         return floor, math.inf
     return None
-
-
-def gamma_interval(
-    estimate: float,
-    variance: float,
-    third: float,
-    num_samples: int,
-    confidence: float = 0.95,
-    *,
-    losses: Sequence[tuple[float, PowerMeans]] = ((1.0, (0.0, 0.0, 0.0)),),
-    gain: PowerMeans = (0.0, 0.0, 0.0),
-) -> Interval:
-    """Mid-P interval of a Poisson number, for any figure of ``num_samples`` images with a variance and a third moment.
-
-    A figure that sums rare losses is like a multiple of a Poisson number plus a constant: the number ``variance``³ /
-    ``third``² and the multiple ``third`` / ``variance`` have the same variance and third central moment. Its exact
-    upper end is a quantile of a gamma distribution after one more loss, the exact lower end one after one more gain.
-    Both together cover more than is asked; the mid-P ends are quantiles of a mixture that is half the one and half the
-    other. Without skewness they are those of Student's t.
-
-    Args:
-        estimate: the measured figure.
-        variance: of ``estimate``.
-        third: central moment of ``estimate``.
-        num_samples: images, which decide how much wider than a normal quantile the tails are.
-        confidence: of the interval.
-        losses: kinds of one more loss: how likely each is, in all 1, and what it adds.
-        gain: what one more gain takes away; of mere losses 0.
-
-    Source: Garwood (1936), Fiducial limits for the Poisson distribution, Biometrika 28, 437-442; Fay and Feuer (1997),
-    Confidence intervals for directly standardized rates, Statistics in Medicine 16, 791-801, for weighted sums and one
-    more event; Fay and Kim (2017), Confidence intervals for directly standardized rates using mid-p gamma intervals,
-    Biometrical Journal 59, 377-387; Bowers et al. (1997), Actuarial Mathematics, 2nd ed., section 12.5, for three
-    moments.
-
-    >>> low, high = gamma_interval(5.0, 5.0, 5.0, 10**6, losses=[(1.0, (1.0, 1.0, 1.0))])
-    >>> (round(low, 2), round(high, 2))
-    (1.83, 11.08)
-    """
-    _check(num_samples, confidence)
-    tail = float(ndtr(-_t_quantile(num_samples, confidence)))
-    parts = [(0.5, _Gamma(estimate - gain[0], variance + gain[1], third - gain[2]))]
-    parts += [
-        (weight / 2, _Gamma(estimate + mean, variance + square, third + cube))
-        for weight, (mean, square, cube) in losses
-    ]
-    return min(_mixture_quantile(parts, tail), estimate), max(_mixture_quantile(parts, 1 - tail), estimate)
-
-
-@dataclass(frozen=True, slots=True)
-class _Gamma:
-    """A translated gamma distribution of shape ``variance``³ / ``third``²; a negative ``third`` mirrors it."""
-
-    mean: float
-    variance: float
-    third: float
-
-    def _skewness(self) -> float:
-        return self.third / math.sqrt(self.variance) ** 3
-
-    def below(self, x: float) -> float:
-        """Return the share of the distribution up to ``x``."""
-        if self.variance <= 0:
-            return float(x >= self.mean)
-        skewness, standard = self._skewness(), (x - self.mean) / math.sqrt(self.variance)
-        if abs(skewness) < _LEAST_SKEWNESS:
-            return float(ndtr(standard))
-        shape = skewness**-2
-        quantile = max(0.0, shape + standard / skewness)
-        return float(gammainc(shape, quantile) if skewness > 0 else gammaincc(shape, quantile))
-
-    def quantile(self, share: float) -> float:
-        """Return below which a ``share`` of the distribution lies."""
-        if self.variance <= 0:
-            return self.mean
-        skewness, deviation = self._skewness(), math.sqrt(self.variance)
-        if abs(skewness) < _LEAST_SKEWNESS:
-            return self.mean + deviation * float(ndtri(share))
-        shape = skewness**-2
-        quantile = float(gammaincinv(shape, share) if skewness > 0 else gammainccinv(shape, share))
-        return self.mean + deviation * (quantile - shape) * skewness
-
-
-def _mixture_quantile(parts: Sequence[tuple[float, _Gamma]], share: float) -> float:
-    """Return below which a ``share`` of distributions lies that count by their weights."""
-    ends = [each.quantile(share) for _, each in parts]
-
-    def excess(x: float) -> float:
-        return sum(weight * each.below(x) for weight, each in parts) - share
-
-    return _root(excess, min(ends), max(ends))
 
 
 def mean_interval(num_samples: int, sums: tuple[float, float, float], confidence: float = 0.95) -> Interval:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments
+from senseapp.metrics.base import AnswerDrop, Interval, Metric, Moments
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from senseapp.metrics.jackknife import Drop
+    from senseapp.metrics.bootstrap import ResampledDrop
     from senseapp.metrics.predictions import Predictions
-
-_DRAWS = 400  # of a bootstrap: a quantile of 5 % rests on twenty of them; more take proportionally longer
-_SEED = 0  # so that the same records give the same bounds on every machine
 
 Record = Sequence[float]
 """What one image adds, as numbers."""
@@ -34,12 +30,9 @@ class RecordMetric(Metric):
     """A metric that is computed from one record for each image; the records of shards follow each other.
 
     Moments are (N, then for each image the length and the numbers of its record before, and those of its record after).
-
-    Attributes:
-        draws: of the bootstrap behind :meth:`upper_bound`.
+    Intervals and bounds come from one bootstrap over images, :mod:`senseapp.metrics.bootstrap`.
     """
 
-    draws: int = _DRAWS
     resampled: bool = True
 
     @abstractmethod
@@ -85,127 +78,78 @@ class RecordMetric(Metric):
         before, after = (self.value_of(side) for side in sides_of(moments))
         return before, after, self._worsening(before, after)
 
-    def smallest_loss(self, records: Sequence[Record], value: float) -> float:
-        """Return what the smallest loss would take from ``value``, the metric of ``records``: an image's share."""
-        return value / len(records) if self.is_share else 0.0
-
-    def shares(self, records: Sequence[Record], value: float) -> NDArray[np.float64]:
-        """Return what each image would take from ``value`` if all were lost there, (N,)."""
-        import numpy as np
-
-        return np.full(len(records), value / len(records) if self.is_share else 0.0)
-
-    def losing(self, before: Sequence[Record], after: Sequence[Record]) -> NDArray[np.bool_]:
-        """Return whether something was lost on each image, (N,): whether the metric is worse there."""
-        import numpy as np
-
-        pairs = zip(before, after, strict=True)
-        return np.array([self._worsening(self.value_of([old]), self.value_of([new])) > 0 for old, new in pairs])
-
-    def drop(self, before: Sequence[Record], after: Sequence[Record]) -> Drop:
-        """Return what images, whose records come before and after compression, say about the drop."""
-        from senseapp.metrics.jackknife import Drop, jackknife_weights
-
-        value, left_out = self.value_of(before), jackknife_weights(len(before))
-        smallest, estimate = self.smallest_loss(before, value or 1.0), self._worsening(value, self.value_of(after))
-        return Drop(
-            estimate=estimate,
-            smooth=estimate,
-            without=self._worsening(self.values_of(before, left_out), self.values_of(after, left_out)),
-            smallest=(smallest, smallest**2, smallest**3),
-            shares=self.shares(before, value or 1.0),
-            losing=self.losing(before, after),
-            number=len(before),
-        )
-
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of :func:`~senseapp.metrics.jackknife.jackknife_interval`, as if one more loss were seen.
+        """Return the bootstrap's interval; of a share, nothing lies below 0 where the original model is the truth."""
+        return self.interval_of(_resampled(self, tuple(moments)), confidence)
 
-        Without that loss, images on which none was seen would exclude all of them: where 2 of 90 objects are lost on
-        average, one set of images in seven has none lost. It is as large a share of an image as was lost on others,
-        since losses of one image come together; few of those say little about that, none nothing. With labels, there
-        may be one more gain as well. Samples for which the metric has no value are left out.
-        """
-        if not moments[0]:
-            raise InvalidInput("An interval needs at least one image.")
-        return self.interval_of(self.drop(*sides_of(moments)), confidence)
-
-    def interval_of(self, drop: Drop, confidence: float) -> Interval:
-        """Return the interval of a drop; nothing lies below 0 where the original model is the truth."""
-        from senseapp.metrics.jackknife import jackknife_interval
-
-        low, high = jackknife_interval(drop, confidence, gains=self.needs_labels)
-        if not self.is_share or math.isnan(low):
-            return low, high
-        return max(-1.0 if self.needs_labels else 0.0, low), min(1.0, high)
+    def interval_of(self, drop: ResampledDrop, confidence: float) -> Interval:
+        """Return the interval of a drop that was resampled."""
+        if self.is_share:
+            return drop.interval_of_share(confidence, gains=self.needs_labels)
+        return drop.interval(confidence)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
-        """Return a percentile of a paired bootstrap over the images and one more, on which all is lost.
-
-        Without that image, images that all stay as they are would promise that no other one changes. Of a share of
-        images it is the usual bound, up to whole numbers: Clopper and Pearson's is the same percentile of Dirichlet in
-        place of multinomial weights.
-
-        Source: Gaffke (2005), Three test statistics for a nonparametric one-sided hypothesis on the mean of a
-        nonnegative variable, Mathematical Methods of Statistics 14, for means; Hesterberg (2015), What teachers
-        should know about the bootstrap, section 4.3, for the percentile.
-        """
+        """Return the bootstrap's bound; without a largest loss, the upper end of the interval."""
         if not self.is_share:
             return super().upper_bound(moments, confidence)
-        losses = _losses_with_the_worst(self, tuple(moments))
-        return percentiles(losses, int(moments[0]), 2 * confidence - 1, method="higher")[1]
+        return _resampled(self, tuple(moments)).upper_bound(confidence)
 
     def _worsening(self, before: _Value, after: _Value) -> _Value:
         return before - after if self.higher_is_better else after - before
 
 
-@lru_cache(maxsize=2)  # for bounds of several confidences; moments can be large
-def _losses_with_the_worst(metric: RecordMetric, moments: tuple[float, ...]) -> NDArray[np.float64]:
-    """Return what is lost in each draw of the images and one more, on which all is lost, (draws,)."""
+class ClassValues(NamedTuple):
+    """A metric of one class: the images that hold it, and the value of each draw, (draws,); NaN where it has none."""
+
+    images: int
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassMeanMetric(RecordMetric):
+    """A metric of all images together that is a mean over the classes that occur in them."""
+
+    @abstractmethod
+    def class_values(self, records: Sequence[Record], counts: NDArray[np.float64]) -> dict[int, ClassValues]:
+        """Return the metric of each class for each row of ``counts``, (draws, N): how often each image comes."""
+
+    def values_of(self, records: Sequence[Record], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mean over classes for each row of ``counts``; NaN where no class occurs."""
+        import numpy as np
+
+        each = np.array([found.values for found in self.class_values(records, counts).values()])  # (classes, draws)
+        known = ~np.isnan(each.reshape(-1, len(counts)))
+        number = known.sum(axis=0)
+        sums = np.where(known, each.reshape(-1, len(counts)), 0.0).sum(axis=0)
+        means: NDArray[np.float64] = np.divide(sums, number, out=np.full(len(counts), np.nan), where=number > 0)
+        return means
+
+    def of_classes(self, moments: Moments, confidence: float = 0.95) -> tuple[AnswerDrop, ...]:
+        """Return what each class that occurs loses, with an interval of its own."""
+        from senseapp.metrics.bootstrap import ResampledDrop, image_counts
+
+        sides, found = sides_of(moments), []
+        counts, worst = image_counts(len(sides[0]))
+        before, after = (self.class_values(side, counts) for side in sides)
+        for index in sorted(before.keys() & after.keys()):
+            images, values = before[index]
+            drop = ResampledDrop.of(self._worsening(values, after[index].values), worst, len(sides[0]))
+            if images:
+                low, high = self.interval_of(replace(drop, number=images), confidence)
+                found.append(AnswerDrop(index=index, num_images=images, drop=drop.estimate, low=low, high=high))
+        return tuple(found)
+
+
+@lru_cache(maxsize=2)  # for an interval and bounds of several confidences; moments can be large
+def _resampled(metric: RecordMetric, moments: tuple[float, ...]) -> ResampledDrop:
+    from senseapp.metrics.bootstrap import ResampledDrop, image_counts
+
     before, after = sides_of(moments)
-    number = len(before)
-    if not number:
-        raise InvalidInput("A bound needs at least one image.")
-    drawn = drawn_counts(number + 1, metric.draws)
-    worst, counts = drawn[:, -1] / (number + 1), drawn[:, :-1]
-    deltas = metric.values_of(before, counts) - metric.values_of(after, counts)
-    losses: NDArray[np.float64] = (1 - worst) * deltas * (1 if metric.higher_is_better else -1) + worst
-    return losses
-
-
-def drawn_counts(number: int, draws: int) -> NDArray[np.float64]:
-    """Return how often each of ``number`` images comes in each draw of a bootstrap, (draws, number)."""
-    import numpy as np
-
-    counts = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=draws)
-    return counts.astype(np.float64)
-
-
-def percentiles(
-    deltas: NDArray[np.float64], number: int, confidence: float, *, method: Literal["linear", "higher"] = "linear"
-) -> Interval:
-    """Return the expanded percentile interval of the finite ones of ``deltas``, from draws of ``number`` images.
-
-    ``method`` says what lies between two draws: a mean of them, or the higher one.
-    """
-    import numpy as np
-
-    known = deltas[np.isfinite(deltas)]
-    if not len(known):
-        return math.nan, math.nan
-    low, high = np.quantile(known, _expanded(number, confidence), method=method)
-    return float(low), float(high)
-
-
-def _expanded(number: int, confidence: float) -> tuple[float, float]:
-    """Return the percentiles, as fractions, of an interval that is as wide as one of Student's t."""
-    from scipy.special import ndtr, stdtrit
-
-    if number < 2:
-        return 0.0, 1.0
-    quantile = float(stdtrit(number - 1, (1 + confidence) / 2)) * math.sqrt(number / (number - 1))
-    tail = float(ndtr(-quantile))
-    return tail, 1 - tail
+    if not before:
+        raise InvalidInput("An interval needs at least one image.")
+    counts, worst = image_counts(len(before))
+    drops = metric._worsening(metric.values_of(before, counts), metric.values_of(after, counts))
+    return ResampledDrop.of(drops, worst, len(before))
 
 
 def sides_of(moments: Moments) -> tuple[list[Record], list[Record]]:

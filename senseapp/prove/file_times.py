@@ -35,7 +35,7 @@ class FileTimes:
 
     In busy moments of a shared machine, which last for seconds, all calls were seen to take half as long again, and
     int8 to suffer more than float: the same two files differed by up to 9 % less than in a calm moment, while medians
-    within the moment hardly varied (``benchmarks/deploy/margin.py``). So the least time of the reference is remembered,
+    within the moment hardly varied. So the least time of the reference is remembered,
     and a timing in which it takes much longer is not relied on.
     """
 

@@ -21,7 +21,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Abilities, Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.check import Parting
+from senseapp.records.check import TensorDivergence
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
@@ -173,9 +173,9 @@ class Runtime(ABC):
         """Return the content of a file of this person's own disk, with parts that lie beside it; may raise OSError."""
         return path.read_bytes()
 
-    def parting(
+    def tensor_divergence(
         self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
-    ) -> Parting | None:
+    ) -> TensorDivergence | None:
         """Return how far tensors inside of two files differ, on ``images`` as each takes them; None where unknown."""
         return None
 

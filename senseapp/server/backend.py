@@ -24,14 +24,13 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.check_jobs import CheckJobs, CheckObserver, PendingCheck
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
-from senseapp.server.file_requests import DescribeModel
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
 from senseapp.server.leaderboard import headline
-from senseapp.server.model_cards import ModelCard, ModelCards, shipped_card
+from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
-from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
+from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
 from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, remove_untouched, sweep_uploads
 from senseapp.server.run_plan import SEARCHES_PER_FILE, UNKNOWN_STEPS, RunPlanner, kind_of, num_images
 from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
@@ -135,10 +134,12 @@ class Backend:
 
         Raises ReadingStopped if the file takes too long, and Abandoned if ``requester`` leaves before.
         """
-        return self.processes.answer(request, requester) if self.processes else request.answer()
+        return self.processes.answer(request, requester) if self.processes else request.call()
 
     def _describe(self, model: ModelSpec, requester: Requester) -> ModelCard:
-        return shipped_card() if model == ModelSpec() else self.answer(DescribeModel(model=model), requester)
+        if model == ModelSpec():
+            return shipped_card()
+        return self.answer(network_request(partial(load_card, model), model), requester)
 
     def _time_machine(self) -> MachineSpeed:
         return (self.processes and self.processes.machine_speed()) or time_convolutions()

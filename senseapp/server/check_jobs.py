@@ -12,16 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from senseapp.core.codec import dumps, loads, register
+from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import ReadingStopped, SenseError, StorageFailed
 from senseapp.core.files import DAY_SECONDS, remove_temporaries, replace_file, storage_errors
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import JobSnapshot, RunState
-from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.spec import ModelSpec
 from senseapp.server.process.requester import model_bytes
 from senseapp.server.session import load_engine
-from senseapp.server.tasks import TaskContext
+from senseapp.server.tasks import RunObserver, TaskContext
 
 JOB = "check:"
 """Begins the id of the job of each check; ids of runs have no colon."""
@@ -66,9 +65,6 @@ class CheckTask:
         )
         CheckFolder(context.folder.path).save(report)
         return report
-
-
-register(CheckTask)
 
 
 def check_bytes(spec: CheckSpec) -> float:
@@ -221,7 +217,7 @@ class CheckJobs:
         return True
 
 
-class CheckObserver:
+class CheckObserver(RunObserver):
     """Reports the steps of a check; stops one that lasts longer than :data:`MOST_SECONDS`."""
 
     def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -234,15 +230,6 @@ class CheckObserver:
             raise ReadingStopped(
                 f"This check took longer than {MOST_SECONDS / 60:.0f} minutes, so it was stopped. Take fewer images."
             )
-
-    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """Never called: nothing is measured layer by layer."""
-
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        """Never called."""
-
-    def measured(self, measurement: LayerMeasurement) -> None:
-        """Never called."""
 
 
 def read_report(folder: CheckFolder) -> tuple[CheckReport | None, str]:

@@ -22,8 +22,8 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
 from senseapp.server.process.requester import model_bytes, num_bytes
-from senseapp.server.session import OpenSession
-from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunObserver, TaskContext, evaluator_of
+from senseapp.server.session import EarlierRuns, OpenSession
+from senseapp.server.tasks import RunObserver, TaskContext, evaluator_of
 from senseapp.server.time_estimate import file_works, time_convolutions
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
@@ -122,7 +122,7 @@ def execute(
             return folder.load_result()
         started = time.monotonic()
         observer.phase(StepTitle.READ)
-        known = earlier_runs or NoEarlierRuns()
+        known = earlier_runs or EarlierRuns()
         opened = open_session(
             spec, data_roots=data_roots, progress=observer.phase, earlier=folder.so_far(), find_alike=known.find
         )
@@ -209,7 +209,7 @@ def _measure_missing(
     return found
 
 
-class LiveRun:
+class LiveRun(RunObserver):
     """Collects a job's measurements for readers in other threads, and reports its progress.
 
     Args:

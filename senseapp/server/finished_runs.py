@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,15 +23,23 @@ from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.model_cards import same_model
 from senseapp.server.outputs import GraphFiles, read_graph, zipped_formats
-from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.process.requester import (
+    ANYBODY,
+    BYTES_PER_SECOND,
+    Requester,
+    WorkerRequest,
+    network_request,
+    num_bytes,
+)
 from senseapp.server.quotas import check_run_room, discard_upload, disk_use
-from senseapp.server.run_requests import FindCouplings, ShowPictures, SolveSchedule, TryPicture, WriteGraph
+from senseapp.server.run_requests import export_graph, find_couplings, show_pictures, solve_schedule, try_picture
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.tasks import FinishedRunTask
 from senseapp.store.run_folder import RunFolder
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
+_SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9  # four times what the largest imported run takes
 OutcomeT = TypeVar("OutcomeT")
 TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
@@ -113,8 +122,11 @@ class Work:
         spec = self._store.folder(self._store.owned(run_id, self._owner).run_id).load_result().spec
         roots = self._backend.readable_folders(self._owner)
         check_paths(spec, roots)
-        asked = ShowPictures(spec=spec, names=tuple(names), data_roots=tuple(map(str, roots)))
-        return {each.name: each.png for each in self._backend.answer(asked, self._requester).pictures}
+        request = network_request(
+            partial(show_pictures, spec, tuple(names), roots), spec.model, subject="The images of this run"
+        )
+        seconds = request.seconds + num_bytes(spec.data.path) / BYTES_PER_SECOND
+        return self._backend.answer(replace(request, seconds=seconds), self._requester)
 
     def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
         """Return the predictions of a run's original network and files for an uploaded picture; takes seconds.
@@ -128,13 +140,15 @@ class Work:
         try:
             folder, result = readable_model(self._backend, run_id, self._owner)
             here = tuple(
-                (each.file, str(path), each.runtime.name)
+                (each.file, path, each.runtime.name)
                 for each in folder.candidates()
                 if each.runs and each.runtime.is_installed and (path := folder.path / each.file).is_file()
             )
             if not here:
                 raise NotFound("There is no file that runs of this run on this server. Make it first.")
-            return self._backend.answer(TryPicture(spec=result.spec, picture=str(picture), files=here), self._requester)
+            call, paths = partial(try_picture, result.spec, picture, here), [str(path) for _, path, _ in here]
+            request = network_request(call, result.spec.model, *paths, subject=picture.name)
+            return self._backend.answer(request, self._requester)
         finally:
             discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
@@ -201,23 +215,30 @@ class Scheduling:
     ) -> Schedule:
         """Return :func:`~senseapp.solve.trade_off.schedule_for` of a run, computed in a killable process."""
         folder = self._store.folder(self._store.readable(run_id, self._owner))
-        solve = SolveSchedule(
-            folder=str(folder.path), budget=budget, method=method, limits=limits, gamma=gamma, groups=tuple(groups)
+        request = WorkerRequest(
+            call=partial(solve_schedule, folder.path, budget, method, limits, gamma, tuple(groups)),
+            subject="The schedule of this run",
+            seconds=_SOLVE_SECONDS,
+            memory_bytes=_SOLVE_BYTES,
+            needs_engine=False,
         )
-        return self._backend.answer(solve, self._requester)
+        return self._backend.answer(request, self._requester)
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return the layers that pruning shrinks together; loads the model of the run, which may take seconds."""
         folder, result = readable_model(self._backend, run_id, self._owner)
-        find = FindCouplings(folder=str(folder.path), model=result.spec.model)
-        return self._backend.answer(find, self._requester).groups
+        model = result.spec.model
+        request = network_request(partial(find_couplings, folder.path, model), model, passes=2)
+        return self._backend.answer(request, self._requester)
 
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""
         folder, result = readable_model(self._backend, run_id, self._owner)
         found = read_graph(folder)
         if found is None:
-            self._backend.answer(WriteGraph(folder=str(folder.path), model=result.spec.model), self._requester)
+            model = result.spec.model
+            request = network_request(partial(export_graph, folder.path, model), model, passes=2)
+            self._backend.answer(request, self._requester)
             found = read_graph(folder)
         assert found is not None
         return found

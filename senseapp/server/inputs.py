@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
@@ -28,19 +29,25 @@ from senseapp.records.spec import (
     SensitivitySpec,
 )
 from senseapp.server.backend import Backend
-from senseapp.server.file_requests import (
-    CompareCheckpoint,
-    ExamineOnnx,
-    FindGroups,
-    IdentifyCheckpoint,
-    PreviewImages,
-    SurveyImages,
+from senseapp.server.image_report import preview_images
+from senseapp.server.model_cards import (
+    CheckpointReport,
+    compare_checkpoint,
+    examine_onnx_file,
+    find_pruning_groups,
+    identify_checkpoint,
 )
-from senseapp.server.model_cards import CheckpointReport
-from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.process.requester import (
+    ANYBODY,
+    COPIES,
+    Requester,
+    WorkerRequest,
+    file_request,
+    network_request,
+)
 from senseapp.server.quotas import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.server.run_plan import num_available, num_images
-from senseapp.server.run_requests import ReadSchedule, ReadTimes
+from senseapp.server.run_requests import read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.time_estimate import MACHINE_LOAD
 from senseapp.tasks import task_named
@@ -69,8 +76,11 @@ def usual_settings(model: ModelSpec, goal: Goal) -> SensitivitySpec:
 UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]
 """What uploads are kept for: those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says, images, and
 both sides of a check."""
+_PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing
+_DOWNLOAD_SECONDS = 3600.0  # of an image set on a slow connection; one that stalls is given up after a minute
 _KEPT_COUNTS = 512  # numbers of images of data that pages asked about; a small number each
 _LONGEST_NAME = 200  # characters of a folder and a file name, of which uploads keep 80
+AnswerT = TypeVar("AnswerT")
 
 
 class Inputs:
@@ -90,6 +100,9 @@ class Inputs:
         check_paths(spec, folders)
         return folders
 
+    def _answer(self, request: WorkerRequest[AnswerT]) -> AnswerT:
+        return self._backend.answer(request, self._requester)
+
     def model_card(self, model: ModelSpec) -> ModelProfile:
         """Return the profile of a model; the first call loads it."""
         self._checked(RunSpec(model=model))
@@ -100,22 +113,23 @@ class Inputs:
         self._checked(RunSpec(model=spec.model))
         if not spec.sensitivity.compression.description.removes_channels:
             return ()
-        return self._backend.answer(FindGroups(spec=spec), self._requester).groups
+        return self._answer(network_request(partial(find_pruning_groups, spec), spec.model, passes=2))
 
     def identify_checkpoint(self, path: str, *, network: str = "") -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
         self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, network=network)))
-        return self._backend.answer(IdentifyCheckpoint(path=path, network=network), self._requester)
+        return self._answer(file_request(partial(identify_checkpoint, path, network=network), path, copies=COPIES))
 
     def examine_onnx(self, model: ModelSpec) -> OnnxReport:
         """Return what an ONNX file holds and how it would be measured; may take seconds."""
         self._checked(RunSpec(model=model))
-        return self._backend.answer(ExamineOnnx(model=model), self._requester)
+        subject = Path(model.checkpoint).name
+        return self._answer(network_request(partial(examine_onnx_file, model), model, subject=subject))
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds."""
         self._checked(RunSpec(model=model))
-        return self._backend.answer(CompareCheckpoint(model=model), self._requester)
+        return self._answer(network_request(partial(compare_checkpoint, model), model))
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
         """List a folder or archive and propose the class of ``model`` for each of its labels.
@@ -123,41 +137,31 @@ class Inputs:
         The first call for a model loads it, as :meth:`model_card` does.
         """
         roots = self._checked(RunSpec(model=model, data=data))
-        survey = self._backend.answer(
-            SurveyImages(
-                data=data,
-                task=model.task,
-                num_classes=self.model_card(model).num_classes,
-                class_names=self._backend.cards.class_names(model, self._requester),
-                data_roots=tuple(map(str, roots)),
-            ),
-            self._requester,
-        )
+        classes, names = self.model_card(model).num_classes, self._backend.cards.class_names(model, self._requester)
+        call = partial(survey, data, model.task, classes, names, roots)
+        request = file_request(call, data.path, subject=Path(data.path).name or data.name)
+        found = self._answer(replace(request, seconds=_DOWNLOAD_SECONDS) if data.name else request)
         counts = self._backend.image_counts
-        counts[replace(data, class_map=())] = survey.num_images
+        counts[replace(data, class_map=())] = found.num_images
         while len(counts) > _KEPT_COUNTS:
             counts.pop(next(iter(counts)))
-        return survey
+        return found
 
     def preview(self, spec: RunSpec) -> PreviewReport:
         """Return some images of ``spec`` as its model gets them, with the model's figures on them; takes seconds."""
         roots = self._checked(spec)
-        return self._backend.answer(
-            PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots))),
-            self._requester,
-        )
+        call = partial(preview_images, spec, num_images=self._num_pictures(spec), data_roots=roots)
+        return self._answer(replace(network_request(call, spec.model), seconds=_PREVIEW_SECONDS))
 
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
         """Read a senseapp schedule file; InvalidSchedule unless it is one, for the model of ``profile``."""
-        return self._backend.answer(ReadSchedule(content=content, profile=profile), self._requester)
+        return self._answer(WorkerRequest(call=partial(read_schedule_file, content, profile)))
 
     def read_times(self, content: bytes, result: RunResult, *, name: str, level: float | None = None) -> LayerTimes:
         """Read times of layers from a file called ``name``; InvalidFile, in one sentence, if it has none."""
         compression = result.spec.sensitivity.compression
-        return self._backend.answer(
-            ReadTimes(content=content, name=name, profile=result.profile, compression=compression, level=level),
-            self._requester,
-        )
+        call = partial(read_times, content, name, result.profile, compression, level)
+        return self._answer(WorkerRequest(call=call))
 
     def _num_pictures(self, spec: RunSpec) -> int | None:
         if not (spec.data.path or spec.data.name):

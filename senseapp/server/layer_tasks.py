@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import ClassVar
 
-from senseapp.core.codec import encode
 from senseapp.core.errors import InvalidSpec, NotFound
 from senseapp.core.files import storage_errors
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
-from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_fields, key_of, open_evaluator
+from senseapp.server.tasks import FinishedRunTask, TaskContext, open_evaluator
 from senseapp.store.run_folder import key_in
-
-_HISTOGRAM = ("layer", "tensor", "bits", "per_channel", "fold", "objective", "num_images")
-"""Fields of version 1, in the order in which keys hash them."""
-
-
-def _text_of(spec: HistogramSpec) -> str:
-    asked = key_fields(spec, encode(spec)["data"], _HISTOGRAM)
-    return json.dumps({"type": "HistogramSpec", "version": 1, "data": asked}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +21,6 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
     kind: ClassVar[type] = QuantizationHistogram
 
     spec: HistogramSpec
-
-    @property
-    def key(self) -> str:
-        """Names its file."""
-        return key_of(_text_of(self.spec))
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
         """Compute the histogram."""
@@ -56,11 +41,6 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
 
     layer: str
     level: float
-
-    @property
-    def key(self) -> str:
-        """Key of its file."""
-        return key_of(f"changed answers layer={self.layer} level={self.level!r}")
 
     def find_out(self, context: TaskContext) -> ChangedAnswers:
         """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are no answers."""
@@ -89,11 +69,6 @@ class DiagnosisTask(FinishedRunTask[Diagnosis]):
 
     layer: str
     level: float
-
-    @property
-    def key(self) -> str:
-        """Key of its file."""
-        return key_of(f"diagnosis layer={self.layer} level={self.level!r} repair={REPAIR}")
 
     def find_out(self, context: TaskContext) -> Diagnosis:
         """Diagnose the layer, and measure remedies."""

@@ -50,16 +50,17 @@ def charted_metric(result: RunResult) -> str:
     return chosen if chosen is not None and chosen in found else divergence_among(found) or result.metric
 
 
-def headline(result: RunResult) -> str:
+def headline(result: RunResult, metric: str = "") -> str:
     """Return the most fragile layer and the loss of the others, as far as images show it, at :func:`headline_level`.
 
     A layer loses nothing measurable if the 95 % interval of its drop reaches 0. If the images cannot show a tolerable
     loss, the headline says so. Estimates have no interval, so a run of estimates alone is marked as estimated. A model
-    that fails at its task uncompressed is the headline itself.
+    that fails at its task uncompressed is the headline itself. Losses are in ``metric``; by default the
+    :func:`shown_metric`.
     """
     if warning := baseline_warning(result):
         return warning
-    level, metric = headline_level(result), shown_metric(result)
+    level, metric = headline_level(result), metric or shown_metric(result)
     ranked = result.ranked(level, metric)
     if not ranked:
         return f"No layer could be measured at {result.compression.scale.text(level)}."
@@ -76,7 +77,8 @@ def headline(result: RunResult) -> str:
         return f"Most fragile: {drop}. Every layer measured loses something."
     visible = smallest_visible_loss(result, metric, level) or 0.0
     if intact == len(every):
-        return _nothing_seen(result, level, metric, visible, counted(every)) + _first_stronger_loss(result, level)
+        nothing = _nothing_seen(result, level, metric, visible, counted(every))
+        return nothing + _first_stronger_loss(result, level, metric)
     some = f"{intact} of {counted(every)}"
     if visible > METRICS[metric].notable:
         return f"Most fragile: {drop}. Too few images to say for {some}: {_too_few(result, metric, visible)}."
@@ -110,11 +112,11 @@ def _images(result: RunResult) -> str:
     return plural(result.num_samples, "image") if result.num_samples else "these images"
 
 
-def _first_stronger_loss(result: RunResult, level: float) -> str:
+def _first_stronger_loss(result: RunResult, level: float, metric: str) -> str:
     """Return a sentence on the mildest stronger level with a measurable loss of a layer; empty if there is none."""
     scale = result.compression.scale
     for other in scale.sorted(other for other in result.levels if scale.strength(other) > scale.strength(level)):
-        ranked = result.ranked(other, shown_metric(result))
+        ranked = result.ranked(other, metric)
         if ranked and not ranked[0][0].estimated and ranked[0][1].ci_low > 0:
             worst, change = ranked[0]
             return f" Most fragile beyond that: {worst.layer}{_loses(change)} at {scale.text(other)}."

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,14 +22,14 @@ from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend, backend_at
 from senseapp.server.checks import Checks
-from senseapp.server.file_requests import ReadTable, UnpackRunFile
 from senseapp.server.finished_runs import Scheduling, Work
 from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
-from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
 from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
 from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run
+from senseapp.server.run_requests import read_table, unpack_run
 from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
@@ -131,8 +132,8 @@ class Service:
             uploads.mkdir(parents=True, exist_ok=True)
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
-            unpack = UnpackRunFile(path=str(path), folder=folder, most_bytes=most_bytes)
-            run = self._backend.answer(unpack, self._requester)
+            call = partial(unpack_run, path, Path(folder), most_bytes)
+            run = self._backend.answer(file_request(call, str(path), subject="This file"), self._requester)
             check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
             return keep_run(self._store, run, Path(folder), owner=self.owner)
 
@@ -191,8 +192,8 @@ class Service:
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
-        read = ReadTable(content=content, title=title, granularity=granularity, profile=profile)
-        result = self._backend.answer(read, self._requester)
+        read = partial(read_table, content, title, granularity, profile)
+        result = self._backend.answer(WorkerRequest(call=read), self._requester)
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
         count = len(result.measurements)

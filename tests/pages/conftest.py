@@ -60,9 +60,6 @@ class ScriptedService(Service):
         super().__init__(backend, owner, requester)
         self.inputs = ScriptedInputs(backend, owner, requester)
 
-    def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
-        """Nothing to load."""
-
 
 @pytest.fixture
 def gate() -> threading.Semaphore:

@@ -164,7 +164,7 @@ def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: 
 
 def test_another_demo_keeps_what_the_run_is_for(analyze: AppTest, service: Service) -> None:
     analyze.radio(key="analyze.goal").set_value("faster").run()
-    analyze.button_group(key="analyze.model.demo").set_value("efficientnet_lite0").run()
+    analyze.button_group(key="analyze.model.demo").set_value("demo/efficientnet_lite0").run()
     analyze.button(key="analyze.run").click().run()
     assert started(service) == with_goal(PHOTOGRAPHS_DEMO, "faster")
 
@@ -311,14 +311,14 @@ def test_one_click_starts_the_detector(app: AppTest, service: Service) -> None:
 
 
 def test_choosing_the_detector_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.demo").set_value("shapes_detector").run()
+    analyze.button_group(key="analyze.model.demo").set_value("demo/shapes_detector").run()
     wait_for_card(analyze)
     analyze.button(key="analyze.run").click().run()
     assert started(service) == DETECTION_DEMO
 
 
 def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.demo").set_value("efficientnet_lite0").run()
+    analyze.button_group(key="analyze.model.demo").set_value("demo/efficientnet_lite0").run()
     wait_for_card(analyze)
     assert analyze.number_input(key="analyze.options.samples").value == NUM_MEASURED_PHOTOGRAPHS
     analyze.button(key="analyze.run").click().run()
@@ -327,7 +327,7 @@ def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, servi
 
 def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest) -> None:
     assert {
-        "**Model** · Demo: a small residual network, 6.50 k parameters, 6 layers",
+        "**Model** · Demo: a small network, 6.50 k parameters, 6 layers",
         "**Images** · Demo: handwritten digits, 897 images",
         "**Compression** · Store weights with fewer bits: 8, 4, 2 bits",
     } <= {text.value for text in analyze.markdown}

@@ -99,7 +99,7 @@ def test_the_command_line_measures_deploys_and_reports_a_detector(
     given = ["--data", str(folder), "--samples", str(NUM_MEASURED), "--compression", "quantization", "--levels", "8,4"]
     assert main(["analyze", "--model", "shapes/ssd", "--task", "detection", *given, "--out", str(run)]) == 0
     capsys.readouterr()
-    assert main(["deploy", "--run", str(run), "--all-int8", "--out", str(file)]) == 0
+    assert main(["deploy", "--run", str(run), "--mode", "int8", "--out", str(file)]) == 0
     deployed = json.loads(capsys.readouterr().out)
     assert file.is_file()
     assert "agreement_map" in json.dumps(deployed)

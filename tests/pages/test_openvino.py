@@ -109,12 +109,12 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
         patch.setattr(RuntimeDescription, "is_installed", property(lambda each: each.name != OPENVINO.name))
         open_page(app, "pages/targets.py", run=run_id)
         assert not app.exception
-        assert f"schedule.runtime.{run_id}" not in {group.key for group in app.get("button_group")}
+        assert f"runtime.{run_id}" not in {group.key for group in app.get("button_group")}
         assert "OpenVINO is not installed here. To add it: pip install '.[openvino]'" in texts(app)
         assert "one ONNX file, which onnxruntime runs" in texts(app)
 
     open_page(app, "pages/targets.py", run=run_id)
-    chooser = app.button_group(key=f"schedule.runtime.{run_id}")
+    chooser = app.button_group(key=f"runtime.{run_id}")
     assert list(chooser.options) == ["onnxruntime", "OpenVINO"]
     chooser.set_value("openvino").run()
     assert not app.exception
@@ -137,7 +137,7 @@ def test_the_command_line_deploys_to_it(tmp_path: Path, capsys: pytest.CaptureFi
     given = ["--data", "random", "--samples", "16", "--compression", "quantization", "--levels", "8,4"]
     assert main(["analyze", "--model", "toys/first", *given, "--out", str(run)]) == 0
     capsys.readouterr()
-    wanted = ["--all-int8", "--runtime", "openvino", "--kit", "--out", str(file)]
+    wanted = ["--mode", "int8", "--runtime", "openvino", "--format", "kit", "--out", str(file)]
     assert main(["deploy", "--run", str(run), *wanted]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["runtime"], list(report["elsewhere"])) == ("openvino", ["onnxruntime"])

@@ -105,7 +105,7 @@ def test_the_command_line_deploys_and_reports_one(
     model = ["--model", f"{module.SOURCE.name}/rectangles", "--task", task.name]
     assert main(["analyze", *model, *given, "--out", str(run)]) == 0
     capsys.readouterr()
-    assert main(["deploy", "--run", str(run), "--all-int8", "--out", str(file)]) == 0
+    assert main(["deploy", "--run", str(run), "--mode", "int8", "--out", str(file)]) == 0
     deployed = json.loads(capsys.readouterr().out)
     assert file.is_file()
     figures = deployed["files"]

@@ -37,7 +37,7 @@ def backend(tmp_path: Path) -> Iterator[Backend]:
 
 
 def _analysed(folder: Path) -> RunResult:
-    options = ("--compression", "sparsity", "--levels", "50", "--samples", "24", "--metric", "margin", "--local")
+    options = ("--compression", "sparsity", "--levels", "50", "--samples", "24", "--metric", "margin")
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(folder)]) == 0
     return RunFolder(folder).load_result()
 

@@ -157,7 +157,7 @@ def test_the_page_offers_the_runtimes_that_are_installed(app: AppTest, service: 
     run_id = finish(service, backend, a_spec())
     made = deployed(service, backend, run_id, "int8")
     open_page(app, "pages/targets.py", run=run_id)
-    chooser = app.button_group(key=f"schedule.runtime.{run_id}")
+    chooser = app.button_group(key=f"runtime.{run_id}")
     assert list(chooser.options) == ["onnxruntime", "OpenVINO", "Toy runtime"]
     assert "one ONNX file, which onnxruntime runs on phones" in texts(app)
     chooser.set_value(TOY.name).run()
@@ -171,7 +171,7 @@ def test_the_page_offers_the_runtimes_that_are_installed(app: AppTest, service: 
     del RUNTIMES[TOY.name]  # what files were made for is not installed any more
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
-    chooser = app.button_group(key=f"schedule.runtime.{run_id}")
+    chooser = app.button_group(key=f"runtime.{run_id}")
     assert list(chooser.options) == ["onnxruntime", "OpenVINO"]
     (kept,) = service.work.candidates(run_id)
     assert (kept, kept.title) == (made, "toyrt in int8")
@@ -184,7 +184,7 @@ def test_the_command_line_deploys_to_it_and_reports(tmp_path: Path, capsys: pyte
     given = ["--data", "random", "--samples", "16", "--compression", "quantization", "--levels", "8,4"]
     assert main(["analyze", "--model", "toys/first", *given, "--out", str(run)]) == 0
     capsys.readouterr()
-    assert main(["deploy", "--run", str(run), "--all-int8", "--runtime", TOY.name, "--out", str(file)]) == 0
+    assert main(["deploy", "--run", str(run), "--mode", "int8", "--runtime", TOY.name, "--out", str(file)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["machine"] == OPERATIONS.machine()
     assert file.is_file()

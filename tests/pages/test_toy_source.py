@@ -82,7 +82,7 @@ def test_the_command_line_deploys_and_reports_one(tmp_path: Path, capsys: pytest
     given = ["--data", "random", "--samples", "16", "--compression", "quantization", "--levels", "8,4"]
     assert main(["analyze", "--model", "toys/first", *given, "--out", str(run)]) == 0
     capsys.readouterr()
-    assert main(["deploy", "--run", str(run), "--all-int8", "--out", str(file)]) == 0
+    assert main(["deploy", "--run", str(run), "--mode", "int8", "--out", str(file)]) == 0
     assert json.loads(capsys.readouterr().out)["files"]
     assert file.is_file()
     assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0

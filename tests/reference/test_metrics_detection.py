@@ -13,7 +13,6 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from senseapp.metrics.detection import MAP, MAP_50, METRICS_BY_SIZE, OBJECTS, annotated, object_counts
-from senseapp.metrics.detection.average_precision import mean_average_precision, tables_of
 from senseapp.metrics.detection.detections import best_threshold
 from senseapp.metrics.detection.matching import Objects, match_image, packed, unpacked
 from senseapp.metrics.detection.rules import LEAST_SCORE, SURE_SCORE
@@ -151,7 +150,7 @@ def test_average_precision_is_that_of_pycocotools(seed: int) -> None:
             packed(match_image(found, Objects.of(each["boxes"], each["labels"], each["crowd"]), area=area))
             for found, each in pairs
         ]
-        value = mean_average_precision(tables_of(records), np.ones((1, IMAGES)))[0]
+        value = MAP.value_of(records)
         assert value == pytest.approx(expected[place], abs=1e-9), area
         if area == "all":
             half = [MAP_50.image_record(found, annotated(each)) for found, each in pairs]
@@ -164,11 +163,8 @@ def test_an_image_that_counts_twice_is_an_image_that_is_there_twice() -> None:
     records = [packed(match_image(*pair)) for pair in zip(detections, objects, strict=True)]
     counts = np.random.default_rng(0).multinomial(IMAGES, np.full(IMAGES, 1 / IMAGES), size=5)
     drawn = [[record for record, count in zip(records, row, strict=True) for _ in range(count)] for row in counts]
-    found = mean_average_precision(tables_of(records), counts.astype(float))
-    ones = np.ones((1, IMAGES))
-    assert found == pytest.approx([mean_average_precision(tables_of(each), ones)[0] for each in drawn], abs=2e-3)
-    distinct = [[(score, *row[1:]) for row in each for score in (row[0],)] for each in detections]
-    assert len(distinct) == IMAGES
+    found = MAP.values_of(records, counts.astype(float))
+    assert found == pytest.approx([MAP.value_of(each) for each in drawn], abs=2e-3)
 
 
 def test_records_come_back() -> None:

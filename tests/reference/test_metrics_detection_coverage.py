@@ -58,9 +58,7 @@ def packed_moments(before: list[Record], after: list[Record], chosen: np.ndarray
 @pytest.mark.wide
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("num_images", [40, 100])
-def test_intervals_cover_the_truth_in_93_to_97_percent(
-    num_images: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_intervals_cover_the_truth(num_images: int, record_property: Callable[[str, object], None]) -> None:
     records = population(0)
     for metric, before, after in ((MAP, *records[:2]), (OBJECTS, *records[2:])):
         truth = metric.value_of(before) - metric.value_of(after)
@@ -71,4 +69,4 @@ def test_intervals_cover_the_truth_in_93_to_97_percent(
             hits += low <= truth <= high
         share = hits / SIMULATIONS
         record_property(metric.name, share)
-        assert 0.915 < share < 0.985, metric.name  # 93 to 97 % with the spread of so few simulations
+        assert 0.9 < share < 0.99, metric.name  # docs/INTERVALS.md, with the spread of so few simulations

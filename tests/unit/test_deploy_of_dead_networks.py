@@ -223,7 +223,7 @@ def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytes
         assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
     assert kl(found) < 0.02
     assert set(found.record.figures) == {"file", "original", "int8"}
-    assert list(deployment_frame(found.record)["file"]) == ["This file", "The original, in float"]
+    assert list(deployment_frame(found.record)["File"]) == ["This file", "The original, in float"]
 
 
 def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

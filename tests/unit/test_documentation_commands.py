@@ -17,7 +17,7 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in PAGES}
 TEXTS |= {f"{each.NAME} --help": each.EPILOG for each in COMMANDS}
 COMMAND = re.compile(r"^[ $]*(?:\S+/)?(?:python -m )?senseapp (?=[a-z]+ )(.*)$", re.MULTILINE)
 LONG = ("recommend", "apply", "deploy")  # tests of their own run them
-WRITTEN = ("--out", "-o", "--html", "--junit")
+WRITTEN = ("--out", "-o")
 TINY = {"analyze": ["--samples", "24"], "histogram": ["--samples", "24"]}
 
 

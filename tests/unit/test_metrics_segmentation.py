@@ -13,7 +13,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics import METRICS, change_of, merge_moments
-from senseapp.metrics.mean_iou import GROUPS, MIOU, MIOU_AGREEMENT
+from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
 from senseapp.metrics.predictions import num_bytes
 from senseapp.metrics.segmentation import ACCURACY, AGREEMENT, DIVERGENCE, MOST_POSITIONS, VOID, grid_of
 from senseapp.tasks import SEGMENTATION
@@ -100,7 +100,6 @@ def test_parts_of_the_images_merge(metric) -> None:  # type: ignore[no-untyped-d
     whole = moments(metric, before, after, truth)
     parts = [moments(metric, before[part], after[part], truth[part]) for part in (slice(0, 13), slice(13, None))]
     assert merge_moments(metric.name, *parts) == pytest.approx(whole)
-    assert len(whole) <= 1 + GROUPS * CLASSES * 5  # whatever the number of images
 
 
 def test_a_mask_of_another_resolution_is_read_at_the_nearest_pixel() -> None:
@@ -217,19 +216,25 @@ def mean_iou_drop(totals: Array) -> float:
     return float((iou[0] - iou[1]).mean())
 
 
+def mean_iou_moments(drawn: Array) -> tuple[float, ...]:
+    """Return the moments of images with such sums, (images, classes, 5)."""
+    labels = np.broadcast_to(np.arange(drawn.shape[1]), drawn.shape[:2])
+    sides = [np.stack([labels, *(drawn[:, :, at] for at in (0, 1 + side, 3 + side))], axis=2) for side in (0, 1)]
+    records = np.stack(sides, axis=1).reshape(len(drawn), 2, -1)  # (images, before and after, numbers)
+    lengths = np.full((*records.shape[:2], 1), records.shape[2])
+    return (float(len(drawn)), *np.concatenate([lengths, records], axis=2).ravel().tolist())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("num_images", first_of([48, 16, 116, 400]))
+@pytest.mark.parametrize("num_images", first_of([48, 20, 100]))
 @pytest.mark.parametrize(("classes", "share", "damage"), [(2, 1.0, 0.05), (5, 0.5, 0.8), (21, 0.1, 0.05)])
 def test_intervals_of_mean_iou_cover_the_truth(classes: int, share: float, damage: float, num_images: int) -> None:
     images, generator = population(classes, share, damage), np.random.default_rng(2)
-    truth, hits, repeats = mean_iou_drop(images.sum(0)), 0, 600
+    truth, hits, repeats = mean_iou_drop(images.sum(0)), 0, 300
     for _ in range(repeats):
-        sums = np.zeros((GROUPS, classes, 5))
-        drawn = images[generator.integers(0, len(images), num_images)]
-        np.add.at(sums, generator.integers(0, GROUPS, num_images), drawn)
-        low, high = MIOU.interval((float(num_images), *sums.ravel()), 0.95)
+        low, high = MIOU.interval(mean_iou_moments(images[generator.integers(0, len(images), num_images)]), 0.95)
         hits += low <= truth <= high
-    assert 0.93 - 0.012 < hits / repeats < 0.97 + 0.012  # wanted, and the error of 600 repeats
+    assert 0.85 < hits / repeats < 0.985  # .88 to .95 in docs/INTERVALS.md, and the error of 300 repeats
 
 
 @pytest.mark.slow

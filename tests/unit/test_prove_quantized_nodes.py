@@ -198,7 +198,7 @@ def test_the_node_that_joins_boxes_and_scores_is_named(detector: Path, form: str
     assert name in report.verdict
     checked = check_files(CheckSpec(reference=reference, candidate=candidate, data=data))
     assert not checked.holds
-    assert checked.parting is not None
-    assert checked.parting.first is not None
-    assert checked.parting.first.node == name
-    assert f"(Concat “{name}”)" in checked.parting.sentence
+    assert checked.divergence is not None
+    assert checked.divergence.first is not None
+    assert checked.divergence.first.node == name
+    assert f"(Concat “{name}”)" in checked.divergence.sentence

@@ -14,8 +14,8 @@ from senseapp.records.check import (
     CheckReport,
     CheckSpec,
     LossBound,
-    PartedTensor,
-    Parting,
+    TensorDifference,
+    TensorDivergence,
 )
 from senseapp.records.spec import ModelSpec
 from senseapp.views.report.check import build_check_page
@@ -33,7 +33,9 @@ def report() -> CheckReport:
     )
     side = CheckedFile(name=HOSTILE, kind="ONNX file", file_bytes=10, takes=HOSTILE, returns=HOSTILE, notes=(HOSTILE,))
     tensors = tuple(
-        PartedTensor(name=f"{place}{HOSTILE}", operator=HOSTILE, shape=(1, 2), difference=0.0 if place < 20 else 2.0)
+        TensorDifference(
+            name=f"{place}{HOSTILE}", operator=HOSTILE, shape=(1, 2), difference=0.0 if place < 20 else 2.0
+        )
         for place in range(24)
     )
     picture = ChangedPicture(
@@ -56,7 +58,7 @@ def report() -> CheckReport:
         bound=LossBound(metric="top1", delta=0.1, upper=0.3, allowed=0.01, how="exact", guaranteed=True, images=3),
         findings=(HOSTILE,),
         answers=answers,
-        parting=Parting(tensors=tensors, matched_by="name", images=4),
+        divergence=TensorDivergence(tensors=tensors, matched_by="name", images=4),
         notes=(HOSTILE,),
     )
 

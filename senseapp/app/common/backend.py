@@ -274,17 +274,6 @@ def warm_up_ahead() -> None:
     Service.at().warm_up(also=_load_slow_parts)
 
 
-@st.cache_resource(show_spinner=False)
-def warm_up() -> None:
-    """Load torch in the background, once per process, when the first page is up."""
-    threading.Thread(target=_warm, args=(service(),), name="warm-up", daemon=True).start()
-
-
-def _warm(owned: Service) -> None:
-    _let_the_page_paint()
-    owned.warm_up(also=_load_slow_parts)
-
-
 def _load_slow_parts() -> None:
     """Load what the first Schedule page and the first report would wait for, and what the demos' times need."""
     for demo in (PHOTOGRAPHS_DEMO, DETECTION_DEMO):

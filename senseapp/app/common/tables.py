@@ -37,6 +37,12 @@ def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, ke
     st.dataframe(rows[known], column_config=columns, hide_index=True, alt=alt_text, key=key, width="stretch")
 
 
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, alt_text: str, key: str) -> None:
+    """Show rows of texts under these heads, without an index."""
+    frame = pd.DataFrame(rows, columns=list(columns))
+    st.dataframe(frame, hide_index=True, alt=alt_text, key=key, width="stretch")
+
+
 def top_columns(metric: Metric) -> dict[str, Any]:
     """Return the columns of the two top-N tables: narrow enough for the column beside a chart."""
     return {
@@ -87,26 +93,6 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
     return columns | {"rank": _RANK}
 
 
-def unlisted_columns() -> dict[str, Any]:
-    """Return the columns of the weights that belong to no layer."""
-    return {
-        "module": st.column_config.TextColumn("Module"),
-        "module_type": st.column_config.TextColumn("Type"),
-        "weights": st.column_config.TextColumn("Weights", width="large"),
-        "share_text": st.column_config.TextColumn("Share of the parameters"),
-    }
-
-
-def apart_columns() -> dict[str, Any]:
-    """Return the columns of the layers that have no value."""
-    return {
-        "row": st.column_config.TextColumn("Layer"),
-        "status": st.column_config.TextColumn("Status"),
-        "levels": st.column_config.TextColumn("Levels"),
-        "reason": st.column_config.TextColumn("Reason", width="large"),
-    }
-
-
 def settings_table(sides: Sequence[Side]) -> None:
     """Show the settings that differ; nothing for the two parts of one run."""
     differing = differing_settings(sides)
@@ -133,8 +119,8 @@ def changed_answers(found: ChangedAnswers, *, key: str) -> None:
     changed_pictures(found, key=key)
     if found.classes:
         st.caption(class_note(found))
-        rows = pd.DataFrame(class_rows(found), columns=list(CLASS_COLUMNS))
-        st.dataframe(rows, hide_index=True, key=f"answers.classes.{key}", alt="What each class loses", width="stretch")
+        alt_text = "What each class loses"
+        text_table(CLASS_COLUMNS, class_rows(found), alt_text=alt_text, key=f"answers.classes.{key}")
 
 
 def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_WIDTH) -> None:

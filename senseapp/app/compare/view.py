@@ -9,10 +9,11 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import choose
 from senseapp.app.common.decided import decided
 from senseapp.app.common.download import file_button
 from senseapp.app.common.expert import metric_shown
-from senseapp.app.common.figure import choose_one, figure, rows_height
+from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
 from senseapp.app.common.tables import show_table
@@ -64,9 +65,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         st.caption("These runs judge answers in different ways, so their files are not drawn on one axis.")
         _best_files(known)
         return
-    shown = choose_one(
-        st.container(), "Against", (_SIZE, _TIME), scope="compare", name="against", key="compare.against"
-    )
+    shown = choose("Against", (_SIZE, _TIME), _SIZE, "compare", "against", label_visibility="collapsed")
     rows = pd.concat(parts, ignore_index=True)
     figure(
         "Which file to take?",
@@ -170,7 +169,6 @@ def _unmatched(comparison: Comparison) -> None:
 
 
 MOST_RUNS = 4  # columns beside each other that still hold a name; the letters and colours are distinct up to eight
-LEVEL_PARAMETER = "level"
 _RUNS = "compare.runs"
 
 
@@ -221,4 +219,3 @@ def _keep_runs() -> None:
     chosen = st.session_state[_RUNS]
     session().compared = tuple(chosen)
     st.query_params[RUN_PARAMETER] = chosen
-    st.query_params.pop(LEVEL_PARAMETER, None)  # they were those of the runs in their order

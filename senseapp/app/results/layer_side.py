@@ -9,10 +9,10 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, one_of, some_of, whole, words
+from senseapp.app.common.address import WORDS, bound, choose, some_of, whole
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import begin, start_label
+from senseapp.app.common.run_guard import offer_task
 from senseapp.app.common.state import drop_pick
 from senseapp.app.common.tables import changed_answers, show_table, top_columns
 from senseapp.app.results.view import RunView
@@ -87,12 +87,12 @@ def choose_layers(view: RunView) -> list[str]:
 
 def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
     """Return how many of the most fragile layers to draw, or which layers."""
-    modes = [_FRAGILE, _ALL, _NAMED]
-    mode = st.segmented_control(
+    mode = choose(
         "Draw",
-        modes,
-        required=True,
-        **bound(view.run_id, "curves", one_of(modes), _FRAGILE, key=f"curves.mode.{view.run_id}"),
+        (_FRAGILE, _ALL, _NAMED),
+        _FRAGILE,
+        view.run_id,
+        "curves",
         help="The most fragile ones, all, or those you name, of the layers that pass the filters.",
     )
     if mode == _ALL:
@@ -119,7 +119,7 @@ def _filter(view: RunView) -> LayerFilter:
     run_id, types, blocks = view.run_id, types_of(view.frame), blocks_of(view.result.profile)
     name = st.text_input(
         "Search",
-        **bound(run_id, "search", words(), "", key=f"curves.search.{run_id}"),
+        **bound(run_id, "search", WORDS, "", key=f"curves.search.{run_id}"),
         placeholder="Part of a name, or layer1.*.conv2",
     )
     chosen_blocks = st.multiselect(
@@ -233,10 +233,11 @@ def _answers(view: RunView) -> None:
         found = backend.service().work.outcome(task)
         if found is not None:
             changed_answers(found, key=f"layer.{view.run_id}")
-        elif label := start_label(task, "Which answers change?", "these pictures", cancel="panel.answers_stop"):
+        else:
             about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
-            if st.button(label, key=f"panel.answers.{view.run_id}", icon=":material/compare:", help=about):
-                begin(task)
+            offer_task(
+                task, "Which answers change?", "these pictures", key="panel.answers", icon="compare", about=about
+            )
 
 
 def _why(view: RunView) -> None:
@@ -257,7 +258,6 @@ def _why(view: RunView) -> None:
             reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
             st.markdown(md("\n").join(md("- {}", reason) for reason in reasons))
             st.markdown(md(":material/healing: {}", found.remedy), help=found.measured)
-        elif label := start_label(task, "Why this layer?", "a look at this layer", cancel="panel.why_stop"):
+        else:
             about = "Looks at its weights, its input and its norm, and measures what would help."
-            if st.button(label, key=f"panel.why.{view.run_id}", icon=":material/help:", help=about):
-                begin(task)
+            offer_task(task, "Why this layer?", "a look at this layer", key="panel.why", icon="help", about=about)

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
-from senseapp.metrics.base import AnswerDrop, Metric, MetricChange, Moments, powers
+from senseapp.metrics.base import Metric, MetricChange, Moments, powers
 from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
-from senseapp.metrics.records import Record, RecordMetric, sides_of
+from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record, RecordMetric, sides_of
 from senseapp.metrics.rows import NonnegativeMean, unbounded
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from senseapp.metrics.detection.matching import Floats, Objects
-    from senseapp.metrics.jackknife import Drop
     from senseapp.metrics.predictions import Predictions
 
 TASK = "detection"
@@ -59,7 +56,6 @@ class DetectionRecordMetric(RecordMetric):
         least_score: of the original model's detections that are objects.
     """
 
-    draws: int = 1000
     least_score: float = SURE_SCORE
 
     @abstractmethod
@@ -103,7 +99,7 @@ def annotated(target: Any) -> Objects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragePrecision(DetectionRecordMetric):
+class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
     """Mean average precision over classes and thresholds, by the rules of COCO.
 
     Attributes:
@@ -120,6 +116,15 @@ class AveragePrecision(DetectionRecordMetric):
 
         return packed(match_image(detections, objects, area=self.area, thresholds=self.thresholds))
 
+    def class_values(self, records: Sequence[Record], counts: Floats) -> dict[int, ClassValues]:
+        """Return the average precision of each class that has an object, a mean over thresholds."""
+        from senseapp.metrics.detection.average_precision import average_precisions, tables_of
+
+        return {
+            label: ClassValues(int((table.num_objects > 0).sum()), average_precisions(table, counts).mean(axis=1))
+            for label, table in tables_of(records, len(self.thresholds)).items()
+        }
+
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
         """Return the mean average precision for each row of ``counts``.
 
@@ -127,31 +132,8 @@ class AveragePrecision(DetectionRecordMetric):
         """
         import numpy as np
 
-        from senseapp.metrics.detection.average_precision import mean_average_precision, tables_of
-
-        found = mean_average_precision(tables_of(records, len(self.thresholds)), counts)
+        found = super().values_of(records, counts)
         return found if self.needs_labels else np.where(np.isnan(found), 1.0, found)
-
-    def drop(self, before: Sequence[Record], after: Sequence[Record]) -> Drop:
-        """Return what images say about the drop."""
-        from senseapp.metrics.detection.average_precision import precision_drop, tables_of
-
-        first, second = (tables_of(side, len(self.thresholds)) for side in (before, after))
-        return precision_drop(first, second, len(before), own=not self.needs_labels)
-
-    def of_classes(self, moments: Moments, confidence: float) -> tuple[AnswerDrop, ...]:
-        """Return what each class that has an object loses of its average precision, with intervals of one jackknife."""
-        from senseapp.metrics.detection.average_precision import precision_drop, tables_of
-
-        before, after = (tables_of(side, len(self.thresholds)) for side in sides_of(moments))
-        number, found = int(moments[0]), []
-        for label, table in before.items():
-            holding = int((table.num_objects > 0).sum())  # images
-            if holding:
-                drop = precision_drop({label: table}, {label: after[label]}, number, own=not self.needs_labels)
-                low, high = self.interval_of(replace(drop, number=holding), confidence)
-                found.append(AnswerDrop(index=label, num_images=holding, drop=drop.estimate, low=low, high=high))
-        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,22 +165,6 @@ class ObjectsKept(DetectionRecordMetric):
         there, found, same = (counts @ np.asarray(records, dtype=np.float64).reshape(-1, 3)).T
         values: Floats = np.divide(2 * same, there + found, out=np.ones_like(same), where=there + found > 0)
         return values
-
-    def smallest_loss(self, records: Sequence[Record], value: float) -> float:
-        """Return what one object that is not found takes from F1, 1 before: half of its share."""
-        return 1 / (2 * (sum(float(objects) for objects, _, _ in records) or len(records)))
-
-    def shares(self, records: Sequence[Record], value: float) -> Floats:
-        """Return what the objects of each image take from F1 if none of them is found, (N,)."""
-        import numpy as np
-
-        return np.array([float(objects) for objects, _, _ in records]) * self.smallest_loss(records, value)
-
-    def losing(self, before: Sequence[Record], after: Sequence[Record]) -> NDArray[np.bool_]:
-        """Return whether an object of each image is not found, (N,)."""
-        import numpy as np
-
-        return np.array([same < objects for objects, _, same in after], dtype=np.bool_)
 
     def kept_text(self, change: MetricChange) -> str:
         """Return how many of the original's objects are found as before."""

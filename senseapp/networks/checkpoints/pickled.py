@@ -64,6 +64,7 @@ class Record(metaclass=Named):
     """An object of an unknown class: the name of the class, and the values to build it from.
 
     Attributes:
+        name: dotted name of the class, or of the function that returned it.
         arguments: of its constructor.
         state: mostly its attributes, as a dict.
         items: its entries, if its class is a kind of dict.
@@ -71,6 +72,7 @@ class Record(metaclass=Named):
     """
 
     __slots__ = ("arguments", "items", "state", "values")
+    name: str
     arguments: tuple[object, ...]
     state: object
     items: dict[Any, object]
@@ -82,11 +84,6 @@ class Record(metaclass=Named):
         made = object.__new__(cls)
         made.arguments, made.state, made.items, made.values = arguments, keywords or None, {}, []
         return made
-
-    @property
-    def name(self) -> str:
-        """Dotted name of the class, or of the function that returned it."""
-        return type(self).name
 
     def __call__(self, *arguments: object) -> Record:
         """Record a call of what an unknown function returned."""
@@ -157,7 +154,7 @@ class PickleReader:
             elif name == "MEMOIZE":
                 memo[len(memo)] = stack[-1]
             self._steps += max(1, (pushed or 0) * len(opcode.stack_after))
-            if max(self._steps, argument if name.endswith("PUT") else 0) > MAX_STEPS:
+            if self._steps > MAX_STEPS or (name.endswith("PUT") and int(argument or 0) > MAX_STEPS):
                 raise ValueError(f"more than {MAX_STEPS:,} steps to build what is in it")
 
     def _find(self, name: str) -> Named:

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from senseapp.networks.checkpoints.by_order import MOST_WEIGHTS
 from senseapp.networks.checkpoints.fingerprint import (
-    MODULUS,
     BuiltWith,
     Fingerprint,
     OrderedWeights,
@@ -103,32 +102,6 @@ class ArchitectureMatch(BuiltWith[int | None]):
         return f"{self.library}/{self.name}"
 
 
-class Layers:
-    """The names and shapes of a checkpoint, and its layers by the signature of their weights.
-
-    Attributes:
-        shapes: by name, without buffers that a network computes by itself.
-        signature: of all of them.
-    """
-
-    def __init__(self, shapes: Shapes) -> None:
-        self.shapes = weights_only(shapes)
-        self.signature = signature_of(self.shapes)
-        self._by_signature: dict[tuple[str, ...], dict[int, str]] = {}
-
-    def find(self, signature: int, suffixes: tuple[str, ...]) -> str:
-        """Return the layer whose weights with these suffixes have ``signature``; empty if there is none."""
-        if suffixes not in self._by_signature:
-            owners = (name.removesuffix(suffixes[0]) for name in self.shapes if name.endswith(f".{suffixes[0]}"))
-            groups = ([owner + suffix for suffix in suffixes] for owner in owners)
-            self._by_signature[suffixes] = {
-                signature_of({name: self.shapes[name] for name in group}): group[0].rpartition(".")[0]
-                for group in groups
-                if all(name in self.shapes for name in group)
-            }
-        return self._by_signature[suffixes].get(signature, "")
-
-
 def recognise(
     shapes: Shapes,
     *,
@@ -147,57 +120,29 @@ def recognise(
     """
     if len(shapes) > MOST_WEIGHTS and not known:
         return ()
-    layers = Layers(shapes)
-    sketch, found = sketch_of(layers.shapes), list(known)
+    weights = weights_only(shapes)
+    signature, sketch, found = signature_of(weights), sketch_of(weights), list(known)
     done = {(item.library, item.name) for item in known}
     for fingerprint in load_fingerprints() if among is None else among:
         if (fingerprint.library, fingerprint.name) in done:
             continue
-        candidate = fit_by_names(fingerprint, layers)
+        candidate = fit_by_names(fingerprint, weights, signature)
         if candidate is None:
             score = round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
-            candidate = _candidate(fingerprint, layers.shapes, score=score)
+            candidate = _candidate(fingerprint, weights, score=score)
         if candidate.score >= _LEAST_SCORE:
             found.append(candidate)
     found.sort(key=lambda candidate: _sort_key(candidate, arch_hint, _compact(file_name)))
     return tuple(found[:limit])
 
 
-def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if its names and shapes fit, with or without its classifier."""
-    size = fingerprint.free.read_off(layers.shapes).img_size
-    size_is_known = (size is None) == (fingerprint.free.size is None)
-    if size_is_known and fingerprint.fits(layers.shapes, layers.signature):
-        score = 1.0 if size in (None, fingerprint.img_size) else _SCORE_AT_OTHER_SIZE
-        return _candidate(fingerprint, layers.shapes, exact=True, score=score)
-    head = fit_but_for_head(fingerprint, layers)
-    if head is None:
+def fit_by_names(fingerprint: Fingerprint, shapes: Shapes, signature: int) -> ArchitectureMatch | None:
+    """Return the architecture as a candidate if these weights, of that signature, have its names and shapes."""
+    size = fingerprint.free.read_off(shapes).img_size
+    if (size is None) != (fingerprint.free.size is None) or not fingerprint.fits(shapes, signature):
         return None
-    score = _SCORE_WITHOUT_HEAD if head.missing else SCORE_OF_RENAMED_HEAD
-    return _candidate(fingerprint, head.renamed(layers.shapes), score=score, head=head)
-
-
-def fit_but_for_head(fingerprint: Fingerprint, layers: Layers) -> HeadFit | None:
-    """Return how a checkpoint fits the architecture in all but its classifier's name.
-
-    None if it fits exactly, or differs in more.
-    """
-    free, shapes = fingerprint.free, layers.shapes
-    own = free.classes[0].rpartition(".")[0] if free.classes else ""
-    head = {name: pattern for name, pattern in free.patterns.items() if name.rpartition(".")[0] == own}
-    if not own or any(name in shapes for name in head):
-        return None
-    others = [name for name in free.patterns if name not in head]
-    if not free.fit(shapes, others):
-        return None
-    known = fingerprint.fixed_signature + signature_of({name: shapes[name] for name in others})
-    left = (layers.signature - known) % MODULUS
-    if left == 0:
-        return HeadFit(own=own, found="")
-    suffixes = tuple(name.rpartition(".")[2] for name in head)
-    found = layers.find(left, suffixes)
-    renamed = {f"{own}.{suffix}": shapes[f"{found}.{suffix}"] for suffix in suffixes if found}
-    return HeadFit(own=own, found=found) if found and free.fit(renamed, head) else None
+    score = 1.0 if size in (None, fingerprint.img_size) else _SCORE_AT_OTHER_SIZE
+    return _candidate(fingerprint, shapes, exact=True, score=score)
 
 
 def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> ArchitectureMatch | None:
@@ -211,14 +156,14 @@ def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> 
     return None
 
 
-def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if the checkpoint has all its weights, and surplus ones.
+def fit_inexactly(fingerprint: Fingerprint, shapes: Shapes, own: Shapes) -> ArchitectureMatch | None:
+    """Return the architecture as a candidate if all its weights are there, but perhaps for its classifier.
 
-    ``own`` are the architecture's weights as its library builds it. A classifier of another name is accepted if no
-    other layer is surplus. None if a weight is missing, or if a surplus layer is inside the network: that is another
-    architecture.
+    ``own`` are the architecture's weights as its library builds it, ``shapes`` those of the checkpoint. A classifier of
+    another name is accepted if no other layer is surplus. None if another weight is missing, or if a surplus layer is
+    inside the network: that is another architecture.
     """
-    free, shapes = fingerprint.free, layers.shapes
+    free = fingerprint.free
     missing = [name for name in own if name not in shapes]
     fixed = (name for name in own if name in shapes and name not in free.patterns)
     if any(shapes[name] != own[name] for name in fixed) or not free.fit(shapes, set(free.patterns) - set(missing)):
@@ -238,7 +183,9 @@ def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> A
             return None
     if layers_between(surplus, shapes, own):
         return None
-    score = _SCORE_WITHOUT_HEAD if head and head.missing else _SCORE_WITH_SURPLUS
+    score = _SCORE_WITH_SURPLUS if surplus else SCORE_OF_RENAMED_HEAD
+    if head and head.missing:
+        score = _SCORE_WITHOUT_HEAD
     renamed = head.renamed(shapes) if head else shapes
     return _candidate(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
 

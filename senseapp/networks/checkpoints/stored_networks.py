@@ -19,17 +19,24 @@ from torch import Tensor
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.by_order import exchangeable, ordered_weights, weights_by_layer
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import Fingerprint, entry_hash, is_layer, load_fingerprints, weights_only
+from senseapp.networks.checkpoints.fingerprint import (
+    Fingerprint,
+    Shapes,
+    entry_hash,
+    is_layer,
+    load_fingerprints,
+    signature_of,
+    weights_only,
+)
 from senseapp.networks.checkpoints.model_folder import ModelConfig
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import (
     SCORE_OF_RENAMED_HEAD,
     ArchitectureMatch,
     HeadFit,
-    Layers,
     fit_by_names,
     fit_by_order,
-    fit_with_surplus,
+    fit_inexactly,
     recognise,
 )
 from senseapp.networks.sources.libraries import architecture_shapes
@@ -171,12 +178,10 @@ class _NetworkSearch:
         """Return the networks whose weights have the names of an architecture, but perhaps for the classifier."""
         found = []
         for prefix, names in self._prefixes.items():
-            layers = Layers({name.removeprefix(prefix): self._shape(name) for name in names})
-            plausible = self._plausible(prefix, layers)
-            fits = [fit for item in plausible if (fit := fit_by_names(item, layers)) is not None]
-            if not any(fit.fits for fit in fits):
-                fits = self._with_surplus(plausible, layers) or fits
-            if fits:
+            shapes = {name.removeprefix(prefix): self._shape(name) for name in names}
+            plausible, signature = self._plausible(prefix, shapes), signature_of(shapes)
+            fits = [fit for item in plausible if (fit := fit_by_names(item, shapes, signature)) is not None]
+            if fits := fits or self._inexactly(plausible, shapes):
                 found.append(self._with_outer_head(prefix, fits) or self._network(prefix, fits))
         return found
 
@@ -225,10 +230,10 @@ class _NetworkSearch:
         tensors = self._checkpoint.tensors
         return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
-    def _plausible(self, prefix: str, layers: Layers) -> list[Fingerprint]:
+    def _plausible(self, prefix: str, shapes: Shapes) -> list[Fingerprint]:
         """Return the architectures whose sketches overlap with the weights below ``prefix``, the largest first."""
         sketches, known = _sketches(), load_fingerprints()
-        hashes = {entry_hash(name, shape) >> 32 for name, shape in layers.shapes.items()}
+        hashes = {entry_hash(name, shape) >> 32 for name, shape in shapes.items()}
         sought = np.fromiter(hashes, np.uint32, len(hashes))
         first, last = (np.searchsorted(sketches.hashes, sought, side=side) for side in ("left", "right"))
         owners = [sketches.owners[a:b] for a, b in zip(first, last, strict=True) if a < b]
@@ -241,18 +246,18 @@ class _NetworkSearch:
         places = np.nonzero((shared >= sketches.needed) & (shared > 0))[0]
         return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
 
-    def _with_surplus(self, plausible: Sequence[Fingerprint], layers: Layers) -> list[ArchitectureMatch]:
-        """Return the largest architecture, and its twins, whose weights are all there besides others."""
+    def _inexactly(self, plausible: Sequence[Fingerprint], shapes: Shapes) -> list[ArchitectureMatch]:
+        """Return the largest architecture, and its twins, that fits but for its classifier or beside others."""
         for item in plausible:
             head = item.free.classes[0].rpartition(".")[0] if item.free.classes else ""
             body = [name for name in item.free.patterns if not head or name.rpartition(".")[0] != head]
-            if self.built >= _MOST_BUILT or not item.free.fit(layers.shapes, body):
+            if self.built >= _MOST_BUILT or not item.free.fit(shapes, body):
                 continue
             self.built += 1
             own = weights_only(architecture_shapes(item.library, item.name))
-            if fit_with_surplus(item, layers, own) is not None:
+            if fit_inexactly(item, shapes, own) is not None:
                 twins = [twin for twin in plausible if twin.fixed_signature == item.fixed_signature]
-                return [fit for twin in twins if (fit := fit_with_surplus(twin, layers, own)) is not None]
+                return [fit for twin in twins if (fit := fit_inexactly(twin, shapes, own)) is not None]
         return []
 
     def _network(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> StoredNetwork:
@@ -293,12 +298,13 @@ class _NetworkSearch:
         inner = self._tensors(prefix)
         tensors = inner | {name: self._checkpoint.tensors[found] for name, found in weights.items()}
         names = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        whole = Layers(names)
+        whole = weights_only(names)
+        signature = signature_of(whole)
         known = {(fit.library, fit.name) for fit in fits}
         fitting = [
             replace(fit, score=SCORE_OF_RENAMED_HEAD, exact=False, head=HeadFit(own=own, found=layer))
             for item in self._known()
-            if (item.library, item.name) in known and (fit := fit_by_names(item, whole)) is not None and fit.exact
+            if (item.library, item.name) in known and (fit := fit_by_names(item, whole, signature))
         ]
         if not fitting:
             return None

@@ -42,7 +42,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         UnsupportedModel: its input is no images, or no output is one of the task.
     """
     report("Reading the ONNX file")
-    opened = open_for_task(spec)
+    opened = _fitted(_read(spec), spec)
     _check_layers(opened)
     task = task_named(spec.task)
     prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
@@ -114,15 +114,6 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         barrier=opened.barrier,
         in_runtime=opened.network.in_runtime,
     )
-
-
-def open_for_task(spec: ModelSpec) -> OpenedOnnx:
-    """Return the file of ``spec`` with the outputs that it names, else with those that are of its task.
-
-    Raises:
-        InvalidSpec, InvalidCheckpoint, UnsupportedModel: see :func:`load_onnx`.
-    """
-    return _fitted(_read(spec), spec)
 
 
 def _read(spec: ModelSpec) -> OpenedOnnx:

@@ -30,7 +30,7 @@ from senseapp.networks.network import Network
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.causes import likely_causes
-from senseapp.prove.check.layers import parting_of_layers
+from senseapp.prove.check.layers import layer_divergence
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
 from senseapp.prove.check.outputs import ComparedFile, Interpreted, kind_of_outputs, read_as
 from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener, is_runtime_file, shape_problem
@@ -38,7 +38,14 @@ from senseapp.prove.findings import saturation
 from senseapp.prove.int8_timing import is_busy
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.check import FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
+from senseapp.records.check import (
+    FILES_ARE_OPEN,
+    CheckedLimit,
+    CheckReport,
+    CheckSpec,
+    TensorDifference,
+    TensorDivergence,
+)
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.base import runtime_named
@@ -295,9 +302,9 @@ class _Comparison:
                 *saturation(reference.name, judged.judge.original, reference.unsaturated),
                 *saturation(candidate.name, judged, candidate.unsaturated),
             )
-        parting = None
+        divergence = None
         with self.steps.trying("the comparison of tensors inside"):
-            parting = self._parting()
+            divergence = self._divergence()
         return CheckReport(
             spec=self.spec.without_folders(),
             reference=replace(reference.record, seconds=Median.of(seconds[0])),
@@ -313,7 +320,7 @@ class _Comparison:
             time_ratio=time_ratio,
             findings=findings,
             answers=answers,
-            parting=parting,
+            divergence=divergence,
             operators=operators,
             notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *saturates, *self.steps.notes))),
         )
@@ -412,17 +419,17 @@ class _Comparison:
             subject=self.candidate.name,
         )
 
-    def _parting(self) -> Parting | None:
+    def _divergence(self) -> TensorDivergence | None:
         sides = self.prepared.reference, self.candidate
         images = self.prepared.images.batch(0, min(_INSIDE, len(self.prepared.images))).cpu()
         if sides[0].module is not None and sides[1].module is not None:
             self.steps.progress("Comparing layers")
-            return parting_of_layers(sides[0].module, sides[1].module, images)
+            return layer_divergence(sides[0].module, sides[1].module, images)
         if sides[0].content is None or sides[1].content is None:
             return None
         count = min([len(images), *(side.network.fixed_batch or len(images) for side in sides)])
         given = [images[:count] if side.file is None else side.file.given(images[:count]) for side in sides]
-        found = self.opener.runtime.parting(
+        found = self.opener.runtime.tensor_divergence(
             sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
         )
         if found is None:
@@ -435,8 +442,8 @@ class _Comparison:
         return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))
 
     def _by_layer(
-        self, content: bytes, network: nn.Module, tensors: Sequence[PartedTensor]
-    ) -> tuple[PartedTensor, ...]:
+        self, content: bytes, network: nn.Module, tensors: Sequence[TensorDifference]
+    ) -> tuple[TensorDifference, ...]:
         """Return tensors of a file that was made of ``network`` under the names of the layers that compute them."""
         layers = {name for name, module in network.named_modules() if name and not any(module.children())}
         owners = self.opener.runtime.layers_of_nodes(content, layers)

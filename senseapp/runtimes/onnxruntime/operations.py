@@ -18,7 +18,7 @@ from senseapp.core.steps import StepTitle
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.check import Parting
+from senseapp.records.check import TensorDivergence
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import COMPARING_TURNS, ratio
@@ -38,13 +38,13 @@ from senseapp.runtimes.onnxruntime.integer_weights import NARROW_BITS, with_inte
 from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.own import best_own
-from senseapp.runtimes.onnxruntime.parting import find_parting
 from senseapp.runtimes.onnxruntime.profile import PROFILER
 from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.warnings import calibration_warnings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
+from senseapp.runtimes.onnxruntime.tensor_divergence import tensor_divergence
 from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
 
 _UNWEIGHTED = (
@@ -119,11 +119,11 @@ class OnnxRuntime(Runtime):
         """Return an ONNX file with the weights that it keeps in files beside it."""
         return with_weights_beside(path)
 
-    def parting(
+    def tensor_divergence(
         self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
-    ) -> Parting | None:
+    ) -> TensorDivergence | None:
         """Return how far matched tensors of two ONNX files differ."""
-        return find_parting(reference, candidate, images, progress=progress)
+        return tensor_divergence(reference, candidate, images, progress=progress)
 
     def machine(self) -> str:
         """Return the processor, whether it has VNNI, and the version of onnxruntime."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from senseapp.core.texts import plural
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.deployment import LayerTimes
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
 from senseapp.runtimes.onnxruntime.bench import Profiler
@@ -19,10 +18,10 @@ from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.kit.metadata import kit_files
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
-from senseapp.runtimes.openvino import OPENVINO, timing
+from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.profile import PROFILER
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, machine
-from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
+from senseapp.runtimes.quantizers import Fitting, OwnInt8
 
 _PRODUCTS_IN_FLOAT = (
     "In float: {count} of two activations, as of attention. On processors without VNNI OpenVINO's int8 kernels for "
@@ -73,12 +72,6 @@ class OpenVino(OnnxRuntime):
     def _profiler(self) -> Profiler:
         """What takes the times of the kernels of files."""
         return PROFILER
-
-    def time_layers(
-        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> LayerTimes:
-        """Return the times of layers; see :mod:`senseapp.runtimes.openvino.timing`."""
-        return timing.time_layers(content, quantizer, owners, threads=threads, batch=batch)
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return OpenVINO on edited copies of an uploaded file."""

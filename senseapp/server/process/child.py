@@ -28,6 +28,7 @@ from senseapp.core.files import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.server.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
+from senseapp.server.process.requester import answer_here
 from senseapp.server.quotas import MemoryGuard
 from senseapp.server.session import load_engine, runs_on_processor
 from senseapp.server.time_estimate import MachineSpeed, time_convolutions
@@ -132,8 +133,6 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
 
 
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
-    from senseapp.server.file_requests import answer_here  # not needed by runs
-
     signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that holds the GIL
     try:
         with MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"]).job():

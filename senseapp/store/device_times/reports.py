@@ -284,7 +284,7 @@ def _of_etdump(runs: object) -> list[_Event]:
     """Return the operations of all passes; an event is told by its instruction and its number in the delegate."""
     fields = Fields(seconds=("spent",), per_second=1e9)
     delegated: dict[object, bool] = {}
-    passes: list[list[tuple[tuple[str, ...], ReportRow]]] = []
+    passes: list[list[tuple[object, ReportRow]]] = []
     for run in records_in(runs, "'run_data' in it"):
         events = [event.get("profile_event") for event in records_in(run.get("events") or [], "'events' in it")]
         passes.append([])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,16 +30,11 @@ _FINER = 4  # in each direction, polygons are filled on a finer grid than that o
 _FIRST = ("instances", "stuff", "coco", "annotations", "segmentation", "masks")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """One object.
+class Shape(NamedTuple):
+    """One object, with corners of polygons, (n, 2) as (x, y), in pixels of the stored picture, or lengths of runs.
 
-    Attributes:
-        label: its class number, or VOID.
-        area: by which larger ones lie below smaller ones.
-        polygons: corners (n, 2) as (x, y), in pixels of the stored picture; empty for runs.
-        runs: lengths of runs of pixels, outside and inside in turn, down the columns of the picture.
-        size: (width, height) that the runs are of.
+    Runs of pixels, outside and inside in turn, go down the columns of a picture of ``size`` (width, height). Larger
+    areas lie below smaller ones.
     """
 
     label: int

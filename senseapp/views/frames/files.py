@@ -14,6 +14,7 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import MILLISECONDS, Deployment, Median
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import ValidationResult
 from senseapp.views.words import format as fmt
 
 STANDINGS: dict[Standing, str] = {
@@ -102,54 +103,28 @@ def shown_metrics(record: Deployment) -> list[str]:
 
 
 def deployment_frame(record: Deployment) -> pd.DataFrame:
-    """Return a row per file, the file itself first, and one of what the simulation predicted of it.
-
-    Columns are ``file``, the name of each of :func:`shown_metrics`, ``time``, ``share`` and ``size``: texts, with the
-    95 % interval of what was measured.
-    """
+    """Return a row of texts per file, the file itself first, with the 95 % interval of what was measured."""
     names = shown_metrics(record)
     shown = [name for name in _FILES if name in record.figures and (name, record.settings.kind) != ("int8", "int8")]
     rows = [
-        {
-            "file": _FILES[name] or record.own_title,
-            **_readings(record.figures[name].changes, names),
-            "time": _milliseconds(record.figures[name].seconds),
-            "share": _percent(record.figures[name].time_ratio),
-            "size": fmt.bytes_size(record.figures[name].file_bytes),
-        }
+        (
+            _FILES[name] or record.own_title,
+            *_readings(record.figures[name].changes, names),
+            _milliseconds(record.figures[name].seconds),
+            _percent(record.figures[name].time_ratio),
+            fmt.bytes_size(record.figures[name].file_bytes),
+        )
         for name in shown
     ]
     if record.simulated:
-        unknown = dict.fromkeys(("time", "share", "size"), _UNKNOWN)
-        rows.insert(1, {"file": "Predicted by simulation", **_readings(record.simulated, names), **unknown})
-    return pd.DataFrame(rows, columns=["file", *names, "time", "share", "size"])
+        rows.insert(1, ("Predicted by simulation", *_readings(record.simulated, names), *3 * (_UNKNOWN,)))
+    heads = [f"{METRICS[name].label} ({METRICS[name].value_unit})".removesuffix(" ()") for name in names]
+    return pd.DataFrame(rows, columns=["File", *heads, "ms a call", "% of the original's time", "Size"])
 
 
-def operators_frame(record: Deployment) -> pd.DataFrame:
-    """Return where the time of a call goes: a row per kind of operator, in float and in the file; the slowest first."""
-    rows = [
-        (
-            each.kind,
-            "between float and int8, or orders of memory" if each.is_border else "",
-            1000 * each.original_seconds,
-            1000 * each.seconds,
-            each.original_calls,
-            each.calls,
-        )
-        for each in record.operators
-    ]
-    return pd.DataFrame(rows, columns=["operator", "border", "float_ms", "file_ms", "float_calls", "file_calls"])
-
-
-def border_share(record: Deployment) -> float | None:
-    """Return the share of the time of the file's operators that only converts; None where that is not known."""
-    whole = sum(each.seconds for each in record.operators)
-    return sum(each.seconds for each in record.operators if each.is_border) / whole if whole else None
-
-
-def _readings(changes: Iterable[MetricChange], names: list[str]) -> dict[str, str]:
-    found = {change.metric: _reading(change) for change in changes if change.metric in names}
-    return {name: found.get(name, _UNKNOWN) for name in names}
+def _readings(changes: Sequence[MetricChange], names: list[str]) -> list[str]:
+    found = [change_in(changes, name) for name in names]
+    return [_UNKNOWN if change is None else _reading(change) for change in found]
 
 
 def _reading(change: MetricChange) -> str:
@@ -252,6 +227,31 @@ def baseline_value(found: Recommendation) -> float:
     known = (change for each in (*found.tried, *found.uniform) if (change := change_in(each.changes, found.metric)))
     first = next(known, None)
     return view.factor * first.baseline if first is not None and view.additive else 0.0
+
+
+PROOF_COLUMNS = ("Model", "Metric", "Value", "Loss", "95 % interval")
+
+
+def proof_rows(validation: ValidationResult, metrics: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return a row for each of the ``metrics`` and each form of the model; that which the file holds is marked."""
+    forms = {
+        "Compressed": validation.changes,
+        f"Compressed, {validation.repair_words[1]}": validation.repaired,
+        "Uniform": validation.uniform,
+        "Uniform, repaired": validation.uniform_repaired,
+    }
+    rows: list[tuple[str, ...]] = []
+    for name in metrics:
+        view, first = METRICS[name], change_in(validation.changes, name)
+        if first is not None and view.additive:
+            rows.append(("Before", view.label, view.value_text(first.baseline), "", ""))
+        for label, changes in forms.items():
+            if (change := change_in(changes, name)) is not None:
+                kept = " (delivered)" if changes is validation.kept_changes else ""
+                interval = view.interval_text(change.ci_low, change.ci_high) if change.has_interval else "unknown"
+                loss = view.change_text(change.delta)
+                rows.append((f"{label}{kept}", view.label, view.value_text(change.value), loss, interval))
+    return rows
 
 
 CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -144,10 +144,13 @@ def provenance_line(result: RunResult) -> Markdown:
 
 
 def passes_text(result: RunResult) -> str:
-    """Return how the network was run: precision, seed and device; empty for imported figures."""
+    """Return how the network was run: what estimates are from, precision, seed, device; empty for imported figures."""
     if result.spec.data.kind == "imported":
         return ""
-    parts = [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}", *_place(result)]
+    estimated = [item for item in result.shown if item.estimated]
+    corrected = " and true passes over a few images" if any(item.images_passed for item in estimated) else ""
+    parts = [f"estimates from one backward pass{corrected}"] if estimated else []
+    parts += [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}", *_place(result)]
     return " · ".join(parts)
 
 
@@ -181,8 +184,7 @@ def _source(result: RunResult) -> str:
     if not estimated:
         return "Measured"
     if estimated == len(shown):
-        corrected = any(item.images_passed for item in shown)
-        return f"Estimated from one backward pass{' and true passes over a few images' if corrected else ''}"
+        return "Estimated"
     return f"Measured {len(shown) - estimated} of {len(shown)}, the rest estimated"
 
 
@@ -223,6 +225,13 @@ def run_title(spec: RunSpec) -> str:
         model = "Detector of shapes"
     done = spec.sensitivity.compression.description
     return f"{model} · {done.in_titles or done.label.lower()}"
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markdown:
+    """Return a table in Markdown, whose cells wrap."""
+    lines = [md("| {} |", md(" | ").join(columns)), md("|{}", md("").join(md("---|") for _ in columns))]
+    lines += [md("| {} |", md(" | ").join(row)) for row in rows]
+    return md("\n").join(lines)
 
 
 def download_stem(spec: RunSpec) -> str:
@@ -278,15 +287,6 @@ def size_changes(validation: ValidationResult) -> dict[str, str]:
                 if suffix != CHECKPOINT.suffix
             }
     return found
-
-
-def delivery(validation: ValidationResult) -> str:
-    """Return one sentence on which form of the model the file holds, and why; empty where no repair was asked for."""
-    return validation.delivered_reason or (
-        "The file holds the repaired model: this proof is older than the choice by measurement."
-        if validation.repaired and not validation.delivered
-        else ""
-    )
 
 
 STEPS = "What each step gained, on images of the run that it was not fitted to:"

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from senseapp.core.texts import printable_text
 from senseapp.networks.onnx.read import parsed_model
-from senseapp.records.check import APART, PartedTensor, Parting
+from senseapp.records.check import APART, TensorDifference, TensorDivergence
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile
 
 _MOST_TENSORS = 256  # compared: spread over larger networks, so that memory and time are bounded
@@ -225,13 +225,13 @@ class _Pair:
         return cls(ours, theirs, name, node.op_type, node.name, parts, axis)
 
 
-def find_parting(
+def tensor_divergence(
     reference: bytes,
     candidate: bytes,
     images: tuple[Tensor, Tensor],
     *,
     progress: Callable[[str], None],
-) -> Parting | None:
+) -> TensorDivergence | None:
     """Return how far matched tensors of two files differ; None where none can be matched or run.
 
     Args:
@@ -251,7 +251,7 @@ def find_parting(
             pairs, matched_by = in_order, "order"
     step = max(1, -(-len(pairs) // _MOST_TENSORS))
     pairs = [pair for place, pair in enumerate(pairs) if place % step == 0 or place == len(pairs) - 1]
-    found: list[PartedTensor] = []
+    found: list[TensorDifference] = []
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
         progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
@@ -259,21 +259,21 @@ def find_parting(
         mine = _computed(reference, [*(pair.ours for pair in some), *parts], images[0])
         other = _computed(candidate, [pair.theirs for pair in some], images[1])
         found += [
-            _parted(pair, mine[pair.ours.name], other[pair.theirs.name], ours.lengths(pair, mine))
+            _difference(pair, mine[pair.ours.name], other[pair.theirs.name], ours.lengths(pair, mine))
             for pair in some
             if _is_alike(mine.get(pair.ours.name), other.get(pair.theirs.name))
         ]
     by: Literal["name", "order"] = "name" if matched_by == "name" else "order"
     told = _meant_alike(found, ours)
-    return Parting(tensors=told, matched_by=by, images=len(images[0])) if told else None
+    return TensorDivergence(tensors=told, matched_by=by, images=len(images[0])) if told else None
 
 
-def _meant_alike(found: Sequence[PartedTensor], graph: _ValueGraph) -> tuple[PartedTensor, ...]:
+def _meant_alike(found: Sequence[TensorDifference], graph: _ValueGraph) -> tuple[TensorDifference, ...]:
     """Return tensors without those that differ although everything after them agrees again.
 
     What only moves the numbers of a tensor differs as that does: over all of a joined one, a small part counts little.
     """
-    places, moved = {each.name: each for each in found}, list[PartedTensor]()
+    places, moved = {each.name: each for each in found}, list[TensorDifference]()
     for each in found:
         before = places.get(graph.maker[each.name].input[0]) if each.operator in _ALL_MOVED else None
         if before is not None and before.difference > each.difference:
@@ -341,13 +341,13 @@ def _arranged(mine: Array, other: Array) -> Array | None:
     return other if other.shape[1:] == mine.shape[1:] and other.ndim == mine.ndim else None
 
 
-def _parted(pair: _Pair, mine: Array, other: Array, lengths: Sequence[int]) -> PartedTensor:
+def _difference(pair: _Pair, mine: Array, other: Array, lengths: Sequence[int]) -> TensorDifference:
     arranged = _arranged(mine, other)
     assert arranged is not None
     count = min(len(mine), len(arranged))
     cuts = list(itertools.accumulate(lengths[:-1]))
     sides = zip(*(np.split(each[:count], cuts, axis=pair.axis) for each in (mine, arranged)), strict=True)
-    return PartedTensor(
+    return TensorDifference(
         name=printable_text(pair.name),
         other="" if pair.theirs.name == pair.name else printable_text(pair.theirs.name),
         operator=pair.operator,

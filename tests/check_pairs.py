@@ -1,6 +1,6 @@
 """Verdicts of ``senseapp check`` on pairs of files made by other programs, some of them broken on purpose.
 
-Run it as ``python -m benchmarks.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
+Run it as ``python -m tests.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
 digits, or from the demo detector, with onnxruntime's quantizers, torch's exporters, and edits of the graph as
 converters make them. NNCF and onnxsim make theirs where ``SENSEAPP_OTHER_TOOLS_PYTHON`` is the Python of an environment
 with onnx, onnxruntime, nncf and onnxsim; else the output says that their pairs were skipped. A verdict is right if it
@@ -715,12 +715,12 @@ def check_pair(pair: Pair, shop: Workshop, *, samples: int | None = None) -> Out
 
 
 def _wrong(pair: Pair, verdict: str, said: str, report: CheckReport | None, figures: str) -> str:
-    parting = report.parting.sentence if report is not None and report.parting is not None else ""
+    parting = report.divergence.sentence if report is not None and report.divergence is not None else ""
     if verdict != pair.expected:
         return f"expected {pair.expected}"
     if pair.reason not in said:
         return f"the reason does not say {pair.reason!r}"
-    if pair.parts_at and (report is None or report.parting is None or report.parting.first is None):
+    if pair.parts_at and (report is None or report.divergence is None or report.divergence.first is None):
         return "no tensor parts"
     if pair.parts_at not in parting:
         return f"parts elsewhere: {parting}"
@@ -755,8 +755,8 @@ def main() -> int:
             wrong += bool(outcome.wrong)
             mark = f"WRONG: {outcome.wrong}" if outcome.wrong else "right"
             print(f"{pair.name}: {outcome.verdict}, {mark}. {outcome.said}", flush=True)
-            if outcome.report is not None and outcome.report.parting is not None:
-                print(f"    {outcome.report.parting.sentence}", flush=True)
+            if outcome.report is not None and outcome.report.divergence is not None:
+                print(f"    {outcome.report.divergence.sentence}", flush=True)
     print(f"{len(pairs) - wrong} of {len(pairs)} verdicts are right")
     return int(wrong > 0)
 

@@ -1,8 +1,7 @@
-"""Whether an int8 file does in onnxruntime what its simulation in float says: twelve architectures, all in int8."""
+"""Networks as float files, with images to fit int8 files to and images to score them on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 import onnx
@@ -13,7 +12,6 @@ from torch.nn import functional
 
 from benchmarks.real.network import load_network
 from benchmarks.real.photographs import MADE_FROM, tensors
-from benchmarks.real.rows import Row
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.reconstruct.write import onnx_model
@@ -23,46 +21,13 @@ from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.products import products
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 
 _REAL, _DEMO = "tf_efficientnet_lite0", "demo"
-_TRAINED = (_REAL, _DEMO)
-_OTHERS = (
-    *("resnet18", "mobilenetv3_small_100", "convnext_atto", "vit_tiny_patch16_224", "regnetx_002", "mobilenetv2_050"),
-    *("lcnet_050", "efficientnet_b0", "ghostnet_050", "mobilevit_xxs"),
-)
 _FITTED, _SCORED, _SIDE = 16, 96, 64
 _LEARNT = 280  # images that classifiers are fitted to
 _DAMPING, _LOGIT = 0.1, 10.0
 _SIZED = ("vit", "swin")
 _IDLE = 1e-4
-INTRO = (
-    f"{machine()}. The file in onnxruntime against the same file with products in float between roundings, "
-    f"on {_SCORED} images that nothing was fitted to. {_REAL} has ImageNet weights and photographs, the demo "
-    f"its digits; the others have random weights and photographs of {_SIDE} pixels, and a classifier that is fitted to "
-    "tell the pictures apart that these are crops of, so that answers are not tied. Their weights have 7 bits: without "
-    "VNNI products of 8 would saturate, which senseapp's own rounding avoids."
-)
-
-
-def rows() -> Iterator[Row]:
-    """Yield one row for each architecture, and one for the worst."""
-    found = []
-    for name in (*_TRAINED, *_OTHERS):
-        agreement, divergence, equal = _compared(*_int8(name))
-        found.append((agreement, divergence, equal))
-        yield _row(name, agreement, divergence, f"{100 * equal:.1f} % of the images equal to the bit")
-    agreements, divergences, _ = zip(*found, strict=True)
-    yield _row(f"Worst of {len(found)}", min(agreements), max(divergences), "")
-
-
-def _row(name: str, agreement: float, divergence: float, note: str) -> Row:
-    return Row(
-        what=name,
-        wanted="≥ 99.5 %, KL ≤ .002",
-        found=", ".join(filter(None, (f"{100 * agreement:.1f} %, KL {divergence:.5f}", note))),
-        holds=agreement >= 0.995 and divergence <= 0.002,
-    )
 
 
 def case(name: str) -> tuple[bytes, Tensor, Tensor]:
@@ -93,15 +58,6 @@ def random_network(name: str, *, side: int) -> nn.Module:
                 values.fill_(1.0)
     fit_classifier(network, tensors(_LEARNT, MADE_FROM, seed=1, side=side))
     return network
-
-
-def _int8(name: str) -> tuple[bytes, Tensor]:
-    """Return the int8 file of the network called ``name``, and images to score."""
-    exported, fitted, scored = case(name)
-    if name in _TRAINED:
-        return fitted_file(exported, fitted), scored
-    with Int8Writer(exported, [fitted], rounding=Rounding(), reduce_range=True) as writer:
-        return writer.write(), scored
 
 
 def fit_classifier(network: nn.Module, images: Tensor) -> None:
@@ -136,12 +92,3 @@ def fitted_file(exported: bytes, fitted: Tensor, *, runtime: Runtime = OPERATION
 def outputs(opened: RuntimeNetwork, images: Tensor) -> Tensor:
     """Return the scores of images, 16 a call."""
     return torch.cat([cast(Tensor, opened.run(batch)) for batch in images.split(16)])
-
-
-def _compared(content: bytes, scored: Tensor) -> tuple[float, float, float]:
-    """Return top-1 agreement, mean KL divergence, and the share of images with equal outputs."""
-    meant, computed = (outputs(RuntimeModel(content, fused=fused), scored) for fused in (False, True))
-    first, second = (each.double().log_softmax(1) for each in (meant, computed))
-    agreement = float((first.argmax(1) == second.argmax(1)).double().mean())
-    equal = float((meant == computed).all(1).double().mean())
-    return agreement, float((first.exp() * (first - second)).sum(1).mean()), equal
