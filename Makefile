@@ -56,8 +56,6 @@ check: $(DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.compression_names
-	$(BIN)/python -m scripts.class_names
-	$(BIN)/python -m scripts.constants
 	$(BIN)/python -m scripts.markup
 	$(BIN)/python -m pytest -q --doctest-modules senseapp
 	$(BIN)/python -m scripts.audit
