@@ -21,8 +21,6 @@ from senseapp.tasks.base import AnswerChanges
 Colour = tuple[int, int, int]
 _SHARE = 0.55  # of the mask in what is seen
 _LINE, _SQUARE, _WIDTH = 18, 12, 640  # pixels of a line, of its square and of the whole legend
-_MOST_NAMES = 24  # classes in the legend, which stays a few lines high
-_LONGEST_NAME = 24  # characters
 
 
 def palette() -> NDArray[np.uint8]:
@@ -57,7 +55,7 @@ def _of_palette(number: int) -> Colour:
 
 def legend(names: Sequence[tuple[int, str]], colour_of: Callable[[int], Colour] = _of_palette) -> bytes:
     """Return a PNG file with the colour and the name of each class; empty without any."""
-    shown = [(number, name[:_LONGEST_NAME]) for number, name in names][:_MOST_NAMES]
+    shown = [(number, name[:24]) for number, name in names][:24]  # a few lines
     if not shown:
         return b""
     font = ImageFont.load_default(_SQUARE)
