@@ -49,6 +49,8 @@ class Classification(Task):
 
         Pictures in one single folder whose name means no class are a heap: they are measured without labels.
         """
+        import torch
+
         from senseapp.tasks.classification.class_map import class_orders, resolve_class_map
 
         outputs = written.output_names, written.num_outputs
@@ -57,11 +59,7 @@ class Classification(Task):
             name = printable(written.names[0])
             reason = f"All pictures lie in one folder, {name}, which is no class of this model."
             return Targets(values=None, notes=(reason,))
-        return self._chosen(written, resolve_class_map(written.names, *outputs, confirmed, **written.sorting))
-
-    def _chosen(self, written: WrittenLabels, orders: tuple[LabelMapProposal, ...]) -> Targets:
-        import torch
-
+        orders = resolve_class_map(written.names, *outputs, confirmed, **written.sorting)
         chosen = orders[0]
         indices = dict(chosen.pairs)
         kept = [place for place, label in enumerate(written.labels) if label in indices]

@@ -22,7 +22,6 @@ from torch import Tensor
 from senseapp.metrics.detection import DIVERGENCE
 from senseapp.metrics.detection.rows import BOX, CLASSES, OBJECT, RowKind, blocks, scores
 
-_LEAST_SIDE = 1.0  # pixels: the size of smaller boxes is no scale
 _SHIFT_TO_OVERLAP = 1.6 * math.sqrt(math.pi / 2)
 """1 − IoU of a small shift, over the mean of |v·δz| that it gives, for four sides that move alike.
 
@@ -71,7 +70,7 @@ def choose_directions(rows: Tensor, signs: Tensor) -> BoxDirections:
             used = slice(OBJECT, OBJECT + 1) if kind is RowKind.ANCHOR else slice(OBJECT, None)
             shares = old[..., used].sigmoid()
             classes[:, place, used] = (shares * (1 - shares)).sqrt() * sign[..., used]
-        sides = (old[..., 2:4] - old[..., 0:2]).clamp_min(_LEAST_SIDE).repeat(1, 1, 2)  # width, height, width, height
+        sides = (old[..., 2:4] - old[..., 0:2]).clamp_min(1.0).repeat(1, 1, 2)  # width, height, width, height
         boxes[:, place, BOX] = score.sqrt()[..., None] / sides * sign[..., BOX]
     return BoxDirections(vectors=(classes.float(), boxes.float()), weights=weights)
 

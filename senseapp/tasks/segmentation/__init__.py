@@ -273,5 +273,3 @@ SEGMENTATION = Segmentation(
     not_compared="A segmentation network answers each pixel, so two files are not compared by their answers to whole "
     "pictures. Results and Schedule show the pictures that change most, with both masks.",
 )
-
-__all__ = ["SEGMENTATION", "Segmentation", "classes_of", "main_map", "scores_of"]
