@@ -86,14 +86,9 @@ def map_readers(model_output: object, size: tuple[int, int], num_classes: int = 
     first = _is_in_proportion(shape[2:], size) and shape[1] <= VOID
     last = _is_in_proportion(shape[1:3], size) and shape[3] <= VOID
     if first or not last:
-        yield MapLayout(name="classes first", size=_larger(shape[2:], size))
+        yield MapLayout(name="classes first", size=size if first and shape[2] < size[0] else (0, 0))
     if last:
-        yield MapLayout(name="classes last", size=_larger(shape[1:3], size))
-
-
-def _larger(sides: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
-    """Return ``size`` where a map is smaller, so that it is compared with labels at their own size; else (0, 0)."""
-    return size if sides[0] < size[0] else (0, 0)
+        yield MapLayout(name="classes last", size=size if shape[1] < size[0] else (0, 0))
 
 
 def _is_in_proportion(sides: tuple[int, ...], size: tuple[int, int]) -> bool:
