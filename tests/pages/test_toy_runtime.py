@@ -24,7 +24,6 @@ from senseapp.records.deployment import MILLISECONDS, DeploySettings
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
-from senseapp.server.layer_tasks import AnswersTask
 from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page
 from tests.pictures import png
@@ -92,10 +91,7 @@ def test_a_file_is_written_searched_measured_and_shown(
     ratio = path.stat().st_size / len(evaluator.original_file(OPERATIONS))
     assert record.figures["file"].time_ratio.value == pytest.approx(ratio, rel=0.01)
 
-    service.work.start(task := AnswersTask(run_id=run_id, file=candidate.file))
-    while backend.runner.run_next():
-        pass
-    answers = service.work.outcome(task)
+    answers = service.work.answers(run_id, candidate)
     assert answers is not None
     assert sum(one != other for one, other in zip(answers.original, answers.file, strict=True)) == round(
         changed * len(images)

@@ -150,11 +150,9 @@ def test_what_does_not_fit_the_task_is_refused(images: DataSpec, backend: Backen
         service.inputs.preview(RunSpec(model=a_network(), data=images))
 
 
-def test_a_run_says_its_task_and_older_ones_are_of_classification() -> None:
+def test_a_run_says_its_task_or_takes_that_of_its_source() -> None:
     assert loads(dumps(RunSpec(model=a_network())), RunSpec).model.task == "regression"
-    older = json.loads(dumps(RunSpec()))
-    del older["data"]["model"]["task"]
-    assert loads(json.dumps(older), RunSpec) == RunSpec()
+    assert ModelSpec().task == "classification"
     with pytest.raises(
         InvalidSpec, match=r"The task must be one of classification, multilabel, .*regression, got 'poetry'"
     ):
