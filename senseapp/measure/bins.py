@@ -173,7 +173,7 @@ class _Passes:
             output = self._task.output(raw)
             if spec.objective == "loss" and images.labels is not None:
                 return self._task.loss(output, images.labels[start:stop])
-            return self._task.mean(output) if spec.objective == "mean" else self._task.score(output)
+            return output.flatten(1).mean(dim=1).sum() if spec.objective == "mean" else self._task.score(output)
 
 
 def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:

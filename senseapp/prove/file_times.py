@@ -13,8 +13,9 @@ from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median
-from senseapp.runtimes.base import Runtime, RuntimeNetwork
+from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import quick_seconds, ratio
+from senseapp.runtimes.foreign import RuntimeNetwork
 
 Name = TypeVar("Name", bound=Hashable)
 

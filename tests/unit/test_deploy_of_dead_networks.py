@@ -41,9 +41,8 @@ BITS = QuantizationConfig()
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time calls once, and choose no ranges for single tensors."""
+    """Time calls once."""
     monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.choice._TRIED", 0)
 
 
 class Block(nn.Module):
@@ -185,7 +184,7 @@ FAILING = {
     "adapted weights and small types": (
         FLOAT,
         {
-            "senseapp.runtimes.onnxruntime.operations.with_integer_weights": "weights stored as integers",
+            "senseapp.runtimes.onnxruntime.file_format.with_integer_weights": "weights stored as integers",
             "senseapp.reconstruct.adapt.weights.LayerVisit.adapt": "the repair 'Weights updated, statistics matched'",
         },
     ),
@@ -216,7 +215,7 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.best_own", broken)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.best_default", broken)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
     for name in ("ranges and weights fitted to the images", "onnxruntime's own quantizer"):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
-from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.runtimes.foreign import RuntimeNetwork
 
 BORDER = ("QuantizeLinear", "DequantizeLinear", "Transpose", "ReorderInput", "ReorderOutput")
 """What stands where float and int8 meet, or two orders of memory."""
@@ -37,6 +37,9 @@ class Kernel:
     kind: str
     seconds: float
     values: int
+
+
+_NO_KERNEL = Kernel("", "", 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +69,36 @@ def usual_input(shape: Sequence[int], kind: np.dtype[Any] | type) -> NDArray[Any
 
 
 def border_rates(kernels: Sequence[Kernel]) -> dict[str, float]:
-    """Return the seconds of a value by kind of border kernel."""
-    spent: defaultdict[str, float] = defaultdict(float)
-    values: defaultdict[str, int] = defaultdict(int)
+    """Return the seconds of a value by kind of border kernel, of the largest tensor that one has."""
+    largest: dict[str, Kernel] = {}
     for kernel in kernels:
-        if kernel.kind in BORDER:
-            spent[kernel.kind] += kernel.seconds
-            values[kernel.kind] += kernel.values
-    return {kind: spent[kind] / max(1, values[kind]) for kind in spent}
+        if kernel.kind in BORDER and kernel.values > largest.get(kernel.kind, _NO_KERNEL).values:
+            largest[kernel.kind] = kernel
+    return {kind: kernel.seconds / kernel.values for kind, kernel in largest.items()}
+
+
+def border_bench(shape: Sequence[int]) -> bytes:
+    """Return a file that rounds one tensor of ``shape``, and makes another of integers float."""
+    real, integers = TensorProto.FLOAT, TensorProto.UINT8
+    inputs, outputs = (
+        {"x": real, "codes": integers},
+        {"rounded_QuantizeLinear": integers, "real_DequantizeLinear": real},
+    )
+    fed, returned = (
+        [helper.make_tensor_value_info(name, kind, shape) for name, kind in each.items()] for each in (inputs, outputs)
+    )
+    constants = [
+        numpy_helper.from_array(np.array(0.02, np.float32), "scale"),
+        numpy_helper.from_array(np.array(128, np.uint8), "zero"),
+    ]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["rounded_QuantizeLinear"]),
+        helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["real_DequantizeLinear"]),
+    ]
+    graph = helper.make_graph(nodes, "border", fed, returned, constants)
+    opsets = [helper.make_opsetid("", 21)]  # onnxruntime has read it since 1.18
+    version = helper.find_min_ir_version_for(opsets)
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=version).SerializeToString())
 
 
 def by_product(kernels: Sequence[Kernel], count: int) -> list[float]:

@@ -24,13 +24,14 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
 from senseapp.networks.onnx.graph import read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.call_times import quick_seconds, times
+from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.bench import (
     BORDER,
     PRODUCT,
     Kernel,
     Profiler,
+    border_bench,
     border_rates,
     border_seconds,
     by_product,
@@ -76,7 +77,9 @@ def time_layers(
         for level, spent in ((DENSE_BITS, real), (float(INT8_BITS), whole))
         for layer, seconds in zip(products, spent, strict=True)
     ]
-    rates = border_rates([kernel for each in kernels for kernel in each])
+    largest = max((shape for _, shape in products.values()), key=math.prod)
+    at_borders = profiler.kernels(border_bench(largest), threads, 1)
+    rates = border_rates([kernel for each in (*kernels, at_borders) for kernel in each])
     edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)
     return LayerTimes(
         times=tuple(found),
@@ -86,8 +89,7 @@ def time_layers(
             for (first, second), (count, dims) in edges.items()
         ),
         source=f"measured on {profiler.machine()}",
-        measured_here=True,
-    )
+    )  # fmt: skip
 
 
 def time_products(

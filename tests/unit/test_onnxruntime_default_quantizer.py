@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,11 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from torch import nn
 
-from senseapp.core.codec import dumps, loads
 from senseapp.core.steps import OptionalSteps
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.deployment import Deployment
-from senseapp.runtimes.onnxruntime import own
-from senseapp.runtimes.onnxruntime.own import best_own
+from senseapp.runtimes.onnxruntime import default_quantizer
+from senseapp.runtimes.onnxruntime.default_quantizer import best_default
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from tests.deployments import a_deployment
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second
 
@@ -31,7 +27,7 @@ FITTED, OTHERS = IMAGES[:16].split(8), IMAGES[16:]
 @pytest.fixture(autouse=True)
 def dot_products(monkeypatch):
     """Results are those of a processor that does not saturate, wherever tests run."""
-    monkeypatch.setattr(own, "saturates", lambda _opened: False)
+    monkeypatch.setattr(default_quantizer, "saturates", lambda _opened: False)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +70,7 @@ def test_scales_by_channel_win_where_channels_differ_and_the_file_is_that_of_a_p
     network, relative_error, tmp_path
 ):
     steps: list[str] = []
-    found = best_own(network, FITTED, damage_of=relative_error, progress=steps.append)
+    found = best_default(network, FITTED, damage_of=relative_error, progress=steps.append)
     assert found is not None
     assert found.setting.startswith("quantize_static, per channel, ")
     assert ["7-bit weights" in step for step in steps] == [False] * 6 + [True]
@@ -102,7 +98,7 @@ def test_a_setting_is_the_quantizers_of_that_name(network, tmp_path, won, settin
         by_channel = any(name.endswith("_scale") and value.size > 1 for name, value in constants.items())
         return float((by_channel != per_channel) + (zero.dtype.name != kind))
 
-    found = best_own(network, FITTED, damage_of=damage)
+    found = best_default(network, FITTED, damage_of=damage)
     usual = {"per_channel": True, "activation_type": QuantType.QUInt8} | settings
     assert found is not None
     assert found.setting == f"quantize_static, {words}"
@@ -117,7 +113,7 @@ def test_signed_activations_are_the_best_only_with_clearly_less_harm(network, sh
         zeros = [each.data_type for each in onnx.load_from_string(content).graph.initializer]
         return 1.0 if onnx.TensorProto.UINT8 in zeros else share
 
-    found = best_own(network, FITTED, damage_of=damage)
+    found = best_default(network, FITTED, damage_of=damage)
     assert found is not None
     assert found.setting.startswith(f"quantize_static, per channel, {'signed' if signed else 'unsigned'} activations")
 
@@ -130,16 +126,16 @@ def test_a_clipped_range_wins_where_one_value_is_far_beyond_all_others(network):
 
     batches = [each.clone() for each in FITTED]
     batches[0][0, 0, 0, 0] = 300.0
-    found = best_own(network, batches, damage_of=error)
+    found = best_default(network, batches, damage_of=error)
     assert found is not None
     assert found.setting.endswith(("entropy", "percentile"))
-    assert error(found.content) < 0.8 * error(best_own_by_minmax(network, batches, error))
+    assert error(found.content) < 0.8 * error(best_default_by_minmax(network, batches, error))
 
 
-def best_own_by_minmax(network, batches, damage_of) -> bytes:
+def best_default_by_minmax(network, batches, damage_of) -> bytes:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own, "_HISTOGRAM_VALUES", 0)
-        found = best_own(network, batches, damage_of=damage_of)
+        patch.setattr(default_quantizer, "_HISTOGRAM_VALUES", 0)
+        found = best_default(network, batches, damage_of=damage_of)
     assert found is not None
     assert found.setting.endswith("min-max")
     assert any("were not tried" in note for note in found.notes)
@@ -148,21 +144,21 @@ def best_own_by_minmax(network, batches, damage_of) -> bytes:
 
 def test_histograms_of_large_activations_take_fewer_images_and_say_so(network, relative_error, monkeypatch):
     progress: list[str] = []
-    monkeypatch.setattr(own, "_HISTOGRAM_VALUES", 9 * 1700)
-    best_own(network, FITTED, damage_of=relative_error, progress=progress.append)
+    monkeypatch.setattr(default_quantizer, "_HISTOGRAM_VALUES", 9 * 1700)
+    best_default(network, FITTED, damage_of=relative_error, progress=progress.append)
     assert any("entropy on 8 images" in step or "entropy on 9 images" in step for step in progress)
 
 
 def test_a_setting_that_fails_is_left_out_and_said(network, relative_error, monkeypatch):
-    real, steps = own.quantized, OptionalSteps()
+    real, steps = default_quantizer.quantized, OptionalSteps()
 
     def quantized(*args, per_channel, **settings):
         if not per_channel:
             raise ValueError("it broke")
         return real(*args, per_channel=per_channel, **settings)
 
-    monkeypatch.setattr(own, "quantized", quantized)
-    found = best_own(network, FITTED, damage_of=relative_error, trying=steps.trying)
+    monkeypatch.setattr(default_quantizer, "quantized", quantized)
+    found = best_default(network, FITTED, damage_of=relative_error, trying=steps.trying)
     assert found is not None
     assert "tried in 5 settings" in found.notes[0]
     assert [note for note in steps.notes if "per tensor, unsigned activations, min-max; ValueError: it broke" in note]
@@ -172,12 +168,12 @@ def test_nothing_is_written_where_the_quantizer_fails(network, monkeypatch):
     def broken(*_args, **_settings):
         raise ValueError
 
-    monkeypatch.setattr(own, "quantized", broken)
-    assert best_own(network, FITTED, damage_of=lambda _content: 0.0, trying=OptionalSteps().trying) is None
+    monkeypatch.setattr(default_quantizer, "quantized", broken)
+    assert best_default(network, FITTED, damage_of=lambda _content: 0.0, trying=OptionalSteps().trying) is None
 
 
 def test_seven_bits_are_kept_to_where_they_are_asked_for(network, relative_error):
-    found = best_own(network, FITTED, damage_of=relative_error, reduce_range=True)
+    found = best_default(network, FITTED, damage_of=relative_error, reduce_range=True)
     assert found is not None
     assert "7-bit weights" in found.setting
     weights = [numpy_helper.to_array(each) for each in onnx.load_from_string(found.content).graph.initializer]
@@ -192,17 +188,10 @@ def test_weights_of_7_bits_come_first_where_8_saturate(network, relative_error, 
         weights = [each for each in constants if each.dtype == np.int8 and each.ndim > 1]
         return relative_error(content) + 1000 * sum(int((np.abs(each) > 64).sum()) for each in weights)
 
-    monkeypatch.setattr(own, "saturates", lambda _opened: True)
+    monkeypatch.setattr(default_quantizer, "saturates", lambda _opened: True)
     steps: list[str] = []
-    found = best_own(network, FITTED, damage_of=without_dot_products, progress=steps.append)
+    found = best_default(network, FITTED, damage_of=without_dot_products, progress=steps.append)
     assert found is not None
     assert found.setting.startswith("quantize_static, per channel, ")
     assert "7-bit weights" in found.setting
     assert ["7-bit weights" in step for step in steps] == [True] * 6 + [False]
-
-
-def test_records_of_before_say_per_tensor():
-    now = json.loads(dumps(a_deployment()))
-    assert loads(json.dumps(now), Deployment).own_title.startswith("onnxruntime's quantize_static, per channel")
-    assert now["data"].pop("own_setting")
-    assert loads(json.dumps(now), Deployment).own_title == "onnxruntime's own default, per tensor"

@@ -20,7 +20,7 @@ from senseapp.runtimes.onnxruntime.int8 import quantized
 from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
 from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.runtimes.quantizers import OwnInt8
+from senseapp.runtimes.quantizers import DefaultInt8
 
 Method = Literal["minmax", "entropy", "percentile"]
 _METHODS: dict[Method, tuple[CalibrationMethod, str]] = {
@@ -41,7 +41,7 @@ _NO_HISTOGRAMS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnSetting:
+class DefaultSetting:
     """One setting of ``quantize_static``; weights are signed, activations have a scale and a zero point.
 
     Attributes:
@@ -71,7 +71,7 @@ class OwnSetting:
         return ", ".join(parts)
 
 
-def best_own(
+def best_default(
     network: bytes,
     batches: Sequence[Tensor],
     *,
@@ -80,7 +80,7 @@ def best_own(
     trying: Trying = lambda _setting: nullcontext(),
     progress: Callable[[str], None] = lambda _sentence: None,
     has_time: Callable[[], bool] = lambda: True,
-) -> OwnInt8 | None:
+) -> DefaultInt8 | None:
     """Return the file of onnxruntime's own quantizer in the setting that does least harm; None where none can be made.
 
     Scales by channel and by tensor are tried with signed and unsigned activations; in the best of these four, other
@@ -94,8 +94,8 @@ def best_own(
     first, settings are tried while one ``has_time``.
     """
     with tempfile.TemporaryDirectory() as folder:
-        search = _OwnSearch(_OwnFiles(network, batches, Path(folder)), damage_of, trying, progress, has_time)
-        first = OwnSetting(reduce_range=reduce_range or saturates(RuntimeModel))
+        search = _DefaultSearch(_DefaultFiles(network, batches, Path(folder)), damage_of, trying, progress, has_time)
+        first = DefaultSetting(reduce_range=reduce_range or saturates(RuntimeModel))
         for per_channel in (True, False):
             search.tried(*(replace(first, per_channel=per_channel, signed=signed) for signed in (False, True)))
         if search.best is None:
@@ -108,7 +108,7 @@ def best_own(
             search.tried(replace(search.best[0], reduce_range=not first.reduce_range))
         setting, content = search.best
         skipped = () if images else (_NO_HISTOGRAMS,)
-        return OwnInt8(content=content, setting=setting.words, notes=(_tried(search.count), *skipped))
+        return DefaultInt8(content=content, setting=setting.words, notes=(_tried(search.count), *skipped))
 
 
 def _tried(count: int) -> str:
@@ -118,7 +118,7 @@ def _tried(count: int) -> str:
     )
 
 
-class _OwnFiles:
+class _DefaultFiles:
     """Files of onnxruntime's quantizer for one network; ranges are calibrated once for each method."""
 
     def __init__(self, network: bytes, batches: Sequence[Tensor], folder: Path) -> None:
@@ -136,7 +136,7 @@ class _OwnFiles:
         most = int(_HISTOGRAM_VALUES / max(values, 1))
         return min(images, most) if most >= _LEAST_HISTOGRAM_IMAGES else 0
 
-    def write(self, setting: OwnSetting) -> bytes:
+    def write(self, setting: DefaultSetting) -> bytes:
         """Return the file of one setting."""
         is_histogram = setting.method != "minmax"
         batches = _first(self._few, setting.images) if is_histogram else self._batches
@@ -165,17 +165,17 @@ def _first(batches: Sequence[Tensor], images: int) -> list[Tensor]:
 
 
 @dataclass
-class _OwnSearch:
-    files: _OwnFiles
+class _DefaultSearch:
+    files: _DefaultFiles
     damage_of: Callable[[bytes], float]
     trying: Trying
     progress: Callable[[str], None]
     has_time: Callable[[], bool]
-    best: tuple[OwnSetting, bytes] | None = None
+    best: tuple[DefaultSetting, bytes] | None = None
     least: float = float("inf")
     count: int = 0
 
-    def tried(self, *settings: OwnSetting) -> None:
+    def tried(self, *settings: DefaultSetting) -> None:
         """Measure these settings; the best so far stays."""
         for setting in settings:
             if self.best is not None and not self.has_time():
