@@ -56,8 +56,6 @@ check: $(DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.compression_names
-	$(BIN)/python -m scripts.class_names
-	$(BIN)/python -m scripts.constants
 	$(BIN)/python -m scripts.markup
 	$(BIN)/python -m pytest -q --doctest-modules senseapp
 	$(BIN)/python -m scripts.audit
@@ -71,7 +69,6 @@ format: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
-	$(BIN)/python -m benchmarks.histograms
 	$(BIN)/python -m benchmarks.real
 	$(BIN)/python -m benchmarks.adapt
 	@$(BIN)/python scripts/ensure_browser.py
@@ -81,7 +78,6 @@ bench: $(DEV)
 bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.rivals
-	$(BIN)/python -m benchmarks.configurations
 
 soak: $(DEV)
 	@$(PYTEST) -m wide

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import streamlit as st
 
-from senseapp.app.common import backend
 from senseapp.app.common.account import admit, sidebar
 
 ASSETS = Path(__file__).parent / "assets"
@@ -30,5 +29,4 @@ page = st.navigation([*menu.values(), *foot.values(), compare, present], positio
 if page.url_path != "present":  # which has the whole width
     sidebar(menu, foot, shown=page.url_path, mark=ASSETS / "mark.svg", small_mark=ASSETS / "icon.png")
 admit(page.url_path)
-backend.warm_up()
 page.run()

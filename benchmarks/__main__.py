@@ -61,12 +61,11 @@ class Runs:
         return f"{self.median(over) / self.median(tool):.2f}"
 
 
-def rows(model: str, device: str) -> Iterator[Row]:
-    apart = () if device == "cpu" else ("ours-apart",)  # where several levels go through one pass
+def rows(model: str) -> Iterator[Row]:
     yield Row(model, "sparsity", 1, ("fasterai", "plain", "notebook", "ours", "ours-auto", "floor"))
     yield Row(model, "quantization", 1, ("fasterai", "ours", "floor"))
     yield Row(model, "pruning", 1, ("fasterai", "ours", "ours-auto", "floor"))
-    yield Row(model, "sparsity", 5, ("fasterai", "ours", *apart, "quick", "floor"))
+    yield Row(model, "sparsity", 5, ("fasterai", "ours", "quick", "floor"))
 
 
 def run(tool: str, row: Row, peer: Path, images: int = NUM_IMAGES, device: str = "cpu") -> dict[str, Any]:
@@ -127,7 +126,7 @@ def line(row: Row, runs: Runs) -> str:
         runs.ratio("ours-auto", "fasterai"),
         runs.ratio("quick", "fasterai"),
     ]
-    cells += [runs.ratio("ours", "ours-apart"), runs.ratio("floor", "ours")]
+    cells += [runs.ratio("floor", "ours")]
     cells += [largest_difference(runs) if row.compression == "sparsity" else "–"]
     return "| " + " | ".join(cells) + " |"
 
@@ -143,7 +142,6 @@ COLUMNS = (
     "notebook ×",
     "ours auto ×",
     "quick ×",
-    "together ×",
     "ours / floor",
     "Δ",
 )
@@ -209,7 +207,7 @@ def main() -> None:
     for model in options.models.split(",") if "speed" in sections else ():
         chosen = [
             row
-            for row in rows(model, options.device)
+            for row in rows(model)
             if row.compression in options.compressions.split(",") and str(row.levels) in options.levels.split(",")
         ]
         write_speed(model, chosen, options, peer)

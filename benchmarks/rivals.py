@@ -7,7 +7,6 @@ All choose from the same levels, measured alone on the same images, and none of 
 - *PSNR*: greedy, the layer whose next level disturbs the network's output least goes first (AIMET, coreai-opt);
 - *gradients*: Σ (∂L/∂y)² (Δy)² of each layer's output, then the knapsack (modelopt's ``auto_quantize``); the labels are
   the network's own answers, and no channels can be removed;
-- *pairs*: our damages and their interactions in pairs, after CLADO (see ``benchmarks/configurations.py``);
 - *estimated*, *measured*: ours, from a quick scan and from measurements; *proven*: solved again where layers together
   lose more than predicted; *adapted*: that, with adapted weights, and *uniform, adapted* beside it.
 
@@ -17,7 +16,6 @@ Scored on images that nothing was made from. Networks and curves are kept in ``.
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,13 +23,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.configurations import Compressed, interactions
 from benchmarks.networks import NETWORKS
 from benchmarks.real.network import ARCHITECTURE
 from benchmarks.real.pruned import LEVELS as PRUNED
@@ -50,17 +45,16 @@ from senseapp.prove.repair_choice import measured
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule
 from senseapp.solve.curves import Choice
-from senseapp.solve.methods import ChoiceTable, choices_by_layer, make_schedule
+from senseapp.solve.methods import choices_by_layer, make_schedule
 from senseapp.solve.problem import Problem, assemble, build_problem, infeasible
 from senseapp.solve.trade_off import with_true_size
 
 TITLE = "Schedules beside other ways to choose (`python -m benchmarks.rivals`)"
 _ZEROS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _PASSED = 32  # images in a pass with gradients
-_GAIN = 1e-12  # nats; less is rounding
-_METHODS = ("uniform", "rule", "PSNR", "gradients", "pairs", "estimated", "measured", "proven")
+_METHODS = ("uniform", "rule", "PSNR", "gradients", "estimated", "measured", "proven")
 _ADAPTED = ("uniform, adapted", "adapted")
-_OTHERS = _METHODS[:5]
+_OTHERS = _METHODS[:4]
 
 HEAD = (
     "KL divergence to the original on images that nothing was made from, and the points of top-1 (without labels, of "
@@ -72,7 +66,6 @@ HEAD = (
 )
 
 Damages = Mapping[tuple[str, float], float]
-Pairs = Mapping[frozenset[str], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,51 +118,6 @@ def greedy(result: RunResult, budget: ResourceBudget) -> Schedule:
             raise infeasible(problem, reachable=saved())
         places[min(left, key=lambda layer: choices[layer][places[layer] + 1].damage)] += 1
     return _assembled(problem, {layer: choices[layer][place] for layer, place in places.items()})
-
-
-def with_pairs(result: RunResult, budget: ResourceBudget, pairs: Pairs) -> Schedule:
-    """Return the schedule that no change of two layers betters, where pairs interact; sought from that without pairs.
-
-    With d the damages of the choices and r their roots, it minimises Σ dᵢ + Σ 2 ρᵢₖ rᵢ rₖ (Deng et al. 2023, eq. 4).
-    """
-    problem = build_problem(result, budget, Limits(), metric="kl")
-    table = ChoiceTable(choices_by_layer(problem), problem.kind)
-    layers = list(table.choices)
-    chosen = [table.choices[layer].index(choice) for layer, choice in table.best(problem).items()]
-    rho = np.array([[pairs.get(frozenset((one, other)), 0.0) for other in layers] for one in layers])
-    improved = True
-    while improved:
-        improved = False
-        for pair in itertools.combinations(range(len(layers)), 2):
-            better = _exchanged(table, problem.required, 2 * rho, chosen, pair)
-            improved |= better != chosen
-            chosen = better
-    return _assembled(
-        problem, {layer: table.choices[layer][place] for layer, place in zip(layers, chosen, strict=True)}
-    )
-
-
-def _exchanged(
-    table: ChoiceTable, required: float, quadratic: NDArray[np.float64], chosen: list[int], pair: tuple[int, int]
-) -> list[int]:
-    """Return ``chosen`` with the best choices of two layers beside those of the others."""
-    roots = np.array([damages[place] ** 0.5 for damages, place in zip(table.damages, chosen, strict=True)])
-    roots[list(pair)] = 0.0
-    saved = sum(table.savings[layer][place] for layer, place in enumerate(chosen) if layer not in pair)
-    one, other = pair
-    first, second = (
-        table.damages[layer] + np.sqrt(table.damages[layer]) * (quadratic[layer] @ roots) for layer in pair
-    )
-    together = quadratic[one, other] * np.sqrt(np.outer(table.damages[one], table.damages[other]))
-    damage = first[:, None] + second + together
-    enough = table.savings[one][:, None] + table.savings[other] + saved >= required * (1 - 1e-9)
-    damage = np.where(enough, damage, np.inf)
-    best = np.unravel_index(int(damage.argmin()), damage.shape)
-    if damage[best] >= damage[chosen[one], chosen[other]] - _GAIN:
-        return chosen
-    found = list(chosen)
-    found[one], found[other] = map(int, best)
-    return found
 
 
 def _assembled(problem: Problem, chosen: Mapping[str, Choice]) -> Schedule:
@@ -251,25 +199,11 @@ def _with_damages(result: RunResult, damages: Damages) -> RunResult:
     return replace(result, measurements=tuple(map(changed, result.measurements)))
 
 
-def _pairs(case: Case, evaluator: ScheduleEvaluator, compressor: WeightCompressor) -> Pairs:
-    """Return ρ of every pair of layers: measured, or the mean of those that were."""
-    model, images = opened(case.network)
-    damage = {found.key: change.delta for found in evaluator.result.measurements if (change := found.change("kl"))}
-    names = list(dict.fromkeys(layer for layer, _ in damage))
-    compressed = Compressed(model.module, images.curves.batch(0, len(images.curves)), compressor)
-    pairs = dict(interactions(compressed, compressed.log_probabilities({}), names, case.scan.levels, damage))
-    mean = float(np.mean(list(pairs.values()))) if pairs else 0.0
-    return {each: pairs.get(each, mean) for each in map(frozenset, itertools.combinations(names, 2))}
-
-
-_OtherScores = tuple[RunResult | None, Pairs | None]
-
-
-def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConfig, _OtherScores]) -> str:
+def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConfig, RunResult | None]) -> str:
     """Return the row of one case; ``known`` keeps what all budgets of one compression share."""
     if case.scan.config not in known:
-        known[case.scan.config] = _other_scores(case, evaluator)
-    gradients, pairs = known[case.scan.config]
+        known[case.scan.config] = _by_gradients(case, evaluator)
+    gradients = known[case.scan.config]
     result, tried = evaluator.result, partial(made, case, evaluator)
     estimates = replace(case.scan, mode="quick").evaluator().result
     schedules = {
@@ -277,7 +211,6 @@ def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConf
         "rule": tried(partial(_ours, result, method="gamma")),
         "PSNR": tried(partial(greedy, result)),
         "gradients": None if gradients is None else tried(partial(_ours, gradients)),
-        "pairs": None if pairs is None else tried(partial(with_pairs, result, pairs=pairs)),
         "estimated": tried(partial(_ours, estimates)),
         "measured": tried(partial(_ours, result)),
     }
@@ -299,15 +232,15 @@ def _ours(result: RunResult, budget: ResourceBudget, method: str = "optimal") ->
     return make_schedule(result, budget=budget, method=method, metric="kl")
 
 
-def _other_scores(case: Case, evaluator: ScheduleEvaluator) -> _OtherScores:
-    """Return the curves with scores by gradients, and the pairs; None for channels, which have neither."""
+def _by_gradients(case: Case, evaluator: ScheduleEvaluator) -> RunResult | None:
+    """Return the curves with scores by gradients; None for channels, which have none."""
     if isinstance(case.scan.config, PruningConfig):
-        return None, None
+        return None
     compressor = _compressor(case)
     model, images = opened(case.network)
     pictures = images.curves.batch(0, len(images.curves))
     scores = gradient_scores(model.module, pictures, compressor, case.scan.levels)
-    return _with_damages(evaluator.result, scores), _pairs(case, evaluator, compressor)
+    return _with_damages(evaluator.result, scores)
 
 
 def _lost(
@@ -337,7 +270,7 @@ def main() -> None:
     options = parser.parse_args()
     print("\n".join(HEAD), flush=True)
     for name in options.networks.split(","):
-        known: dict[CompressionConfig, _OtherScores] = {}
+        known: dict[CompressionConfig, RunResult | None] = {}
         for case in cases(name):
             if options.only in case.title:
                 row = row_of(case, case.scan.evaluator(), known)

@@ -24,7 +24,6 @@ from benchmarks.networks import trained
 from benchmarks.results import machine, write_section
 from benchmarks.schedule_cases import CASES, Case
 from benchmarks.schedule_rows import HEADER, Outcome, Row
-from benchmarks.solve_time import solve_time
 from senseapp.compressions import PruningConfig
 from senseapp.core.errors import SenseError
 from senseapp.core.process import become_measuring
@@ -180,7 +179,7 @@ def main() -> None:
         print(lines[-1], flush=True)
     verdict = "Every case holds." if not misses else f"{misses} cases miss what is demanded."
     load = f"(load of the machine {os.getloadavg()[2]:.1f} on {os.cpu_count()} cores)"
-    ending = ["", f"{verdict} The whole took {time.perf_counter() - started:.0f} s {load}.", "", solve_time()]
+    ending = ["", f"{verdict} The whole took {time.perf_counter() - started:.0f} s {load}."]
     print("\n".join(ending))
     if names == every and options.seed == USUAL_SEED:
         write_section(TITLE, lines + ending)

@@ -28,7 +28,6 @@ from benchmarks.results import machine, write_section
 from benchmarks.searches import Searching
 from senseapp.data.images import TensorImages
 from senseapp.networks.loaded import LoadedModel
-from senseapp.networks.onnx.source import open_for_task
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.spec import ModelSpec
@@ -99,8 +98,8 @@ def main() -> None:
     calibration = case.tensors(case.pictures(asked.calibration, MADE_FROM, seed=1))
     held_out = case.tensors(case.pictures(asked.images, seed=2))
     spec = ModelSpec(library="onnx", checkpoint=str(asked.file), task=case.task, img_size=case.size)
-    model, opened = load_model(spec), open_for_task(spec)
-    opened.network.images, opened.network.reader = model.module.images, model.module.reader
+    model = load_model(spec)
+    opened = model.onnx
     files = _files(UploadedRuntime(opened), opened.content, calibration)
     files |= _searched(spec, model, calibration)
     rows = _rows(UploadedRuntime(opened), files, held_out, case, model.num_classes)

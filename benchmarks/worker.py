@@ -3,7 +3,7 @@
     python -m benchmarks.worker TOOL MODEL COMPRESSION LEVELS [IMAGES [DEVICE]]
 
 Tools: ``fasterai`` (in its own environment), ``notebook`` (ours through the interface of fasterai's notebook),
-``plain`` (our loop of whole passes), ``ours``, ``ours-auto`` (precision auto), ``ours-apart`` (one level a pass),
+``plain`` (our loop of whole passes), ``ours``, ``ours-auto`` (precision auto),
 ``quick`` (precision auto), ``floor`` (the sum of suffix passes, one level each), ``forward`` (one plain evaluation).
 All run on DEVICE (``cpu``), and clocks are read once it has done
 what it was asked for. Imports, starting the device, and building the model and the images are not timed; everything
@@ -19,7 +19,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +100,8 @@ def _sweep(task: Task, *, precision: str = "fp32", mode: str = "exact") -> Any:
     return Sweep.open(task.model, TensorImages(task.pictures, task.labels), spec, own=True, task=CLASSIFICATION)
 
 
-def ours(task: Task, *, precision: str = "fp32", apart: bool = False) -> Deltas:
+def ours(task: Task, *, precision: str = "fp32") -> Deltas:
     sweep = _sweep(task, precision=precision)
-    if apart:
-        sweep.context.layout = replace(sweep.context.layout, levels_per_pass=1)
     found: Deltas = {}
     for item in sweep.measure():
         change = item.change("loss")
@@ -166,7 +164,6 @@ TOOLS: dict[str, Callable[..., Deltas]] = {
     "forward": forward,
     "ours": ours,
     "notebook": notebook,
-    "ours-apart": lambda task: ours(task, apart=True),
     "ours-auto": lambda task: ours(task, precision="auto"),
     "plain": plain,
     "quick": quick,

@@ -16,10 +16,7 @@ with errors_here():
     with left:
         records = choose_runs()
     if not records and not backend.service().runs():
-        empty_state(
-            "No run yet",
-            "There is nothing to compare. Start a run: the demo is filled in and takes less than a minute.",
-        )
+        empty_state("There is nothing to compare.")
         st.stop()
     if records:
         files_view(records)

@@ -11,7 +11,7 @@ from senseapp.records.jobs import RunState
 
 record = require_run("There are no results to show.")
 with st.container(gap="xsmall"):  # so that the answer is in sight
-    beside_title = run_header(record, line=not record.state.finished)
+    beside_title = run_header(record, line=record.state is not RunState.DONE)
     if not record.state.finished:
         progress_panel(record)
         st.stop()

@@ -19,7 +19,4 @@ with errors_here():
         no_login_line()
         run_list(records)
     else:
-        empty_state(
-            "No run yet",
-            "Every run is kept here. Start one: the demo is filled in and takes less than a minute.",
-        )
+        empty_state("Every run is kept here.")

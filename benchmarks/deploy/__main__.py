@@ -1,7 +1,7 @@
 """Files that runtimes run: right, quick and as simulated? ``python -m benchmarks.deploy [--only NAME,NAME]``.
 
 Each part is a module of this package with a function ``rows``, and a section of ``benchmarks/RESULTS.md``. With
-``--networks NAME,NAME`` the parts ``carry``, ``families`` and ``runtimes`` run these alone, and rows of others stay.
+``--networks NAME,NAME`` the part ``runtimes`` runs these alone, and rows of others stay.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from benchmarks.results import write_row, write_section
 from senseapp.core.process import become_measuring
 
 TITLE = "Files that onnxruntime runs, {part} (`python -m benchmarks.deploy`)"
-PARTS = ("accuracy", "carry", "families", "margin", "sixteen_bits", "times", "simulation", "runtimes")
+PARTS = ("accuracy", "times", "runtimes")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="NAME,NAME", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--networks", default="", metavar="NAME,NAME", help="of the parts carry, families and runtimes")
+    parser.add_argument("--networks", default="", metavar="NAME,NAME", help="of the part runtimes")
     asked = parser.parse_args()
     chosen = [name for name in asked.only.split(",") if name] or list(PARTS)
     networks = [name for name in asked.networks.split(",") if name]

@@ -1,4 +1,4 @@
-"""Files in OpenVINO beside onnxruntime: answers as simulated, times, predicted times, and NNCF's own int8 file.
+"""Files in OpenVINO beside onnxruntime, and beside NNCF's own int8 file.
 
 ``SENSEAPP_NNCF_PYTHON`` is the Python of an environment with nncf and openvino; without it those rows are left out.
 """
@@ -14,36 +14,26 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
 from torch import Tensor
 
-from benchmarks.deploy.families import FAMILIES, digits, trained
-from benchmarks.deploy.simulation import case, fitted_file, outputs
+from benchmarks.deploy.cases import case, fitted_file, outputs
 from benchmarks.real.rows import Row
-from senseapp.descriptions.levels import BitScale
-from senseapp.prove.file_times import FileTimes, times_anew
-from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.prove.file_times import times_anew
 from senseapp.runtimes.call_times import ratio
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
+from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, read
 
 _NETWORKS = ("demo", "resnet18", "mobilenetv3_small_100")
-_ONLY_SIMULATED = "tf_efficientnet_lite0"
 _PYTHON = os.environ.get("SENSEAPP_NNCF_PYTHON", "")
 _ROUNDS = 3  # of timings, in each of which files are opened four times
-_BITS = BitScale(noun="rounding", axis="Bits")
 INTRO = (
     f"{OPENVINO.machine()}; {ONNXRUNTIME.machine()}; load {os.getloadavg()[0]:.1f} at the start (0 is an idle "
     "machine). The demo has its trained network and digits; the others have random weights, photographs of 64 pixels "
     "and a fitted classifier, as above; no residual branch is zero. Files have all of it in int8, ranges and weights "
-    "fitted to 16 images, and 96 others are scored. The families learnt digits, as above: 192 fit, all others are "
-    "scored. Simulation: step by step as OpenVINO's kernels compute, by the graph that it executes; equal to the bit "
-    "but for the order of additions in float, as of layer normalisation. Times: one image, one thread, "
-    f"medians over {4 * _ROUNDS} openings of each file; beside predictions, over six. NNCF: nncf.quantize as it comes, "
+    "fitted to 16 images, and 96 others are scored. Times: one image, one thread, "
+    f"medians over {4 * _ROUNDS} openings of each file. NNCF: nncf.quantize as it comes, "
     "and with accuracy control (at most 1 % of answers changed), on the same 16 images, in OpenVINO's own format."
 )
 
@@ -60,24 +50,15 @@ class IrModel(OpenVinoModel):
 
 
 def rows(*names: str) -> Iterator[Row]:
-    """Yield the rows of each network, and without ``names`` those of a real one and of trained families."""
+    """Yield the rows of each network."""
     for name in names or _NETWORKS:
         network, fitted, scored = case(name)
         yield from _rows(name, network, fitted, scored)
-    if not names:
-        network, fitted, scored = case(_ONLY_SIMULATED)
-        yield _simulated(_ONLY_SIMULATED, fitted_file(network, fitted, runtime=OPENVINO), scored)
-    curves, others = digits()
-    for family in () if names else FAMILIES:
-        exported = onnx_model(trained(family), curves.images[:2])
-        int8 = fitted_file(exported, curves.images, runtime=OPENVINO)
-        yield _simulated(family.title, int8, others.images)
 
 
 def _rows(name: str, network: bytes, fitted: Tensor, scored: Tensor) -> Iterator[Row]:
     int8 = fitted_file(network, fitted, runtime=OPENVINO)
     real = outputs(OPENVINO.open(network), scored)
-    yield _simulated(name, int8, scored)
     files = [partial(runtime.open, file, threads=1) for runtime in (ONNXRUNTIME, OPENVINO) for file in (network, int8)]
     spent = list(_times_anew(dict(zip("1234", files, strict=True)), scored[:1]).values())
     shares = [ratio(spent[place + 2], spent[place]) for place in (0, 1)]
@@ -90,46 +71,9 @@ def _rows(name: str, network: bytes, fitted: Tensor, scored: Tensor) -> Iterator
         f"{shares[1].value:.2f} ({shares[1].low:.2f} to {shares[1].high:.2f}) of onnxruntime's",
         holds=True,
     )
-    yield _predicted(name, network, fitted, scored[:1])
     if _PYTHON:
         for options in ((), ("--accuracy-control",)):
             yield _beside_nncf(name, network, int8, fitted, scored, real, options)
-
-
-def _simulated(name: str, int8: bytes, scored: Tensor) -> Row:
-    meant, found = (outputs(opened, scored) for opened in (RuntimeModel(int8, fused=False), OPENVINO.open(int8)))
-    agreement, divergence = _agreement(meant, found), _kl(meant, found)
-    equal = float((meant == found).all(1).double().mean())
-    return Row(
-        what=f"{name}: simulation against OpenVINO",
-        wanted="≥ 99.5 %, KL ≤ .002",
-        found=f"{100 * agreement:.1f} % of {len(scored)}, KL {divergence:.5f}, {100 * equal:.1f} % equal to the bit",
-        holds=agreement >= 0.995 and divergence <= 0.002,
-    )
-
-
-def _predicted(name: str, network: bytes, fitted: Tensor, image: Tensor) -> Row:
-    """Compare the predicted time of a file with half of its layers in int8 with the measured one, to float's."""
-    with Int8Writer(network, [fitted], rounding=Rounding(), reduce_range=True) as writer:
-        all_int8 = writer.write()
-        nodes = int8_nodes(all_int8)
-        products = {node.name for node in onnx.load_from_string(network).graph.node if node.op_type in ("Conv", "Gemm")}
-        weighted = [node for node in nodes if node in products]
-        halves = (weighted[: len(weighted) // 2], weighted[len(weighted) // 2 :], weighted[::2])
-        times_ = OPENVINO.time_layers(network, writer, {node: node for node in nodes})
-        whole = times_.whole({}, _BITS, int8=())
-        errors, measured = [], FileTimes(OPENVINO, network, image, threads=1)
-        for in_float in halves:
-            inside = set(nodes) - set(in_float)
-            predicted = times_.whole(dict.fromkeys(inside, 8.0), _BITS, int8=inside) / whole
-            errors.append(predicted / measured.measure_precise(writer.write(but=in_float)).value - 1)
-    worst = max(map(abs, errors))
-    return Row(
-        what=f"{name}: predicted time of three files partly int8 in OpenVINO against measured",
-        wanted="within 10 %",
-        found=", ".join(f"{100 * each:+.0f} %" for each in errors),
-        holds=worst <= 0.1,
-    )
 
 
 def _beside_nncf(

@@ -52,9 +52,7 @@ MOVED = ("yolo8 told, coco", "yolo8, coco", "shares", "pair, first is background
          "pair, sigmoid", "corners")  # fmt: skip
 _DOUBT = re.compile(r"probably|read wrongly|no object with a score|hardly|nothing of what")
 
-_FALSE = re.compile(
-    r"No output of the file is one of|coordinate outside of 0 to 1|a box has 5, a polygon"
-)
+_FALSE = re.compile(r"No output of the file is one of|coordinate outside of 0 to 1|a box has 5, a polygon")
 """Reasons that are true of no pair here."""
 
 
@@ -74,7 +72,7 @@ def preparation_flags(case: Case) -> list[str]:
     """Return how a person would say the preparation, all but the fit."""
     how = case.preparation
     mean, std = (",".join(f"{value / how.scale:.6g}" for value in values) for values in (how.mean, how.std))
-    return ["--mean", mean, "--std", std, *(["--channel-order", "bgr"] if how.bgr else [])]
+    return ["--mean", mean, "--std", std, *(["--preprocessing", "bgr"] if how.bgr else [])]
 
 
 def figure_of(case: Case, folder: Path, flags: Sequence[str]) -> tuple[float | None, tuple[str, ...]]:
@@ -82,7 +80,7 @@ def figure_of(case: Case, folder: Path, flags: Sequence[str]) -> tuple[float | N
     arguments = build_parser().parse_args([
         "analyze", "--model", "onnx", "--checkpoint", str(folder / "model.onnx"), "--data", str(folder / "data"),
         "--task", case.task, "--mode", "quick", "--samples", "32", "--compression", "sparsity", "--levels", "50",
-        "--local", "--device", "cpu", "--out", str(folder / "run"), *flags,
+        "--device", "cpu", "--out", str(folder / "run"), *flags,
     ])  # fmt: skip
     arguments.model = "onnx"  # of the batch that the command line takes
     session = Session.open(run_spec_from(arguments))
@@ -131,7 +129,7 @@ def checked_pair(candidate: Path, case: Case, folder: Path, flags: Sequence[str]
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
         status = senseapp([
             "check", str(folder / "model.onnx"), str(candidate), "--data", str(folder / "data"), "--task", case.task,
-            "--json", "--samples", "32", *flags,
+            "--format", "json", "--samples", "32", *flags,
         ])  # fmt: skip
     if status == BAD_INPUT:
         return status, None, told.getvalue().strip().splitlines()[-1]

@@ -18,7 +18,7 @@ INTRO = (
     "EfficientNet-Lite0 with ImageNet weights; nothing is scored on a part of a picture that it was made from. "
     "Weights and pictures: `benchmarks/real/network.py`, `benchmarks/real/photographs.py`."
 )
-PARTS = ("repair", "pruned", "sizes", "checkpoints", "macs", "quick_scan")
+PARTS = ("repair", "pruned", "checkpoints", "macs", "quick_scan")
 
 
 def main() -> None:

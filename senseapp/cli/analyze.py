@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from senseapp.cli.output import ProgressBar, phases
-from senseapp.cli.run_arguments import add_compression_arguments, print_outputs, run_spec_from
+from senseapp.cli.run_arguments import MODES, PUBLISHED, add_compression_arguments, print_outputs, run_spec_from
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
 from senseapp.core.files import read_at_most, replace_file
 from senseapp.core.tables import TableError, decoded_text
@@ -22,7 +23,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import AVERAGED, RunSpec
 from senseapp.server.execution import Measurement, cluster_for
-from senseapp.server.leaderboard import LeaderboardRow, headline, leaderboard_csv, leaderboard_row, ranked
+from senseapp.server.leaderboard import headline, leaderboard_csv, leaderboard_row, ranked
 from senseapp.server.outputs import write_outputs
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.session import open_local_session
@@ -36,8 +37,9 @@ EPILOG = """\
 DIR receives result.json (everything), sensitivity.csv (one row per layer, level and metric) and targets.json
 (percent per layer for a mean of 50 %; for quantization bits per layer for an average of 4).
 Each measurement is kept as it comes: the same command into the same DIR goes on with an unfinished run.
-Several models (--model repeated, or --models) each get a folder in DIR, and leaderboard.csv compares them.
-With SENSEAPP_RAY_ADDRESS set (auto, or host:port) a Ray cluster measures; docs/scale.md has the steps.
+Several models (--model repeated, or --model @FILE) each get a folder in DIR, and leaderboard.csv compares them.
+With SENSEAPP_RAY_ADDRESS set (auto, or host:port) a Ray cluster measures, else this machine; docs/scale.md has the
+steps.
 --data torchvision/NAME downloads a published set once. NAME is one of
   cifar10 cifar100 mnist fashion_mnist kmnist svhn imagenette eurosat flowers102 oxford_pets
 
@@ -73,17 +75,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measurement = parser.add_argument_group("measurement")
     measurement.add_argument("--metric", help=f"ranks layers: one of {', '.join(METRICS)}")
     measurement.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
-    measurement.add_argument("--mode", default="exact", help="exact measures, quick only estimates (default: exact)")
+    measurement.add_argument(
+        "--mode",
+        default="exact",
+        choices=MODES,
+        help="exact measures, quick only estimates; settled starts with few images, and goes on only with layers that "
+        "cannot yet be told apart; plan only tells how the run would be shared out among workers, and how long it "
+        "takes (default: exact)",
+    )
     measurement.add_argument(
         "--adapt",
         action="store_true",
         help="give each layer weights that make up, in closed form, for what compression takes from it, and measure "
         "those: for schedules that are applied or deployed with --adapt",
-    )
-    measurement.add_argument(
-        "--until-settled",
-        action="store_true",
-        help="start with few images, and go on only with layers that cannot yet be told apart",
     )
     measurement.add_argument("--precision", default="fp32", help="fp32, bf16 or auto (default: fp32)")
     measurement.add_argument(
@@ -91,14 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     measurement.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
     measurement.add_argument("--batch-size", type=int, metavar="B", help="most images at once (default: by a trial)")
-    measurement.add_argument(
-        "--plan",
-        action="store_true",
-        help="only tell how the run would be shared out among workers, and how long it takes",
-    )
-    measurement.add_argument(
-        "--local", action="store_true", help="measure on this machine, whatever SENSEAPP_RAY_ADDRESS says"
-    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
 
 
@@ -108,32 +104,34 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     alone = ", ".join(source.name + "/NAME" * source.needs_name for source in runnable if not source.reads)
     named = f"{alone}, or {' or '.join(source.name for source in runnable if source.reads)} with --checkpoint"
     if several:
-        group.add_argument("--model", action="append", help=f"{named}; may be repeated")
-        many = "many: a line MODEL or MODEL,CHECKPOINT for each"
-        group.add_argument("--models", type=Path, metavar="FILE", help=many)
+        many = "may be repeated; @FILE has a line MODEL or MODEL,CHECKPOINT for each of many"
+        group.add_argument("--model", action="append", help=f"{named}; {many}")
     else:
         group.add_argument("--model", help=named)
     group.add_argument(
         "--checkpoint",
         metavar="FILE",
-        help="weights, a folder or zip of config.json and weights (timm's local-dir), or an ONNX file; without it and "
-        "--pretrained weights are random",
+        help="weights, a folder or zip of config.json and weights (timm's local-dir), an ONNX file, or the word "
+        f"{PUBLISHED} for the library's published weights, which are downloaded; without it weights are random",
     )
     group.add_argument(
-        "--onnx-in-runtime",
-        action="store_true",
-        help="let onnxruntime compute nodes of an ONNX file that are not read: without quick estimates and pruning",
+        "--runtime",
+        choices=("onnxruntime",),
+        help="let it compute nodes of an ONNX file that are not read: without quick estimates and pruning",
     )
-    which = "which of several networks in the checkpoint: what stands before the names of its weights, or a part of it"
-    group.add_argument("--network", default="", metavar="NAME", help=which)
-    group.add_argument("--ema", action="store_const", const=AVERAGED, dest="network", help="the same as --network ema")
+    group.add_argument(
+        "--network",
+        default="",
+        metavar="NAME",
+        help="which of several networks in the checkpoint: what stands before the names of its weights, or a part of "
+        f"it, such as {AVERAGED}",
+    )
     group.add_argument(
         "--onnx-output",
         action="append",
         metavar="NAME",
         help="value of the ONNX file to measure; may be repeated (default: what fits the task)",
     )
-    group.add_argument("--pretrained", action="store_true", help="download the library's published weights")
     group.add_argument("--num-classes", type=int, metavar="N", help="width of the output")
     group.add_argument("--in-chans", type=int, metavar="C", help="channels of the input")
     group.add_argument("--img-size", type=int, metavar="S", help="height and width of the input")
@@ -166,27 +164,23 @@ def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True)
     group.add_argument("--mean", default="", metavar="M,..", help="per channel (default: the model's own)")
     group.add_argument("--std", default="", metavar="S,..", help="per channel (default: the model's own)")
     group.add_argument("--crop-pct", type=float, metavar="P", help="share kept by the centre crop, above 0 up to 1")
-    group.add_argument("--channel-order", default="", metavar="O", help="rgb, or bgr as OpenCV reads pictures")
-    group.add_argument(
-        "--upright",
-        action="store_true",
-        help="turn pictures as their camera's rotation mark (EXIF) says (default: as stored, as networks are trained)",
-    )
     group.add_argument("--reading", type=Path, metavar="FILE", help="how all is read, as the command read writes it")
     group.add_argument(
         "--preprocessing",
-        choices=("auto", "own"),
-        help="of what is not given: auto has the images choose, own is the architecture's (default: auto with "
-        "--checkpoint)",
+        default="",
+        metavar="WORD,..",
+        help="of what is not given, auto has the images choose and own is the architecture's (default: auto with "
+        "--checkpoint); rgb, or bgr as OpenCV reads pictures; upright turns pictures as their camera's rotation mark "
+        "(EXIF) says (default: as stored, as networks are trained)",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, show progress on standard error, and print the headline and the notes, or a leaderboard of models."""
     items = batch_of(arguments)
-    if arguments.plan:
+    if arguments.mode == "plan":
         for item in items:
-            _print_plan(_spec_of(arguments, item), local=arguments.local)
+            _print_plan(_spec_of(arguments, item))
     elif len(items) == 1 and items[0].folder == arguments.out:
         _report(_analyze(arguments, items[0]), items[0].folder)
     else:
@@ -204,8 +198,7 @@ def _analyze(arguments: argparse.Namespace, item: BatchItem) -> RunResult:
     with ProgressBar() as bar:
         task = Measurement(run_id="", spec=spec)
         context = TaskContext(folder=folder, observer=bar, open_session=open_local_session)
-        address = "" if arguments.local else cluster_for(spec)
-        if address:
+        if address := cluster_for(spec):
             carry_out_on_cluster(task, context, device=spec.sensitivity.device, address=address)
         else:
             task.carry_out(context)
@@ -224,11 +217,10 @@ def _report(result: RunResult, folder: Path) -> None:
     print_outputs(result, folder)
 
 
-def _print_plan(spec: RunSpec, *, local: bool) -> None:
+def _print_plan(spec: RunSpec) -> None:
     """Time a few images here, and print how the run would be shared out; nothing is measured."""
-    address = "" if local else cluster_address()
     workers = 0
-    if address:
+    if address := cluster_address():
         with connected(address, device=spec.sensitivity.device) as cluster:
             workers = cluster.workers
     print("\n".join(_plan_lines(spec, workers)))
@@ -276,14 +268,17 @@ class BatchItem:
 
 def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
     """Return the models that are asked for; one alone keeps the folder for itself."""
-    asked = [(model, arguments.checkpoint) for model in arguments.model or ()]
-    asked += _listed(arguments.models) if arguments.models else []
+    asked: list[tuple[str, str | None]] = []
+    for model in arguments.model or ():
+        asked += _listed(Path(model[1:])) if model.startswith("@") else [(model, arguments.checkpoint)]
     if not asked:
-        raise InvalidSpec("Say which model: --model NAME, once or more often, or --models FILE with one in each line.")
-    if len(asked) == 1 and not arguments.models:
+        raise InvalidSpec("Say which model: --model NAME, once or more often, or --model @FILE with one in each line.")
+    if len(asked) == 1 and asked[0][0] in arguments.model:
         return (BatchItem(model=asked[0][0], checkpoint=asked[0][1], folder=arguments.out),)
-    if arguments.checkpoint:
-        raise InvalidSpec("--checkpoint belongs to one model. For several, write MODEL,CHECKPOINT lines into --models.")
+    if arguments.checkpoint not in (None, PUBLISHED):
+        raise InvalidSpec(
+            "--checkpoint belongs to one model. For several, give --model @FILE of MODEL,CHECKPOINT lines."
+        )
     names = [_folder_name(model, checkpoint) for model, checkpoint in asked]
     twice = next((name for name in names if names.count(name) > 1), "")
     if twice:
@@ -294,7 +289,7 @@ def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
     )
 
 
-def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResult], out: Path) -> list[LeaderboardRow]:
+def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResult], out: Path) -> list[dict[str, Any]]:
     """Analyze each model, write the leaderboard after each, print it, and return it."""
     rows, refused = [], []
     for number, item in enumerate(items, start=1):
@@ -337,13 +332,13 @@ def _entry(file: Path, row: list[str]) -> tuple[str, str | None]:
 
 
 def _folder_name(model: str, checkpoint: str | None) -> str:
-    text = f"{model}-{Path(checkpoint).stem}" if checkpoint else model
+    text = f"{model}-{Path(checkpoint).stem}" if checkpoint and checkpoint != PUBLISHED else model
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
 
 
-def _lines(rows: Sequence[LeaderboardRow]) -> Iterator[str]:
+def _lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the leaderboard as text."""
-    width = max((len(row.run) for row in rows), default=0)
+    width = max((len(row["run"]) for row in rows), default=0)
     for row in rows:
-        small = "unknown" if row.bytes_removable is None else f"{100 * row.bytes_removable:.0f} %"
-        yield f"{row.run:<{width}}  bytes removable for 1 point (predicted): {small:>7}  {row.headline}"
+        small = "unknown" if row["bytes_removable"] is None else f"{100 * row['bytes_removable']:.0f} %"
+        yield f"{row['run']:<{width}}  bytes removable for 1 point (predicted): {small:>7}  {row['headline']}"

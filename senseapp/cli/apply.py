@@ -13,6 +13,7 @@ from senseapp.cli.run_arguments import (
     add_adapting,
     add_promise,
     add_run_arguments,
+    first_run,
     partner_of,
     promise_from,
     schedule_at,
@@ -24,7 +25,6 @@ from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.server.delivery_tasks import promised_after
 from senseapp.server.schedule_tasks import Verification
-from senseapp.store.run_folder import RunFolder
 
 NAME = "apply"
 SUMMARY = "Compress the model as a schedule says, measure it, and write its weights."
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Apply, measure, write, and print one JSON line."""
-    folder = RunFolder(arguments.run_folder)
+    folder = first_run(arguments)
     result = folder.load_result()
     schedule = schedule_at(arguments.schedule, result)
     partner = partner_of(arguments, result)

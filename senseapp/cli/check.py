@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 from senseapp.cli.analyze import add_data_arguments
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import data_from, loss_from, model_from, read_as_given, run_folder
+from senseapp.cli.run_arguments import add_timing, data_from, loss_from, model_from, read_as_given, run_folder
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.prove.decision import usual_decision
@@ -40,7 +40,7 @@ exit status: 0 holds, 1 fails or is not shown to hold, 2 a file or the images ca
 
 examples:
   python -m senseapp check float.onnx int8.onnx --data photos.zip --max-drop 1
-  python -m senseapp check float.onnx int8.onnx --data val --max-drop 1 --max-time 0.8 --html check.html
+  python -m senseapp check float.onnx int8.onnx --data val --max-drop 1 --max-time 0.8 --out check.html
   python -m senseapp check a.safetensors b.safetensors --model timm/resnet18 --data val
   python -m senseapp check runs/demo runs/demo/deployed-0123456789abcdef.onnx --data demo --max-drop 2
 """
@@ -72,18 +72,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "calls tolerable)",
     )
     limits.add_argument("--max-time", type=float, metavar="X", help="largest time, as a multiple of the reference's")
-    limits.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
-    limits.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
+    add_timing(limits)
     limits.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw of --samples")
     files = parser.add_argument_group("what is written")
-    files.add_argument("--html", type=Path, metavar="FILE", help="one page with all figures and pictures")
-    files.add_argument("--junit", type=Path, metavar="FILE", help="JUnit XML for build servers")
-    files.add_argument("--markdown", type=Path, metavar="FILE", help="summary for a merge request")
-    files.add_argument("--json", action="store_true", help="print figures as one JSON line in place of sentences")
+    files.add_argument(
+        "--out",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="what ends in .html is one page with all figures and pictures, in .xml JUnit XML for build servers, in "
+        ".md a summary for a merge request; may be repeated",
+    )
+    files.add_argument(
+        "--format", choices=("text", "json"), default="text", help="of what is printed: sentences, or one JSON line"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, write the files asked for, print the verdict, and return the exit status."""
+    if wrong := [path.name for path in arguments.out if path.suffix not in _FORMS]:
+        raise InvalidSpec(f"--out writes {', '.join(_FORMS)}, got {wrong[0]}.")
     spec = _spec_from(arguments)
     with ExitStack() as stack:
         shown: list[Callable[[str], None]] = []
@@ -96,10 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
                 show(sentence)
 
         report = _checked(spec, progress)
-    _write(arguments, report)
+    _write(arguments.out, report)
     from senseapp.views.words.check import json_of
 
-    if arguments.json:
+    if arguments.format == "json":
         print(json.dumps(json_of(report), allow_nan=False))
     else:
         _print(report)
@@ -143,7 +152,7 @@ def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
         num_samples=arguments.samples,
         seed=arguments.seed,
         threads=arguments.threads,
-        batch=arguments.batch,
+        batch=arguments.batch_size,
     )
     if arguments.max_drop is None:
         return spec
@@ -182,8 +191,7 @@ def _model(arguments: argparse.Namespace, path: Path) -> ModelSpec:
         checkpoint=str(path),
         network="",
         onnx_output=arguments.onnx_output if is_onnx else None,
-        onnx_in_runtime=False,  # a file is run as it is
-        pretrained=False,
+        runtime=None,  # a file is run as it is
         num_classes=None,
         in_chans=None,
         img_size=arguments.img_size if is_onnx else None,
@@ -206,22 +214,34 @@ def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:
     return replace(spec.model, pretrained=False, checkpoint=file)
 
 
-def _write(arguments: argparse.Namespace, report: CheckReport) -> None:
-    from senseapp.views.words.check import junit_xml, markdown_summary
-
-    texts: dict[Path, str] = {}
-    if arguments.html is not None:
-        from senseapp.views.report.check import build_check_page  # loads pandas, which other outputs do without
-
-        texts[arguments.html] = build_check_page(report)
-    if arguments.junit is not None:
-        texts[arguments.junit] = junit_xml(report)
-    if arguments.markdown is not None:
-        texts[arguments.markdown] = markdown_summary(report)
-    for path, text in texts.items():
+def _write(paths: Sequence[Path], report: CheckReport) -> None:
+    for path in paths:
+        text = _FORMS[path.suffix](report)
         with storage_errors(f"the folder of {path.name}"):
             path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text)
+
+
+def _page(report: CheckReport) -> str:
+    from senseapp.views.report.check import build_check_page  # loads pandas, which other outputs do without
+
+    return build_check_page(report)
+
+
+def _junit(report: CheckReport) -> str:
+    from senseapp.views.words.check import junit_xml
+
+    return junit_xml(report)
+
+
+def _summary(report: CheckReport) -> str:
+    from senseapp.views.words.check import markdown_summary
+
+    return markdown_summary(report)
+
+
+_FORMS = {".html": _page, ".xml": _junit, ".md": _summary}
+"""What --out writes, by the suffix of the file."""
 
 
 def _print(report: CheckReport) -> None:
@@ -236,7 +256,7 @@ def _print(report: CheckReport) -> None:
         print(f"Time: {report.time_ratio.times_text}.")
     sizes = report.reference.file_bytes, report.candidate.file_bytes
     print(f"Size: {sizes[1]:,} bytes, the reference {sizes[0]:,}.")
-    if report.parting is not None:
-        print(f"Inside: {report.parting.sentence}")
+    if report.divergence is not None:
+        print(f"Inside: {report.divergence.sentence}")
     for sentence in (*report.findings, *(f"Candidate: {each}" for each in report.candidate.notes), *report.notes):
         print(sentence)

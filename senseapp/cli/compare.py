@@ -13,15 +13,16 @@ from senseapp.records.comparison import ComparedPart, Comparison, Side, compare,
 from senseapp.records.measurement import RunResult
 from senseapp.store.run_folder import RunFolder
 
+_SHOWN = 10  # layers of each list
 NAME = "compare"
 SUMMARY = "Compare the ranks that two runs or more give the layers, or one run's estimate with its measurement."
 EPILOG = """\
-Layers are matched by name; the layers that are left over are listed with the reason. --level takes percent or bits: one
-for all runs, or one for each.
+Layers are matched by name; the layers that are left over are listed with the reason. --levels takes percent or bits:
+one for all runs, or one for each.
 
 examples:
-  python -m senseapp compare runs/resnet18 runs/resnet34 --level 50
-  python -m senseapp compare runs/zeros runs/bits --level 50,4 --metric kl
+  python -m senseapp compare runs/resnet18 runs/resnet34 --levels 50
+  python -m senseapp compare runs/zeros runs/bits --levels 50,4 --metric kl
   python -m senseapp compare runs/demo
 """
 
@@ -30,16 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
     parser.add_argument("runs", type=run_folder, nargs="+", metavar="RUN", help="folders of analyze or import")
     parser.add_argument("--metric", choices=METRICS, metavar="M", help="default: the ranking one")
-    parser.add_argument("--level", metavar="X[,Y]", help="percent or bits; default: nearest to 50 %% or 4 bits")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="layers to list (default: 10)")
+    parser.add_argument("--levels", metavar="X[,Y]", help="percent or bits; default: nearest to 50 %% or 4 bits")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the finding, the layers that moved most, and those that could not be matched."""
     results = [RunFolder(path).load_result() for path in arguments.runs]
     names = [path.name or str(path) for path in arguments.runs]
-    sides = _sides(names, results, _levels(arguments.level, results))
-    _report(compare(sides, arguments.metric or _metric(sides)), one_run=len(results) == 1, most=arguments.top)
+    sides = _sides(names, results, _levels(arguments.levels, results))
+    _report(compare(sides, arguments.metric or _metric(sides)), one_run=len(results) == 1)
 
 
 def _levels(text: str | None, results: Sequence[RunResult]) -> list[float]:
@@ -50,7 +50,7 @@ def _levels(text: str | None, results: Sequence[RunResult]) -> list[float]:
         return compared_levels(results)
     numbers = parse_numbers(text, what="Levels")
     if len(numbers) not in (1, len(results)):
-        raise InvalidSpec(f"--level takes one level, or one for each of {len(results)} runs, got {len(numbers)}.")
+        raise InvalidSpec(f"--levels takes one level, or one for each of {len(results)} runs, got {len(numbers)}.")
     each = numbers * len(results) if len(numbers) == 1 else numbers
     return [result.compression.scale.from_shown(number) for number, result in zip(each, results, strict=True)]
 
@@ -77,7 +77,7 @@ def _metric(sides: Sequence[Side]) -> str:
     raise InvalidSpec("These runs have no metric in common, so there is nothing to compare. Measure one again.")
 
 
-def _report(comparison: Comparison, *, one_run: bool, most: int) -> None:
+def _report(comparison: Comparison, *, one_run: bool) -> None:
     from senseapp.views.frames.comparison import finding, matching_text, moves_frame, side_labels, unmatched_frame
     from senseapp.views.words.wording import provenance_text
 
@@ -89,9 +89,9 @@ def _report(comparison: Comparison, *, one_run: bool, most: int) -> None:
     moves = moves_frame(comparison)
     if len(moves):
         print()
-        shown = moves.head(most).drop(columns="layer").rename(columns={"row": "layer", "shift": "moved"})
+        shown = moves.head(_SHOWN).drop(columns="layer").rename(columns={"row": "layer", "shift": "moved"})
         print(shown.to_string(index=False, float_format=lambda value: f"{value:g}"))
     unmatched = unmatched_frame(comparison)
     if len(unmatched):
-        print(f"\nNot matched ({min(most, len(unmatched))} of {len(unmatched)}):")
-        print(unmatched.head(most).to_string(index=False))
+        print(f"\nNot matched ({min(_SHOWN, len(unmatched))} of {len(unmatched)}):")
+        print(unmatched.head(_SHOWN).to_string(index=False))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tqdm import tqdm
 
@@ -18,6 +18,8 @@ from senseapp.cli.run_arguments import (
     add_promise,
     add_run_arguments,
     add_runtime,
+    add_timing,
+    first_run,
     loss_from,
     partner_of,
     promise_from,
@@ -29,7 +31,7 @@ from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision, pays
 from senseapp.records.candidate import Candidate, Delivery
-from senseapp.records.deployment import Deployment, DeploySettings
+from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
 from senseapp.server.delivery_tasks import DeliverTask
@@ -45,65 +47,66 @@ SUMMARY = "Write the network as a file that runs in int8, measured in its runtim
 EPILOG = """\
 With --schedule the file is made from weights that are proven first, with repair where that measures better; without it
 the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in float, as long as
-the file takes at most --time times as long as all of it in int8; layers of more than 8 bits in the schedule do so too.
---all-int8 and --float do without that choice; --max-changed 1 leaves as little in float as it takes for at most 1 of
-100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file, for the
-original in float, for all-int8 and for "default", the runtime's own quantizer in the best of its usual settings, which
-"default_setting" names: every metric with its interval, on held-out images where there are enough, the milliseconds of
-a call on this machine with the interval of their median, made in turns, and the bytes of the file. Whether int8 pays on
-this machine is said first, from a first file that is made without a search; "operators" says where the time went, in
-float and in the file. "elsewhere" has the times of the file and the original in each other runtime that is installed
-here, as multiples of those in the runtime that the file is for, with their intervals. "notes" begins with the finding,
-and says which improvement was left out since it failed.
-With --promise, no file is written unless the upper bound of its loss on held-out images is within it. FILE.README.txt
-says how to load it, prepare a picture and run it; --kit adds a program and a notebook that do so. The
-file and its figures stay in the run's folder, where pages and reports show them. Notes warn of calibration images that
-are few, or unlike the held-out ones.
+the file takes at most --max-time times as long as all of it in int8; layers of more than 8 bits in the schedule do so
+too. --mode int8 and --mode float do without that choice; --mode quickest=1 leaves as little in float as it takes for at
+most 1 of 100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file,
+for the original in float, for all-int8 and for "default", the runtime's own quantizer in the best of its usual
+settings, which "default_setting" names: every metric with its interval, on held-out images where there are enough, the
+milliseconds of a call on this machine with the interval of their median, made in turns, and the bytes of the file.
+Whether int8 pays on this machine is said first, from a first file that is made without a search; "operators" says where
+the time went, in float and in the file. "elsewhere" has the times of the file and the original in each other runtime
+that is installed here, as multiples of those in the runtime that the file is for, with their intervals. "notes" begins
+with the finding, and says which improvement was left out since it failed. With --promise, no file is written unless the
+upper bound of its loss on held-out images is within it. FILE.README.txt says how to load it, prepare a picture and run
+it; --format kit adds a program and a notebook that do so. The file and its figures stay in the run's folder, where
+pages and reports show them. Notes warn of calibration images that are few, or unlike the held-out ones.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
   python -m senseapp deploy --run runs/demo --runtime openvino --out quick.onnx
-  python -m senseapp deploy --run runs/demo --schedule targets.json --time 1.1 --out quick.onnx
-  python -m senseapp deploy --run runs/demo --schedule targets.json --float --out pruned.onnx
+  python -m senseapp deploy --run runs/demo --schedule targets.json --max-time 1.1 --out quick.onnx
+  python -m senseapp deploy --run runs/demo --schedule targets.json --mode float --out pruned.onnx
 """
 
 
-_NO_KIT = "There is no program of --kit: the file does not say how a picture becomes its input. README.txt does."
+_NO_KIT = "There is no program of --format kit: the file does not say how a picture becomes its input. README.txt does."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``deploy``."""
     add_run_arguments(parser, partner_help="the second run of a schedule of zeros and bits")
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="JSON, YAML or CSV of schedule")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--float", action="store_const", const="float", dest="kind", help="leave everything in float")
-    kind.add_argument("--all-int8", action="store_const", const="int8", dest="kind", help="leave nothing in float")
-    kind.add_argument(
-        "--max-changed", type=float, metavar="X", help="as quick as possible with at most X of 100 answers changed"
-    )
-    parser.add_argument("--time", type=float, default=1.3, metavar="X", help="at most X times as long as all-int8")
-    parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
-    parser.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
     parser.add_argument(
-        "--reduce-range", action="store_true", help="7 bits for weights, for runtimes that saturate on more"
+        "--mode",
+        default="mixed",
+        metavar="M",
+        help="what stays in float: mixed, what int8 harms most within --max-time (default); float, everything; int8, "
+        "nothing; quickest=X, as little as it takes for at most X of 100 answers to change",
+    )
+    parser.add_argument("--max-time", type=float, default=1.3, metavar="X", help="at most X times as long as all-int8")
+    add_timing(parser)
+    parser.add_argument(
+        "--bits", type=int, default=8, choices=(7, 8), help="of weights: 7 for runtimes that saturate on more"
     )
     add_adapting(parser)
     parser.add_argument(
-        "--allowed",
+        "--max-drop",
         type=float,
         metavar="X",
         help="tolerable loss, in points where shares of answers count; where the schedule's weights lose more, adapted "
         "ones are tried too",
     )
     add_promise(parser, written="the file")
-    parser.add_argument("--kit", action="store_true", help="write predict.py and a notebook that run it on a picture")
+    parser.add_argument(
+        "--format", choices=("file", "kit"), default="file", help="kit: with predict.py and a notebook that run it"
+    )
     add_runtime(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, ends in .onnx")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write, measure, and print one JSON line."""
-    folder = RunFolder(arguments.run_folder)
+    folder = first_run(arguments)
     task = _task_of(arguments, folder.load_result())
     with phases() as progress:
         context = TaskContext(folder=folder, observer=ProgressObserver(progress))
@@ -143,26 +146,30 @@ def _task_of(arguments: argparse.Namespace, result: RunResult) -> DeliverTask:
 
 
 def _settings_of(arguments: argparse.Namespace) -> DeploySettings:
-    changed = arguments.max_changed
+    kind, _, changed = arguments.mode.partition("=")
+    try:
+        most = float(changed) if changed else None
+    except ValueError:
+        most = None
+    if kind not in get_args(DeployKind) or (kind == "quickest") is not (most is not None):
+        raise InvalidSpec(f"--mode is mixed, float, int8, or quickest=X with a number; got {arguments.mode!r}.")
     settings = DeploySettings(
-        kind=arguments.kind or ("mixed" if changed is None else "quickest"),
-        most_time=arguments.time,
+        kind=cast(DeployKind, kind),
+        most_time=arguments.max_time,
         threads=arguments.threads,
-        batch=arguments.batch,
-        reduce_range=arguments.reduce_range,
+        batch=arguments.batch_size,
+        reduce_range=arguments.bits == 7,
         runtime=arguments.runtime,
     )
-    if changed is None:
-        return settings
-    return replace(settings, most_changed=loss_from(changed, "agreement", flag="--max-changed"))
+    return settings if most is None else replace(settings, most_changed=loss_from(most, "agreement", flag="--mode"))
 
 
 def _with_tolerance(task: DeliverTask, arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> DeliverTask:
     from senseapp.prove.recommend import judged_by  # torch loads here
 
     metric = judged_by(evaluator)
-    if arguments.allowed is not None:
-        task = replace(task, allowed_drop=loss_from(arguments.allowed, metric, flag="--allowed"))
+    if arguments.max_drop is not None:
+        task = replace(task, allowed_drop=loss_from(arguments.max_drop, metric, flag="--max-drop"))
     promise = promise_from(arguments, metric)
     return task if promise is None else replace(task, allowed_drop=promise.most, promise=promise)
 
@@ -187,16 +194,16 @@ def _written(
     """Write the file and its companions; return their paths, and a note if the kit does not apply."""
     from senseapp.runtimes.base import runtime_named  # torch loads here
 
-    out: Path = arguments.out
+    out, is_kit = arguments.out, arguments.format == "kit"
     files = {out: folder.candidate_file(candidate).read_bytes()}
     files[out.with_suffix(".README.txt")] = deployment.readme(out.name).encode()
-    kit = runtime_named(arguments.runtime).kit(out.name) if arguments.kit and not uploaded else {}
+    kit = runtime_named(arguments.runtime).file_format.kit(out.name) if is_kit and not uploaded else {}
     files |= {out.with_name(name): text.encode() for name, text in kit.items()}
     with storage_errors(f"the folder of {out.name}"):
         out.parent.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         replace_file(path, content)
-    return list(files), [_NO_KIT] if arguments.kit and not kit else []
+    return list(files), [_NO_KIT] if is_kit and not kit else []
 
 
 def _predicted(evaluator: ScheduleEvaluator, settings: DeploySettings) -> dict[str, Any]:

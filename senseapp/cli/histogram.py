@@ -30,8 +30,8 @@ DIR receives histograms.csv (one row per bin of each layer) and histograms.svg a
 
 examples:
   python -m senseapp histogram runs/demo --bits 4 --out histograms
-  python -m senseapp histogram --model timm/resnet50 --pretrained --data photos.zip --layers 'layer1.*' \\
-                               --tensor outputs --objective mean --bits 8 --out histograms
+  python -m senseapp histogram --model timm/resnet50 --checkpoint published --data photos.zip --layers 'layer1.*' \\
+                               --tensor outputs --criterion mean --bits 8 --out histograms
 """
 _USUAL = HistogramSpec(layer="")
 
@@ -44,16 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("histogram")
     group.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
     group.add_argument(
-        "--tensor", choices=get_args(HistogramTensor), default=_USUAL.tensor,
-        help="weights, activations that layers take in, or outputs that they return (default: weights)",
-    )  # fmt: skip
+        "--tensor",
+        default=_USUAL.tensor,
+        help="weights, activations that layers take in, or outputs that they return (default: weights); with ,folded "
+        "behind it of layers into which a BatchNorm that follows is folded first",
+    )
     group.add_argument("--bits", type=int, default=_USUAL.bits, metavar="B", help="of the grid, 2 to 8 (default: 8)")
-    group.add_argument("--per-channel", action="store_true", help="one scale per channel, not one for the tensor")
-    group.add_argument("--fold", action="store_true", help="fold a BatchNorm that follows into each layer first")
     group.add_argument(
-        "--objective", choices=get_args(HistogramObjective), default=_USUAL.objective,
-        help="what is back-propagated: each image's highest score (output, the default), its loss, the mean of its "
-        "outputs, or none",
+        "--granularity", choices=("tensor", "channel"), default="tensor", help="what has a scale of its own"
+    )
+    group.add_argument(
+        "--criterion", choices=get_args(HistogramObjective), default=_USUAL.objective,
+        help="what makes a place matter, back-propagated: each image's highest score (output, the default), its loss, "
+        "the mean of its outputs, or none",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
 
@@ -62,9 +65,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Look at the layers, print a line on each, and write the files."""
     if (arguments.run_folder is None) == (arguments.model is None):
         raise InvalidSpec("Give either a RUN, the folder of analyze, or --model with --data.")
+    tensor, _, fold = arguments.tensor.partition(",")
+    if tensor not in get_args(HistogramTensor) or fold not in ("", "folded"):
+        tensors = ", ".join(get_args(HistogramTensor))
+        raise InvalidSpec(f"--tensor is one of {tensors}, alone or with ,folded; got {arguments.tensor!r}.")
     spec = HistogramSpec(
-        layer="", tensor=arguments.tensor, bits=arguments.bits, per_channel=arguments.per_channel,
-        fold=arguments.fold, objective=arguments.objective, num_images=arguments.samples or _USUAL.num_images,
+        layer="", tensor=tensor, bits=arguments.bits, per_channel=arguments.granularity == "channel",
+        fold=bool(fold), objective=arguments.criterion, num_images=arguments.samples or _USUAL.num_images,
     )  # fmt: skip
     patterns = patterns_in(arguments.layers)
     found = _of_model(arguments, spec, patterns) if arguments.model else _of_run(arguments.run_folder, spec, patterns)

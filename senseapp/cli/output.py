@@ -18,6 +18,7 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import RuntimeFigures
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.promise import Promise, shortfall, verdicts
+from senseapp.server.tasks import RunObserver
 
 
 class _PrintableStream:
@@ -114,7 +115,7 @@ def phases() -> Iterator[Callable[[str], None]]:
         yield bar.set_description_str
 
 
-class ProgressObserver:
+class ProgressObserver(RunObserver):
     """Shows the steps of work on a finished run through :func:`phases`."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -125,17 +126,8 @@ class ProgressObserver:
         if sentence:
             self._show(sentence)
 
-    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """Never called: the run is finished."""
 
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        """Never called: the run is finished."""
-
-    def measured(self, measurement: LayerMeasurement) -> None:
-        """Never called: the run is finished."""
-
-
-class ProgressBar:
+class ProgressBar(RunObserver):
     """Shows a run as it goes; appears once the model is loaded, so that bad input costs one line only."""
 
     def __init__(self) -> None:

@@ -18,14 +18,14 @@ NAME = "read"
 SUMMARY = "Say how a network's outputs, its images and the class numbers of labels are read, and how that is known."
 EPILOG = """\
 Each part is followed by how it is known: by metadata of the file, by labels, by images, by a person, or only assumed.
-Where several readings fit and nothing decides, they are listed, and --choose takes one. --out writes the reading as
+Where several readings fit and nothing decides, they are listed, and --reading N takes one. --out writes the reading as
 JSON, which analyze and check take with --reading.
 
 exit status: 0 it is known, 2 it has to be chosen, or a file cannot be read
 
 examples:
   python -m senseapp read --model onnx --checkpoint detector.onnx --task detection --data val --out reading.json
-  python -m senseapp read --model onnx --checkpoint detector.onnx --task detection --data val --choose 2 --out r.json
+  python -m senseapp read --model onnx --checkpoint detector.onnx --task detection --data val --reading 2 --out r.json
 """
 
 
@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``read``."""
     add_model_arguments(parser.add_argument_group("model"), several=False)
     add_data_arguments(parser.add_argument_group("images"))
-    parser.add_argument("--choose", type=int, metavar="N", help="take reading N of those that are listed")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the reading as JSON")
 
 
@@ -46,7 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
         data=data_from(arguments),
         sensitivity=SensitivitySpec(num_samples=arguments.samples),
     )
-    spec = read_as_given(spec, arguments)
+    chosen = int(str(arguments.reading)) if str(arguments.reading).isdecimal() else None
+    if chosen is None:
+        spec = read_as_given(spec, arguments)
     from senseapp.measure.preparation_search import choose_preparation  # torch loads here
     from senseapp.measure.readings import reading_of
     from senseapp.networks.sources.load import load_model
@@ -54,12 +55,12 @@ def run(arguments: argparse.Namespace) -> None:
     with phases() as progress:
         choice = choose_preparation(spec, progress=progress)
         taken = choice.spec
-        if arguments.choose is not None:
-            if not 1 <= arguments.choose <= len(choice.trials):
-                raise InvalidSpec(f"--choose takes 1 to {len(choice.trials)}, the readings that were tried.")
-            taken = choice.picked(choice.trials[arguments.choose - 1])
+        if chosen is not None:
+            if not 1 <= chosen <= len(choice.trials):
+                raise InvalidSpec(f"--reading takes 1 to {len(choice.trials)}, the readings that were tried.")
+            taken = choice.picked(choice.trials[chosen - 1])
         reading = reading_of(taken, load_model(taken.model, progress=progress))
-    if choice.question and arguments.choose is None:
+    if choice.question and chosen is None:
         raise ReadingOpen(choice.asked)
     for sentence in (*reading.sentences, *choice.notes):
         print(sentence)

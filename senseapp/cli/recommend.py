@@ -33,7 +33,7 @@ recommendation stays in the run's folder, so that reports show it.
 
 examples:
   python -m senseapp recommend --run runs/demo --schedule targets.json --out compressed.safetensors
-  python -m senseapp recommend --run runs/demo --allowed 0.5 --schedule targets.json --out compressed.safetensors
+  python -m senseapp recommend --run runs/demo --max-drop 0.5 --schedule targets.json --out compressed.safetensors
   python -m senseapp recommend --run runs/demo --promise 2 --schedule targets.json --out compressed.safetensors
 """
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``recommend``."""
     parser.add_argument("--run", dest="run_folder", type=run_folder, required=True, metavar="DIR", help="finished run")
     parser.add_argument(
-        "--allowed",
+        "--max-drop",
         type=float,
         metavar="X",
         help="tolerable loss, in points where shares of answers count (1; without labels 5, of the original's answers)",
@@ -73,9 +73,9 @@ def run(arguments: argparse.Namespace) -> None:
     with phases() as progress:
         context = TaskContext(folder=folder, observer=ProgressObserver(progress))
         evaluator = open_evaluator(context)
-        allowed = arguments.allowed
+        allowed = arguments.max_drop
         if allowed is not None:
-            allowed = loss_from(allowed, judged_by(evaluator), flag="--allowed")
+            allowed = loss_from(allowed, judged_by(evaluator), flag="--max-drop")
         promise = promise_from(arguments, judged_by(evaluator))
         task = RecommendationTask(run_id="", allowed_drop=allowed, promise=promise)
         record, found = task.search(evaluator, context)

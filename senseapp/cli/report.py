@@ -21,7 +21,7 @@ FILE opens in any browser and loads nothing from anywhere. It shows the files an
 
 examples:
   python -m senseapp report runs/demo -o report.html
-  python -m senseapp report runs/demo --schedule targets.json --title "Demo, 80 % zeros" -o report.html
+  python -m senseapp report runs/demo --schedule targets.json -o report.html
 """
 
 
@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``report``."""
     parser.add_argument("run_folder", type=run_folder, metavar="RUN", help="folder of analyze or import")
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="JSON, YAML or CSV of schedule, to be shown too")
-    parser.add_argument("--title", default="", help="heading of the report (default: the model and its compression)")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="HTML file to write")
 
 
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     )  # loads pandas, which most commands do without
 
     contents = ReportContents(
-        title=arguments.title or f"{result.profile.title} · {result.compression.kind}",
+        title=f"{result.profile.title} · {result.compression.kind}",
         result=result,
         headline=headline(result),
         schedules=schedules,

@@ -12,7 +12,7 @@ import re
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from senseapp.core.codec import decode
 from senseapp.core.errors import (
@@ -55,12 +55,17 @@ from senseapp.server.model_cards import require_same_model
 from senseapp.server.process.requester import reading_limits
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION, task_named
-from senseapp.tasks.reading import Reading
+from senseapp.tasks.reading import ChannelOrder, Reading
 
 _TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
 """Settings of every run, whose names are flags already."""
 _SHIPPED = ("demo", "photographs", "shapes", "random")  # images without labels to choose
-_SMALL_POINTS = 0.1  # rather a fraction: few runs have images enough to show so small a loss
+MODES = ("exact", "quick", "settled", "plan")
+"""Of measuring; the last two measure exactly, or would."""
+PUBLISHED = "published"
+"""Stands in place of a checkpoint for the weights that a library publishes."""
+_PREPROCESSING = {"auto": "way", "own": "way", "rgb": "order", "bgr": "order", "upright": "turning"}
+"""The words of ``--preprocessing``, and what each says; one of each kind may be given."""
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -182,11 +187,11 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
         parse_model,  # reads the catalogue, which the other commands do without
     )
 
-    checkpoint = ""
-    if arguments.checkpoint:
-        checkpoint = str(_existing(arguments.checkpoint, error=InvalidCheckpoint, what="file"))
+    checkpoint = _checkpoint_of(arguments)
+    if checkpoint:
+        checkpoint = str(_existing(checkpoint, error=InvalidCheckpoint, what="file"))
     if arguments.network and not checkpoint:
-        raise InvalidSpec("--network and --ema choose between networks in a checkpoint. Add --checkpoint FILE.")
+        raise InvalidSpec("--network chooses between networks in a checkpoint. Add --checkpoint FILE.")
     model = parse_model(arguments.model, task=arguments.task or CLASSIFICATION.name)
     source = SOURCES[model.library]
     if source.reads and not checkpoint:
@@ -198,8 +203,8 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
         checkpoint=checkpoint,
         network=arguments.network,
         outputs=tuple(arguments.onnx_output or ()),
-        in_runtime=arguments.onnx_in_runtime,
-        pretrained=arguments.pretrained,
+        in_runtime=arguments.runtime is not None,
+        pretrained=arguments.checkpoint == PUBLISHED,
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,
         img_size=arguments.img_size,
@@ -207,15 +212,20 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
     )
 
 
+def _checkpoint_of(arguments: argparse.Namespace) -> str:
+    return "" if arguments.checkpoint in (None, PUBLISHED) else arguments.checkpoint
+
+
 def data_from(arguments: argparse.Namespace) -> DataSpec:
     """Return the images that the arguments describe; see :func:`run_spec_from`."""
+    said = _preprocessing(arguments)
     preparation = DataSpec(
         mean=_numbers(arguments.mean, what="--mean"),
         std=_numbers(arguments.std, what="--std"),
         crop_pct=arguments.crop_pct,
-        channel_order=arguments.channel_order,
-        upright=arguments.upright,
-        preparation="auto" if _is_to_be_chosen(arguments) else "given",
+        channel_order=cast(ChannelOrder, said.get("order", "")),
+        upright="turning" in said,
+        preparation="auto" if _checkpoint_of(arguments) and said.get("way") != "own" else "given",
         class_map=_class_map(arguments),
     )
     if arguments.data in _SHIPPED:
@@ -248,14 +258,23 @@ def _class_map(arguments: argparse.Namespace) -> tuple[tuple[str, int], ...]:
         ) from error
 
 
-def _is_to_be_chosen(arguments: argparse.Namespace) -> bool:
-    """Return whether the images choose their preprocessing: a checkpoint does not say which it was trained with."""
-    if arguments.preprocessing == "auto" and not arguments.checkpoint:
+def _preprocessing(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the words of ``--preprocessing`` by what they say.
+
+    Without one, the images choose it for a checkpoint, which does not say which it was trained with.
+    """
+    words = [word for word in arguments.preprocessing.split(",") if word]
+    said = {_PREPROCESSING[word]: word for word in words if word in _PREPROCESSING}
+    if len(said) < len(words):
+        raise InvalidSpec(
+            f"--preprocessing takes auto or own, rgb or bgr, and upright, by commas; got {arguments.preprocessing!r}."
+        )
+    if said.get("way") == "auto" and not _checkpoint_of(arguments):
         raise InvalidSpec(
             "--preprocessing auto is for a checkpoint; published weights say how their images are prepared. "
             "Add --checkpoint FILE, or leave it out."
         )
-    return bool(arguments.checkpoint) and arguments.preprocessing != "own"
+    return said
 
 
 def _not_a_table(labels: str) -> str:
@@ -281,11 +300,11 @@ def _sensitivity(arguments: argparse.Namespace, usual: SensitivitySpec) -> Sensi
         num_samples=arguments.samples,
         batch_size=arguments.batch_size,
         layers=patterns_in(arguments.layers),
-        mode=arguments.mode,
+        mode="quick" if arguments.mode == "quick" else "exact",
         precision=arguments.precision,
         device=arguments.device,
         adapted=arguments.adapt,
-        until_settled=arguments.until_settled,
+        until_settled=arguments.mode == "settled",
         seed=arguments.seed,
     )
 
@@ -304,10 +323,16 @@ def run_folder(text: str) -> Path:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, *, partner_help: str) -> None:
-    """Add ``--run`` and, for a second run that a schedule is made from too, ``--with``."""
-    about = "folder of analyze, or the id of a run of the app on this machine"
-    parser.add_argument("--run", type=run_folder, required=True, metavar="DIR", dest="run_folder", help=about)
-    parser.add_argument("--with", type=run_folder, metavar="DIR", dest="partner", help=partner_help)
+    """Add ``--run``, which a second run that a schedule is made from too may follow."""
+    parser.add_argument(
+        "--run",
+        type=run_folder,
+        action="append",
+        required=True,
+        metavar="DIR",
+        dest="runs",
+        help=f"folder of analyze, or the id of a run of the app on this machine; given twice: {partner_help}",
+    )
 
 
 def loss_from(number: float, metric: str, *, flag: str) -> float:
@@ -327,7 +352,7 @@ def loss_from(number: float, metric: str, *, flag: str) -> float:
             else view.in_terms.change_unit or "the unit of the metric, 0 or more"
         )
         raise InvalidSpec(f"{flag} is in {unit}; got {number:g}.")
-    if view.is_share and 0 < number < _SMALL_POINTS:
+    if view.is_share and 0 < number < 0.1:  # few runs can show so small a loss: a fraction
         print(
             f"{flag} is in points: {number:g} allows {number:g} of 100 answers. "
             f"If {100 * number:g} of 100 are meant, give {100 * number:g}.",
@@ -337,14 +362,13 @@ def loss_from(number: float, metric: str, *, flag: str) -> float:
 
 
 def add_promise(parser: argparse.ArgumentParser, *, written: str) -> None:
-    """Add ``--promise`` and ``--certainty``; ``written`` is what is not written where the promise cannot be kept."""
+    """Add ``--promise``; ``written`` is what is not written where the promise cannot be kept."""
     parser.add_argument(
         "--promise",
-        metavar="[METRIC=]X",
-        help=f"write {written} only where new images lose at most X points with --certainty, by the upper bound on "
-        "held-out images; METRIC, such as agreement, in place of the one that people judge the model by",
+        metavar="[METRIC=]X[@P]",
+        help=f"write {written} only where new images lose at most X points with P %% certainty (95), by the upper "
+        "bound on held-out images; METRIC, such as agreement, in place of the one that people judge the model by",
     )
-    parser.add_argument("--certainty", type=float, default=95.0, metavar="P", help="of --promise, in percent (95)")
 
 
 def promise_from(arguments: argparse.Namespace, usual_metric: str) -> Promise | None:
@@ -355,14 +379,17 @@ def promise_from(arguments: argparse.Namespace, usual_metric: str) -> Promise | 
     """
     if arguments.promise is None:
         return None
-    metric, _, number = arguments.promise.rpartition("=")
+    words, _, certainty = arguments.promise.partition("@")
+    metric, _, number = words.rpartition("=")
     try:
-        points = float(number)
+        points, percent = float(number), float(certainty or 95)
     except ValueError:
-        raise InvalidSpec(f"--promise is a number of points, or METRIC=X, got {arguments.promise!r}.") from None
+        raise InvalidSpec(
+            f"--promise is a number of points, METRIC= before or @P percent behind it, got {arguments.promise!r}."
+        ) from None
     check_promisable(metric or usual_metric)
     most = loss_from(points, metric or usual_metric, flag="--promise")
-    return Promise(most=most, metric=metric, confidence=arguments.certainty / 100)
+    return Promise(most=most, metric=metric, confidence=percent / 100)
 
 
 def add_adapting(parser: argparse.ArgumentParser) -> None:
@@ -376,6 +403,12 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
         help="give compressed layers new weights that make up for what was lost, where measured to do so: in closed "
         "form (minutes), or then tuned block by block by descent too, which takes minutes more (best)",
     )
+
+
+def add_timing(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add ``--threads`` and ``--batch-size`` of the calls that are timed."""
+    parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
+    parser.add_argument("--batch-size", type=int, default=1, help="images of a call that times are taken with")
 
 
 def add_runtime(parser: argparse.ArgumentParser) -> None:
@@ -395,11 +428,18 @@ def _installed(name: str) -> str:
     return name
 
 
+def first_run(arguments: argparse.Namespace) -> RunFolder:
+    """Return the folder of the first ``--run``."""
+    if len(arguments.runs) > 2:
+        raise InvalidSpec(f"One run, or two of one model, are taken together; got {len(arguments.runs)} times --run.")
+    return RunFolder(arguments.runs[0])
+
+
 def partner_of(arguments: argparse.Namespace, result: RunResult) -> RunResult | None:
-    """Return the result of ``--with``, which must be of the model of ``result``; None without it."""
-    if arguments.partner is None:
+    """Return the result of the second ``--run``, which must be of the model of ``result``; None without it."""
+    if len(arguments.runs) < 2:
         return None
-    partner = RunFolder(arguments.partner).load_result()
+    partner = RunFolder(arguments.runs[1]).load_result()
     require_same_model(result.spec.model, partner.spec.model)
     return partner
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import add_run_arguments, add_runtime, loss_from, partner_of
+from senseapp.cli.run_arguments import add_run_arguments, add_runtime, add_timing, first_run, loss_from, partner_of
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.files import read_at_most
 from senseapp.core.texts import plural, printable
@@ -18,14 +18,14 @@ from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.outputs import write_target_file
-from senseapp.store.run_folder import RunFolder
 
+_TIME = "ms"  # of --budget
 NAME = "schedule"
 SUMMARY = "Choose one level per layer for a budget, and write the file your tool reads."
 EPILOG = """\
 --target is the fraction removed (0.8: 80 % of the weights zero or gone), and with --budget bits the average bits.
 --max-drop stands in its place: whole schedules are measured to find the strongest one that loses no more.
---budget-ms stands in place of both: the time of one call in a runtime. Layers are timed on this machine, pruned ones
+With --budget ms it is the milliseconds of one call in a runtime. Layers are timed on this machine, pruned ones
 at each level of the run, those of bits with what changes between int8 and float cost, and the schedule's file is
 measured before it is offered; or times come from --times: a CSV with the columns layer,level,ms, or for each level
 LEVEL=FILE, a device's report by onnxruntime, trtexec --exportProfile, Qualcomm AI Hub (profile job), ExecuTorch (ETDump
@@ -37,10 +37,10 @@ examples:
   python -m senseapp schedule --run runs/demo --method gamma --gamma 1.5 --max 80 \\
                               --budget params --target 0.5 --format yaml --out targets.yaml
   python -m senseapp schedule --run runs/demo --budget params --max-drop 1 --repair --format json --out targets.json
-  python -m senseapp schedule --run runs/sparse --with runs/bits --budget bytes --target 0.9 \\
+  python -m senseapp schedule --run runs/sparse --run runs/bits --budget bytes --target 0.9 \\
                               --format json --out targets.json
-  python -m senseapp schedule --run runs/bits --budget-ms 4.5 --format json --out targets.json
-  python -m senseapp schedule --run runs/bits --budget-ms 4.5 --times 32=float.json --times 8=int8.json \\
+  python -m senseapp schedule --run runs/bits --budget ms --target 4.5 --format json --out targets.json
+  python -m senseapp schedule --run runs/bits --budget ms --target 4.5 --times 32=float.json --times 8=int8.json \\
                               --format json --out targets.json
 """
 
@@ -49,25 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``schedule``."""
     add_run_arguments(parser, partner_help="a run of the same model to choose together: zeros and bits")
     parser.add_argument("--method", default="optimal", help="optimal (least damage) or gamma (the classic rule)")
-    parser.add_argument("--budget", default="", help="what must shrink: params, bytes, macs or bits")
+    parser.add_argument("--budget", required=True, help="what must shrink: params, bytes, macs, bits or ms")
     amount = parser.add_mutually_exclusive_group(required=True)
-    amount.add_argument("--target", type=float, metavar="X", help="fraction removed, or average bits")
+    amount.add_argument("--target", type=float, metavar="X", help="fraction removed, average bits, or milliseconds")
     amount.add_argument(
         "--max-drop",
         type=float,
         metavar="X",
         help="most that may be lost: points of accuracy (1), or nats of loss and KL",
     )
-    amount.add_argument("--budget-ms", type=float, metavar="N", help="most milliseconds of one call")
     parser.add_argument(
         "--times", action="append", default=[], metavar="[LEVEL=]FILE", help="times of layers, in place of measuring"
     )
-    parser.add_argument("--threads", type=int, default=1, help="threads that times are taken on")
+    add_timing(parser)
     add_runtime(parser)
-    parser.add_argument("--batch", type=int, default=1, help="images of a call that times are taken with")
-    parser.add_argument(
-        "--drop-metric", default="", metavar="M", help="what --max-drop counts (default: the run's own)"
-    )
+    parser.add_argument("--metric", default="", metavar="M", help="what --max-drop counts (default: the run's own)")
     parser.add_argument("--repair", action="store_true", help="with --max-drop: repair where that does better")
     parser.add_argument("--min", type=float, metavar="P", help="least level of a layer, in percent or bits")
     parser.add_argument("--max", type=float, metavar="P", help="greatest level of a layer, in percent or bits")
@@ -87,17 +83,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.format != ZIP_FORMAT:
         export_format(arguments.format)
-    result = RunFolder(arguments.run_folder).load_result()
+    result = first_run(arguments).load_result()
     limits = Limits(
         min_level=_level(arguments.min, result),
         max_level=_level(arguments.max, result),
         fixed=_locked(arguments.lock, result),
     )
-    if (arguments.budget_ms is None) is not bool(arguments.budget):
-        raise InvalidSpec("Give --budget with a --target or --max-drop, or --budget-ms alone.")
-    if arguments.budget_ms is not None:
+    if arguments.budget == _TIME:
         schedule = _timed(arguments, result, limits)
-    elif arguments.partner is not None:
+    elif len(arguments.runs) > 1:
         schedule = _mixed(arguments, result, limits)
     elif arguments.max_drop is not None:
         schedule = _strongest(arguments, result, limits)
@@ -138,8 +132,8 @@ def _strongest(arguments: argparse.Namespace, result: RunResult, limits: Limits)
         found = strongest_schedule(
             ScheduleEvaluator.open(result, progress=progress),
             arguments.budget,
-            loss_from(arguments.max_drop, arguments.drop_metric or result.metric, flag="--max-drop"),
-            metric=arguments.drop_metric,
+            loss_from(arguments.max_drop, arguments.metric or result.metric, flag="--max-drop"),
+            metric=arguments.metric,
             repair=arguments.repair,
             limits=limits,
         )
@@ -148,15 +142,15 @@ def _strongest(arguments: argparse.Namespace, result: RunResult, limits: Limits)
 
 def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> Schedule:
     """Return the schedule of a time: of files, or measured here."""
-    if arguments.partner is not None or arguments.method != "optimal":
-        raise InvalidSpec("--budget-ms chooses levels of one run, by --method optimal only.")
+    if len(arguments.runs) > 1 or arguments.method != "optimal" or arguments.target is None:
+        raise InvalidSpec("--budget ms chooses levels of one run for a --target, by --method optimal only.")
     if arguments.times:
         from senseapp.solve.time_budget import schedule_within
         from senseapp.store.layer_times import merged
 
         times = merged(_times(words, result) for words in arguments.times)
         _say_misses(times, result)
-        return schedule_within(result, times, arguments.budget_ms / 1000, limits=limits)
+        return schedule_within(result, times, arguments.target / 1000, limits=limits)
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.timed import schedule_for_time  # torch loads here
 
@@ -165,10 +159,10 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
         return schedule_for_time(
             evaluator,
             evaluator.runtime(arguments.runtime),
-            arguments.budget_ms / 1000,
+            arguments.target / 1000,
             limits=limits,
             threads=arguments.threads,
-            batch=arguments.batch,
+            batch=arguments.batch_size,
         )
 
 
@@ -204,7 +198,7 @@ def _say_misses(times: LayerTimes, result: RunResult) -> None:
 def _mixed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> Schedule:
     """Return the schedule of zeros and bits together, from two runs of one model."""
     if arguments.target is None or arguments.method != "optimal":
-        raise InvalidSpec("--with chooses two compressions together for a --target, by --method optimal only.")
+        raise InvalidSpec("A second --run chooses two compressions together for a --target, by --method optimal only.")
     from senseapp.solve.methods import mixed_schedule
 
     partner = partner_of(arguments, result)

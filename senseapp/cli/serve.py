@@ -25,8 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="N", help="port to listen on (default: 8501)")
     parser.add_argument(
         "--host",
-        "--address",
-        dest="host",
         metavar="ADDRESS",
         help="address to listen on; 0.0.0.0 is every one of this machine (default: 127.0.0.1, this machine alone)",
     )

@@ -141,15 +141,10 @@ class UnreadableTensor(Tensor):
     error: Callable[[], BaseException]
 
     @staticmethod
-    def like(tensor: Tensor, shape: Sequence[int] | None, error: Callable[[], BaseException]) -> UnreadableTensor:
-        """Return one like ``tensor``, with another ``shape`` if given; reading it raises the result of ``error``."""
-        strides = tensor.stride() if shape is None else None
+    def like(tensor: Tensor, error: Callable[[], BaseException]) -> UnreadableTensor:
+        """Return one like ``tensor``; reading it raises the result of ``error``."""
         made: UnreadableTensor = Tensor._make_wrapper_subclass(
-            UnreadableTensor,
-            tensor.shape if shape is None else torch.Size(shape),
-            strides=strides,
-            dtype=tensor.dtype,
-            device=tensor.device,
+            UnreadableTensor, tensor.shape, strides=tensor.stride(), dtype=tensor.dtype, device=tensor.device
         )
         made.error = error
         return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -49,7 +49,8 @@ class Applied:
 class WeightGrid:
     """Grid of rounded weights: ``nearest`` of value / scale, times the scale; at most ``largest`` times the scale.
 
-    Each output channel has a scale, or, if ``shared``, the whole tensor. ``integers``: the grid has no gaps.
+    It is symmetric about 0; ``nearest`` rounds a float32 tensor elementwise. Each output channel has a scale, or, if
+    ``shared``, the whole tensor. ``integers``: the grid has no gaps.
     """
 
     nearest: Callable[[Tensor], Tensor]
@@ -81,9 +82,9 @@ class Prepared:
 
     Attributes:
         applied: its effect.
-        active: returns a context inside which the model is compressed; may be entered any number of times.
-        weight: returns the compressed weight; None if anything besides the layer's weight changes.
-        inputs: returns a context inside which only the layer's inputs are compressed; None if they never are.
+        parameter: the layer's weight.
+        weight: returns the compressed weight.
+        inputs: returns a context inside which the layer's inputs are compressed; None if they never are.
         release: frees memory that can be computed again quickly.
         constraint: other weights that are equally compressed.
         scale: returns what the grid's numbers are multiplied by in the compressed weight, float32, in the weight's
@@ -91,12 +92,18 @@ class Prepared:
     """
 
     applied: Applied
-    active: Callable[[], AbstractContextManager[object]]
-    weight: Callable[[], torch.Tensor] | None = None
+    parameter: nn.Parameter
+    weight: Callable[[], Tensor]
     inputs: Callable[[], AbstractContextManager[object]] | None = None
     release: Callable[[], None] = lambda: None
     constraint: UpdateConstraint = field(default_factory=lambda: UpdateConstraint())
-    scale: Callable[[], torch.Tensor] | None = None
+    scale: Callable[[], Tensor] | None = None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Compress the model inside the block."""
+        with swapped(self.parameter, self.weight()), nullcontext() if self.inputs is None else self.inputs():
+            yield
 
 
 class Compressor(Protocol):

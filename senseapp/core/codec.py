@@ -143,11 +143,22 @@ def decode(payload: Any, expected: type[RecordT]) -> RecordT:
             f"This {name} has version {version!r}; this senseapp reads versions 1 to {_versions[name]}. "
             "Update senseapp, or export the file again from the version that wrote it."
         )
+    record: RecordT = from_plain(payload.get("data"), expected, name=f"{name} record")
+    return record
+
+
+def to_plain(value: Any) -> Any:
+    """Return records, paths and plain values as JSON, without the type and version of a record."""
+    return _converter.unstructure(value)
+
+
+def from_plain(payload: Any, kind: Any, *, name: str = "answer") -> Any:
+    """Return the value of type ``kind`` from the result of :func:`to_plain`; InvalidFile if it is none."""
     try:
-        return _converter.structure(payload.get("data"), expected)
+        return _converter.structure(payload, kind)
     except Exception as error:  # constructors of records may raise anything
         reason = f"the field {error} is missing" if isinstance(error, KeyError) else first_line_of(error)
-        raise InvalidFile(f"This {name} record is damaged: {reason}.") from error
+        raise InvalidFile(f"This {name} is damaged: {reason}.") from error
 
 
 def dumps(value: Any) -> str:

@@ -112,7 +112,7 @@ class ExportFormat:
     def lines(self, schedule: Schedule, file_name: str, *, run: str = "RUN") -> str:
         """Return the lines that apply the file called ``file_name``, which holds ``schedule`` of the run ``run``.
 
-        ``run`` is what the command line takes for the run: its id, or its folder; followed by ``--with`` and a second
+        ``run`` is what the command line takes for the run: its id, or its folder; followed by ``--run`` and a second
         one where the schedule was made from two.
         """
         usage = self.usage_of_bits if self.usage_of_bits and bits_of(schedule) else self.usage

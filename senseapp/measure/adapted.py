@@ -8,8 +8,6 @@ Source: see :mod:`senseapp.compressions.obs`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from senseapp.compressions import obs
@@ -24,7 +22,6 @@ from senseapp.compressions.base import (
     build_compressor,
     find_weights,
     ordinary_tensors,
-    swapped,
 )
 from senseapp.compressions.moments import InputMoments
 from senseapp.networks.layer_product import LayerProduct
@@ -77,21 +74,7 @@ class AdaptedCompressor(WeightCompressor):
                 return prepared
             adapted = product.weight(found, parameter.detach())
         prepared.release()
-        if prepared.inputs is None:
-            return replace(
-                prepared,
-                active=lambda: swapped(parameter, adapted),
-                weight=lambda: adapted,
-                release=lambda: None,
-            )
-        inputs = prepared.inputs
-
-        @contextmanager
-        def active() -> Iterator[None]:
-            with swapped(parameter, adapted), inputs():
-                yield
-
-        return replace(prepared, active=active, release=lambda: None)
+        return replace(prepared, weight=lambda: adapted, release=lambda: None)
 
 
 def _obstacle(weight: LayerWeight) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from senseapp.compressions.quantization.grid import (
 )
 from senseapp.core.errors import MeasurementFailed
 from senseapp.data.images import ImageSet
-from senseapp.measure.folding import norms_folded_behind
+from senseapp.networks.profile import CONVOLUTIONS
 from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import Task
@@ -134,7 +134,6 @@ HISTOGRAM_CALIBRATION_IMAGES = 16
 """Number of images that the grids of activations are fitted to."""
 _BATCH = 8  # 16 is no faster on ResNet-50, and holds twice the activations
 _TOGETHER = 16  # layers whose activations of one batch are held at once: 1 GB in a ResNet-50
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _ONE = {"weights": "weight", "activations": "input", "outputs": "output"}
 
 Bins = dict[str, GridBins | MeasurementFailed]
@@ -145,17 +144,13 @@ def bins_of(
 ) -> Bins:
     """Return the filled bins of each layer by its name, or why it has none."""
     modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
-    # Norms after the layer are folded if there are enough passes for a gain, and one layer only.
-    worthwhile = len(layers) == 1 and spec.objective != "none" and len(images) > _BATCH
-    behind = norms_folded_behind(model, modules[layers[0].name], images.batch(0, 1)) if worthwhile else nullcontext()
     passes = _Passes(model, images, spec, task)
-    with behind:
-        if spec.tensor == "weights":
-            return _weight_bins(passes, layers)
-        names = list(modules)
-        parts = [names[start : start + _TOGETHER] for start in range(0, len(names), _TOGETHER)]
-        found = [_activation_bins(passes, {name: modules[name] for name in part}) for part in parts]
-        return {name: bins for part in found for name, bins in part.items()}
+    if spec.tensor == "weights":
+        return _weight_bins(passes, layers)
+    names = list(modules)
+    parts = [names[start : start + _TOGETHER] for start in range(0, len(names), _TOGETHER)]
+    found = [_activation_bins(passes, {name: modules[name] for name in part}) for part in parts]
+    return {name: bins for part in found for name, bins in part.items()}
 
 
 class _Passes:
@@ -178,7 +173,7 @@ class _Passes:
             output = self._task.output(raw)
             if spec.objective == "loss" and images.labels is not None:
                 return self._task.loss(output, images.labels[start:stop])
-            return self._task.mean(output) if spec.objective == "mean" else self._task.score(output)
+            return output.flatten(1).mean(dim=1).sum() if spec.objective == "mean" else self._task.score(output)
 
 
 def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -326,7 +321,7 @@ class _GridFitting:
         if not self._spec.per_channel:
             self._observer.update(values)
             return
-        axis = 1 if isinstance(self._module, _CONVOLUTIONS) else values.dim() - 1
+        axis = 1 if isinstance(self._module, CONVOLUTIONS) else values.dim() - 1
         others = [each for each in range(values.dim()) if each != axis]
         low, high = values.amin(dim=others, keepdim=True), values.amax(dim=others, keepdim=True)
         known = self._ends or (low, high)

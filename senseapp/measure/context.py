@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,6 @@ from senseapp.measure.replay import (
     find_replay_obstacle,
     plain_note,
     replayed,
-    same,
 )
 from senseapp.metrics.predictions import Gathered, Predictions, equal, joined, stored
 from senseapp.networks.network import Abilities, abilities_of, images_per_pass
@@ -103,14 +102,10 @@ class ArrangedImages(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self._spans)
 
-    @overload
-    def __getitem__(self, chosen: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, chosen: slice) -> ArrangedImages: ...
-    def __getitem__(self, chosen: int | slice) -> Tensor | ArrangedImages:
-        """Return one batch, (N, C, H, W), or some of them."""
+    def __getitem__(self, chosen: Any) -> Any:
+        """Return one batch, (N, C, H, W), or a list of some."""
         if isinstance(chosen, slice):
-            return ArrangedImages(self._context, self._images, self._spans[chosen])
+            return [self[place] for place in range(len(self))[chosen]]
         return self._context.arrange(self._images.batch(*self._spans[chosen]))
 
 
@@ -347,7 +342,7 @@ class MeasurementContext:
         """Move every prefix to ``position``; the model must be unchanged."""
         if all(prefix.position >= position for prefix in prefixes):
             return
-        with self._replaying(replay):
+        with self.replaying(replay):
             for prefix in prefixes:
                 replay.advance(prefix, position)
 
@@ -361,20 +356,9 @@ class MeasurementContext:
         with replay.installed():
             return self._gather(partial(replay.resume, unchanged=unchanged), prefixes)
 
-    def keep_unchanged(self, replay: Replay, prefix: Prefix, calls: frozenset[int]) -> None:
-        """Keep the outputs of ``calls`` that a pass of the unchanged model from the prefix's position on has."""
-        if all(prefix.shares(call) for call in calls):
-            return
-        with self._replaying(replay):
-            replay.resume(prefix, unchanged=calls)
-
-    def is_unchanged(self, replay: Replay, prefix: Prefix, calls: frozenset[int]) -> bool:
-        """Return whether a pass with the kept outputs of ``calls`` equals one without them, bit for bit."""
-        with self._replaying(replay):
-            return same(replay.resume(prefix, unchanged=calls), replay.resume(prefix))
-
     @contextmanager
-    def _replaying(self, replay: Replay) -> Iterator[None]:
+    def replaying(self, replay: Replay) -> Iterator[None]:
+        """Enable ``replay`` inside the block, in this precision and without gradients."""
         with replay.installed(), torch.inference_mode(), precision_context(self.layout.precision, self.device):
             yield
 

@@ -8,15 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from senseapp.compressions.base import Applied, Compressor, Prepared, WeightCompressor
+from senseapp.compressions.base import Applied, Compressor
 from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.data_flow import UnchangedCalls, unchanged_calls
-from senseapp.measure.level_batching import LevelBatch
 from senseapp.measure.plan import PlannedTarget, representative_positions
 from senseapp.measure.prefix import Prefix, ReplayMismatch, calls_to_record
-from senseapp.measure.replay import Replay, plain_note
+from senseapp.measure.replay import Replay, plain_note, same
 from senseapp.metrics.predictions import Predictions
 
 Span = tuple[int, int]
@@ -60,7 +59,6 @@ class Measurer:
     _follows_flow: bool = True
     _checked: set[int] = field(default_factory=set)
     _witness: list[Prefix] = field(default_factory=list)  # of one image
-    _level_batch: LevelBatch | None = None
     _recorded: dict[Span, Kept] = field(default_factory=dict)
 
     def baseline(self, spans: Sequence[Span], *, record_bytes: int = 0) -> Predictions:
@@ -110,14 +108,12 @@ class Measurer:
             context.check_replay_over((start, stop), positions, plain[start:stop])
         if context.replay_obstacle and not known:
             self._recorded.clear()
-            context.layout = replace(context.layout, levels_per_pass=1)
             self.notes.append(plain_note(context.replay_obstacle))
 
     def measure(self, jobs: Iterable[MeasurementJob], baseline: BaselineOutputs) -> Iterator[JobResult]:
         """Yield the result of each job. Jobs of one span must be consecutive, by ascending position.
 
-        A job is requested after the previous result was consumed, so that ``jobs`` may depend on it; with several
-        levels per pass, after the results of the previous group.
+        A job is requested after the previous result was consumed, so that ``jobs`` may depend on it.
         """
         prefixes: Kept = ()
         for span, of_span in groupby(jobs, key=lambda job: job.span):
@@ -125,11 +121,10 @@ class Measurer:
             self.context.give_back_memory()
             prefixes = self._recorded.pop(span, ()) or self.context.prefixes(*span)
             self._flow = self._flow_of(span)
-            for group in self._grouped(of_span):
+            for job in of_span:
                 started = time.perf_counter()
-                results, prefixes = self._measure_group(group, prefixes, baseline)
-                seconds = (time.perf_counter() - started) / len(group)
-                yield from (replace(result, seconds=seconds) for result in results)
+                result, prefixes = self._measure(job, prefixes, baseline)
+                yield replace(result, seconds=time.perf_counter() - started)
 
     def _flow_of(self, span: Span) -> UnchangedCalls:
         if not self._follows_flow or self.context.replay_obstacle:
@@ -141,108 +136,6 @@ class Measurer:
             num_images=span[1] - span[0],
             budget_bytes=context.recorded_bytes(positions),
         )
-
-    def _grouped(self, jobs: Iterable[MeasurementJob]) -> Iterator[list[MeasurementJob]]:
-        """Yield groups of consecutive jobs of one target, at most the levels per pass; full groups at once."""
-        group: list[MeasurementJob] = []
-        for job in jobs:
-            if group and job.index != group[0].index:
-                yield group
-                group = []
-            group.append(job)
-            if len(group) >= self.context.layout.levels_per_pass:
-                yield group
-                group = []
-        if group:
-            yield group
-
-    def _measure_group(
-        self, group: list[MeasurementJob], prefixes: Kept, baseline: BaselineOutputs
-    ) -> tuple[list[JobResult], Kept]:
-        found, results = self._measure_levels(group, prefixes, baseline), []
-        for job in group:
-            result = found.get(job)
-            if result is None:
-                result, prefixes = self._measure(job, prefixes, baseline)
-            results.append(result)
-        return results, prefixes
-
-    def _measure_levels(
-        self, group: list[MeasurementJob], prefixes: Kept, baseline: BaselineOutputs
-    ) -> dict[MeasurementJob, JobResult]:
-        """Return the results of several levels per pass; if memory runs out, fewer levels go into each pass.
-
-        A failed pass leaves ``prefixes`` intact: it wrote into copies only.
-        """
-        found: dict[MeasurementJob, JobResult] = {}
-        usual, start, lacked = self.context.layout.levels_per_pass, 0, False
-        while start < len(group) and self.context.layout.levels_per_pass > 1:
-            part = group[start : start + self.context.layout.levels_per_pass]
-            try:
-                found |= self._attempt_levels(part, prefixes, baseline)
-                start += len(part)
-            except ReplayMismatch as mismatch:
-                self._part_levels(str(mismatch))
-            except Exception as error:  # whatever the model raises, measure level by level instead
-                if not is_about_memory(error):
-                    self._part_levels(
-                        f"several in one pass fail ({type(error).__name__}: {first_line_of(error, most=300)})"
-                    )
-                    return found
-                self.context.layout = replace(self.context.layout, levels_per_pass=max(1, len(part) // 2))
-                lacked = True
-        if lacked:
-            self.notes.append(
-                f"The memory of {self.context.device} was too small for {usual} levels of a layer in one pass; "
-                f"{self.context.layout.levels_per_pass} were taken from there on."
-            )
-        return found
-
-    def _attempt_levels(
-        self, jobs: list[MeasurementJob], prefixes: Kept, baseline: BaselineOutputs
-    ) -> dict[MeasurementJob, JobResult]:
-        """Return the results of one pass over several levels; missing jobs must be measured separately."""
-        level_batch, target = self._level_batch_for(jobs), self.planned[jobs[0].index].target
-        if level_batch is None or level_batch.obstacle(target):
-            return {}
-        self._advance(Replay(self.context.model, self.context.trace), prefixes, self.planned[jobs[0].index].position)
-        if self.context.replay_obstacle:
-            return {}
-        prepared: dict[MeasurementJob, Prepared] = {}
-        for job in jobs:
-            with suppress(MeasurementFailed):  # the separate measurement reports why
-                prepared[job] = level_batch.compressor.prepare(target, job.level)
-        if len(prepared) < 2:
-            return {}
-        outputs = level_batch.outputs(prefixes, target, list(prepared.values()))
-        return {
-            job: JobResult(
-                job=job,
-                seconds=0.0,
-                moments=baseline.moments(output, *job.span),
-                outputs=baseline.recorded_change(output, *job.span),
-                applied=prepared[job].applied,
-            )
-            for job, output in zip(prepared, outputs, strict=True)
-        }
-
-    def _level_batch_for(self, jobs: list[MeasurementJob]) -> LevelBatch | None:
-        """Return the runner of several levels per pass; None if the model does not allow it, or it is not needed."""
-        if len(jobs) < 2 or self.context.replay_obstacle or not isinstance(self.compressor, WeightCompressor):
-            return None
-        if self._level_batch is None:
-            found = LevelBatch.checked(self.context, self.compressor, self.planned, [job.level for job in jobs])
-            if isinstance(found, str):
-                self._part_levels(found)
-                return None
-            self._level_batch = found
-            self.notes.extend(found.exceptions(self.planned))
-        return self._level_batch
-
-    def _part_levels(self, reason: str) -> None:
-        self.context.layout = replace(self.context.layout, levels_per_pass=1)
-        self._level_batch = None
-        self.notes.append(f"Levels were measured one at a time, which takes longer: {reason}.")
 
     def _measure(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> tuple[JobResult, Kept]:
         """Return the result and the prefixes to continue with; if memory runs out, fewer images go into each pass."""
@@ -315,14 +208,21 @@ class Measurer:
         """Keep what the uncompressed model computes of one image, to compare with the compressed one's."""
         self._witness = self._witness or self.context.prefixes(0, 1)
         self._advance(replay, self._witness, self.planned[job.index].position)
+        calls, prefix = self._flow[job.index], self._witness[0]
+        if all(prefix.shares(call) for call in calls):
+            return
         try:
-            self.context.keep_unchanged(replay, self._witness[0], self._flow[job.index])
+            with self.context.replaying(replay):
+                replay.resume(prefix, unchanged=calls)
         except ReplayMismatch as mismatch:
             self._leave_flow(prefixes, str(mismatch))
 
     def _is_unchanged(self, replay: Replay, job: MeasurementJob) -> bool:
+        """Return whether a pass with the kept outputs of unchanged calls equals one without them, bit for bit."""
         self._checked.add(job.index)
-        return self.context.is_unchanged(replay, self._witness[0], self._flow[job.index])
+        with self.context.replaying(replay):
+            kept = replay.resume(self._witness[0], unchanged=self._flow[job.index])
+            return same(kept, replay.resume(self._witness[0]))
 
     def _leave_flow(self, prefixes: Kept, reason: str) -> None:
         """Compute every call after a changed layer again from here on."""

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import torch
 
 from senseapp.compressions.base import Compressor
-from senseapp.core.errors import MeasurementFailed
+from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.plan import Layout, PlannedTarget, clock_of
-from senseapp.measure.prefix import Prefix, ReplayMismatch
-from senseapp.measure.replay import Replay
+from senseapp.measure.measurer import MeasurementJob, Measurer
+from senseapp.measure.plan import PlannedTarget, clock_of
 from senseapp.metrics import METRICS
-from senseapp.metrics.predictions import Predictions
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 
 _TIMED_IMAGES = 2  # of the timed passes
 _MOST_PASSES, _ENOUGH_SECONDS = 5, 0.1  # timed passes at most; fewer where together they take as long
-_CHECKED_TARGETS = 8  # spread over the network, to compare the ranking in both precisions
-_CHECKED_IMAGES = 4  # at one level
 _FEW_BITS = 4  # bfloat16 has 8 significant bits: on a finer grid its own rounding is not small beside the compression
 _ENOUGH_AGREEMENT = 0.95  # Spearman correlation of the damage in both precisions
 _ENOUGH_GAIN = 1.2  # below that the time saved is not worth a second rounding
@@ -53,18 +49,23 @@ def choose_precision(
             return f"Precision auto kept float32: bfloat16 would hide what more than {_FEW_BITS} bits change."
         context.take(half)
         return f"Precision auto took bfloat16 for the estimates: {gain:.1f} times as fast."
-    few = min(_CHECKED_IMAGES, len(context.images))
-    step = max(1, -(-len(planned) // _CHECKED_TARGETS))
-    subset = planned[::step]
-    agreement = _agreement(context, half, compressor, subset, sorted(spec.levels)[len(spec.levels) // 2], few)
-    if len(subset) >= 4 and agreement >= _ENOUGH_AGREEMENT:
+    few = min(4, len(context.images))
+    # Eight targets, spread over the network, show whether both precisions rank alike.
+    chosen = range(0, len(planned), max(1, -(-len(planned) // 8)))
+    level = sorted(spec.levels)[len(spec.levels) // 2]
+    exact = _damages(context, compressor, planned, chosen, level, few)
+    context.layout = half
+    rounded = _damages(context, compressor, planned, chosen, level, few)
+    context.layout = single
+    agreement = spearman(exact, rounded)
+    if len(chosen) >= 4 and agreement >= _ENOUGH_AGREEMENT:
         context.take(half)
         return (
-            f"Precision auto took bfloat16: {gain:.1f} times as fast, and it ranks {len(subset)} layers like float32 "
+            f"Precision auto took bfloat16: {gain:.1f} times as fast, and it ranks {len(chosen)} layers like float32 "
             f"on {few} images (Spearman {agreement:.2f})."
         )
     return (
-        f"Precision auto kept float32: on {few} images bfloat16 ranks {len(subset)} layers differently "
+        f"Precision auto kept float32: on {few} images bfloat16 ranks {len(chosen)} layers differently "
         f"(Spearman {agreement:.2f}, wanted {_ENOUGH_AGREEMENT})."
     )
 
@@ -86,23 +87,6 @@ def _product_seconds(device: torch.device, dtype: torch.dtype) -> float:
     return min(seconds)
 
 
-def _agreement(
-    context: MeasurementContext,
-    half: Layout,
-    compressor: Compressor,
-    subset: Sequence[PlannedTarget],
-    level: float,
-    stop: int,
-) -> float:
-    """Return the rank correlation of :func:`_damages` in both precisions; the layout is restored."""
-    single = context.layout
-    exact = _damages(context, compressor, subset, level, stop)
-    context.layout = half
-    rounded = _damages(context, compressor, subset, level, stop)
-    context.layout = single
-    return spearman(exact, rounded)
-
-
 def _seconds(context: MeasurementContext) -> float:
     """Return the seconds of a pass, the fastest of several if passes are short."""
     usual = _TIMED_IMAGES if context.device.type == "cpu" else context.layout.micro_batch  # few leave a card idle
@@ -118,31 +102,16 @@ def _seconds(context: MeasurementContext) -> float:
 
 
 def _damages(
-    context: MeasurementContext, compressor: Compressor, subset: Sequence[PlannedTarget], level: float, stop: int
+    context: MeasurementContext,
+    compressor: Compressor,
+    planned: Sequence[PlannedTarget],
+    chosen: Sequence[int],
+    level: float,
+    stop: int,
 ) -> list[float]:
-    """Return the change of the divergence (or sqnr) at ``level`` for each target of ``subset``, on the first images."""
-    metric = METRICS[context.task.divergence or "sqnr"]
-    baseline = context.outputs(0, stop)
-    replay, prefixes = Replay(context.model, context.trace), context.prefixes(0, stop)
-    damages = []
-    for item in subset:
-        if not context.replay_obstacle:
-            try:
-                context.advance(replay, prefixes, item.position)
-            except ReplayMismatch as mismatch:
-                context.replay_obstacle = str(mismatch)
-        try:
-            with compressor.compress(item.target, level):
-                output = _output(context, replay, prefixes, stop)
-        except MeasurementFailed:
-            damages.append(float("nan"))
-            continue
-        damages.append(metric.change(metric.moments(baseline, output, None)).delta)
-    return damages
-
-
-def _output(context: MeasurementContext, replay: Replay, prefixes: Sequence[Prefix], stop: int) -> Predictions:
-    if not context.replay_obstacle:
-        with suppress(ReplayMismatch):  # the compressed model makes other calls
-            return context.resume(replay, prefixes)
-    return context.outputs(0, stop)
+    """Return the change of the divergence (or sqnr) at ``level`` for each ``chosen`` target, on the first images."""
+    name = context.task.divergence or "sqnr"
+    baseline = BaselineOutputs(context.outputs(0, stop), None, (name,))
+    jobs = [MeasurementJob(index=index, level=level, span=(0, stop)) for index in chosen]
+    results = Measurer(context, compressor, planned, []).measure(jobs, baseline)
+    return [math.nan if found.reason else METRICS[name].change(found.moments[name]).delta for found in results]

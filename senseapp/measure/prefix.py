@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from senseapp.compat.torch_internals import UnreadableTensor, version_of
-from senseapp.networks.batch_axes import CallAxes
 from senseapp.networks.trace import Call, CallTrace, map_tensors, tensors_in
 
 
@@ -22,9 +21,9 @@ class ReplayMismatch(BaseException):
     """
 
 
-def _placeholder(tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-    """Return a tensor of this shape, or ``shape``, without storage; reading it raises ReplayMismatch."""
-    return UnreadableTensor.like(tensor, shape, _read_again)
+def _placeholder(tensor: Tensor) -> Tensor:
+    """Return a tensor of this shape without storage; reading it raises ReplayMismatch."""
+    return UnreadableTensor.like(tensor, _read_again)
 
 
 def _read_again() -> ReplayMismatch:
@@ -46,11 +45,6 @@ class Prefix:
         self._outputs: dict[int, Any] = {}
         self._recorded: dict[int, Any] = {}
         self._shared: dict[int, Any] = {}
-
-    @property
-    def num_images(self) -> int:
-        """Images in the batch."""
-        return len(self._inputs)
 
     @property
     def inputs(self) -> Tensor:
@@ -152,40 +146,6 @@ class WatchedPrefix(Prefix):
     def _note(self, index: int, output: Any) -> None:
         readable = (tensor for tensor in tensors_in(output) if not isinstance(tensor, UnreadableTensor))
         self._versions[index] = [(tensor, version_of(tensor)) for tensor in readable]
-
-
-class RepeatedPrefix(Prefix):
-    """The outputs of ``prefix``, as if its batch held its images ``times`` in a row; only for resuming.
-
-    A tensor is repeated when it is read, and not stored: it lives as long as the model refers to it.
-    """
-
-    def __init__(self, prefix: Prefix, times: int, axes: Sequence[CallAxes]) -> None:
-        super().__init__(prefix._trace, prefix._inputs)
-        self.position = prefix.position
-        self._outputs = prefix._outputs
-        self._times = times
-        self._axes = axes
-
-    @property
-    def inputs(self) -> Tensor:
-        """The repeated batch, as a copy."""
-        return self._repeat(self._inputs, 0, needed=self._trace.input_last_needed >= self.position)
-
-    def output(self, index: int) -> Any:
-        """Return a repeated copy of the kept output of call ``index``."""
-        axes = iter(self._axes[index].outputs)
-        needed = self._trace.calls[index].last_needed >= self.position
-        return map_tensors(self._outputs[index], lambda tensor: self._repeat(tensor, next(axes), needed=needed))
-
-    def _repeat(self, tensor: Tensor, axis: int | None, *, needed: bool) -> Tensor:
-        if axis is None:
-            return tensor.clone() if needed else tensor
-        if needed:
-            return torch.cat([tensor] * self._times, dim=axis)  # keeps the memory format, unlike repeat()
-        shape = list(tensor.shape)
-        shape[axis] *= self._times
-        return _placeholder(tensor, shape)
 
 
 def prefix_bytes_per_image(trace: CallTrace, positions: list[int]) -> int:

@@ -79,7 +79,6 @@ def arithmetic_of(result: RunResult) -> tuple[Layout, int]:
         channels_last=ran.channels_last,
         micro_batch=ran.micro_batch,
         precision=result.precision,
-        levels_per_pass=ran.levels_together,
     )
     return layout, ran.images_at_once
 
@@ -98,8 +97,6 @@ def reusable(sweep: Sweep, earlier: RunResult) -> tuple[LayerMeasurement, ...]:
         return ()
     layout, _ = arithmetic_of(earlier)
     same_passes = layout == sweep.context.layout and earlier.passes.images_in_span == images_in_span(sweep)
-    if layout.levels_per_pass > 1 and earlier.spec.sensitivity.levels != sweep.spec.levels:
-        return ()  # passes shared with other levels have other sizes and may round differently
     if not same_passes or (earlier.method == "plain") != bool(sweep.context.replay_obstacle):
         return ()
     targets = {item.target.layer: item.target for item in sweep.planned}

@@ -290,7 +290,6 @@ def _pass_settings(sweep: Sweep) -> PassSettings:
     return PassSettings(
         channels_last=layout.channels_last,
         micro_batch=layout.micro_batch,
-        levels_together=layout.levels_per_pass,
         images_at_once=sweep.span_images,
         images_in_span=images_in_span(sweep),
         workers=sweep.executor.workers,
@@ -301,7 +300,6 @@ def _environment(passes: PassSettings, context: MeasurementContext) -> dict[str,
     return _versions(context.device) | {
         "memory_layout": "channels_last" if passes.channels_last else "contiguous",
         "micro_batch": str(passes.micro_batch),
-        "levels_together": str(passes.levels_together),
         "precision": context.layout.precision,
         "images_at_once": str(passes.images_at_once),
         "images_in_span": str(passes.images_in_span),

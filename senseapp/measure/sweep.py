@@ -17,13 +17,11 @@ from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulato
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.executor import Executor, LocalExecutor
-from senseapp.measure.level_batching import levels_that_fit
 from senseapp.measure.measurer import MeasurementJob
 from senseapp.measure.plan import (
     Layout,
     PlannedTarget,
     chunk_spans,
-    memory_bytes,
     plan_targets,
     representative_positions,
     usual_layout,
@@ -41,8 +39,6 @@ from senseapp.tasks import Task
 
 CALIBRATION_IMAGES = 64  # for ranges of inputs and adaptation
 _SETTLE_FROM = 64  # images before the first look whether ranks have settled
-_MOST_IN_ONE_PASS = 256  # images, where the run sets no limit
-_NOTABLE_BYTES = 100_000_000  # of outputs: more than that is said in the notes
 
 
 def measure(
@@ -132,22 +128,10 @@ class Sweep:
         progress: Callable[[str], None],
         layout: Layout | None,
     ) -> Sweep:
-        images, task = context.images, context.task
+        images, task, notes = context.images, context.task, list(context.images.notes)
         metrics = task.layer_metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
         metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
-        notes: list[str] = list(images.notes)
-        usual_most = spec.batch_size or context.most_in_pass(_MOST_IN_ONE_PASS)
-        most = min(usual_most, len(images), images_per_pass(context.model) or len(images))
-        precision = "bf16" if spec.precision == "bf16" else "fp32"
-        if layout is not None:
-            context.take(layout)
-        elif spec.mode == "quick":  # too short for a trial to pay
-            usual = usual_layout(context.trace, most=most, channels_last=context.channels_last, device=context.device)
-            context.take(replace(usual, precision=precision))
-        else:
-            layers = select_layers(context.profile, spec.layers, spec.layer_types)
-            forwards = max(1.0, 0.5 * len(layers) * len(spec.levels))
-            context.settle_layout(most=most, forwards=forwards, precision=precision)
+        _take_layout(context, spec, layout)
         if note := context.admit(context.look_at_all_images()):
             notes.append(note)
         _require_abilities(spec, context.abilities)
@@ -161,15 +145,6 @@ class Sweep:
             notes.append(f"Measured without adapted weights: {name}: {reason} ({len(compressor.left)} such layers).")
         if context.replay_obstacle:
             notes.append(plain_note(context.replay_obstacle))
-        levels_per_pass = levels_that_fit(
-            context,
-            compressor,
-            planned,
-            num_levels=len(spec.levels),
-            memory_bytes=memory_bytes(context.device),
-            asked=None if layout is None else layout.levels_per_pass,
-        )
-        context.layout = replace(context.layout, levels_per_pass=levels_per_pass)
         recorded = images_to_record(
             metrics,
             num_images=len(images),
@@ -239,7 +214,7 @@ class Sweep:
             yield left_out
         if nothing := context.task.baseline_note(self.baseline.outputs):
             yield nothing
-        if held >= _NOTABLE_BYTES:
+        if held >= 100_000_000:
             yield (
                 f"Predictions of the uncompressed model, which all others are compared with, take {held / 1e6:.0f} MB "
                 f"of memory for {plural(len(context.images), 'image')}."
@@ -311,6 +286,24 @@ class Sweep:
             close = undecided([change.ci_low for _, change in measured], [change.ci_high for _, change in measured])
             left |= {measured[index][0] for index in close}
         return left & active
+
+
+def _take_layout(context: MeasurementContext, spec: SensitivitySpec, layout: Layout | None) -> None:
+    """Run passes in ``layout``, that of a resumed run, or in the fastest one found by a trial."""
+    if layout is not None:
+        context.take(layout)
+        return
+    usual_most = spec.batch_size or context.most_in_pass(256)
+    num_images = len(context.images)
+    most = min(usual_most, num_images, images_per_pass(context.model) or num_images)
+    precision = "bf16" if spec.precision == "bf16" else "fp32"
+    if spec.mode == "quick":  # too short for a trial to pay
+        usual = usual_layout(context.trace, most=most, channels_last=context.channels_last, device=context.device)
+        context.take(replace(usual, precision=precision))
+        return
+    layers = select_layers(context.profile, spec.layers, spec.layer_types)
+    forwards = max(1.0, 0.5 * len(layers) * len(spec.levels))
+    context.settle_layout(most=most, forwards=forwards, precision=precision)
 
 
 def _require_abilities(spec: SensitivitySpec, abilities: Abilities) -> None:

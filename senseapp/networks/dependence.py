@@ -1,4 +1,4 @@
-"""Dependence of each result of a pass on modules, through tensors and through numbers that the code has read."""
+"""Dependence of each result of a pass on modules, also through numbers that the code has read, and the layer graph."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from senseapp.compat.torch_internals import storage_of, writes_into_arguments
+from senseapp.records.profile import INPUT, FlowNode
 
 _SHOWS_NUMBERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _OWN_NAMESPACES = ("aten", "prims")  # whose operations carry these tags
@@ -71,3 +72,37 @@ def _shows_numbers(func: Any, tensors: Sequence[Tensor]) -> bool:
     if func is torch.ops.aten.index.Tensor:
         return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
     return any(tag in func.tags for tag in _SHOWS_NUMBERS)
+
+
+class DataFlow:
+    """Follows activations through the operations of one pass; the caller must hold the numbers of all storages.
+
+    Nodes are layers, and operations on the results of several nodes, such as the sum after a skip connection.
+    Operations between them (norms, activations, reshapes) are not nodes: their results belong to the node before.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[FlowNode] = []
+        self._sources: dict[int, int] = {}  # by storage: the node that computed its content
+
+    def add_input(self, tensor: Tensor) -> None:
+        """Add ``tensor``, an input of the network, as a node."""
+        self._compute([tensor], FlowNode(name=INPUT, kind="input"))
+
+    def follow(
+        self, operation: str, layers: Iterable[str], arguments: Sequence[Tensor], results: Sequence[Tensor]
+    ) -> None:
+        """Add one operation, which multiplies by the weights of ``layers`` in turn; most operations have none."""
+        found = (self._sources.get(storage_of(tensor)) for tensor in arguments)
+        sources = tuple(dict.fromkeys(source for source in found if source is not None))
+        for name in layers:
+            self._compute(results, FlowNode(name=name, kind="layer", inputs=sources))
+            sources = (len(self.nodes) - 1,)
+        if len(sources) == 1:
+            self._sources.update((storage_of(tensor), sources[0]) for tensor in results)
+        elif sources:
+            self._compute(results, FlowNode(name=operation.strip("_"), kind="join", inputs=sources))
+
+    def _compute(self, results: Sequence[Tensor], node: FlowNode) -> None:
+        self.nodes.append(node)
+        self._sources.update((storage_of(tensor), len(self.nodes) - 1) for tensor in results)

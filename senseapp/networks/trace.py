@@ -7,10 +7,10 @@ returned instead, when only the computation from event *e* on is repeated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,48 +23,12 @@ from senseapp.compat.torch_internals import (
     version_of,
     written_by,
 )
-from senseapp.networks.dependence import Dependence
+from senseapp.networks.dependence import DataFlow, Dependence
 from senseapp.networks.products import Origins, Product, products_of
-from senseapp.records.profile import INPUT, FlowNode
-
-
-class DataFlow:
-    """Follows activations through the operations of one pass; the caller must hold the numbers of all storages.
-
-    Nodes are layers, and operations on the results of several nodes, such as the sum after a skip connection.
-    Operations between them (norms, activations, reshapes) are not nodes: their results belong to the node before.
-    """
-
-    def __init__(self) -> None:
-        self.nodes: list[FlowNode] = []
-        self._sources: dict[int, int] = {}  # by storage: the node that computed its content
-
-    def add_input(self, tensor: Tensor) -> None:
-        """Add ``tensor``, an input of the network, as a node."""
-        self._compute([tensor], FlowNode(name=INPUT, kind="input"))
-
-    def follow(
-        self, operation: str, layers: Iterable[str], arguments: Sequence[Tensor], results: Sequence[Tensor]
-    ) -> None:
-        """Add one operation, which multiplies by the weights of ``layers`` in turn; most operations have none."""
-        found = (self._sources.get(storage_of(tensor)) for tensor in arguments)
-        sources = tuple(dict.fromkeys(source for source in found if source is not None))
-        for name in layers:
-            self._compute(results, FlowNode(name=name, kind="layer", inputs=sources))
-            sources = (len(self.nodes) - 1,)
-        if len(sources) == 1:
-            self._sources.update((storage_of(tensor), sources[0]) for tensor in results)
-        elif sources:
-            self._compute(results, FlowNode(name=operation.strip("_"), kind="join", inputs=sources))
-
-    def _compute(self, results: Sequence[Tensor], node: FlowNode) -> None:
-        self.nodes.append(node)
-        self._sources.update((storage_of(tensor), len(self.nodes) - 1) for tensor in results)
-
+from senseapp.records.profile import FlowNode
 
 NEVER = math.inf
 EXAMPLE_IMAGES = 2  # of a traced pass: torch treats a batch of one as a fixed size
-_NodeT = TypeVar("_NodeT")
 
 
 @dataclass(slots=True)
@@ -156,21 +120,8 @@ class CallTrace:
         starts = [call.start for call in self.calls if call.module in module_names]
         return min(starts + [use.first_event for use in self._uses_of(module_names)], default=None)
 
-    def read_outside(self, module_names: frozenset[str]) -> bool:
-        """Return whether a parameter of these modules is also read outside of their calls."""
-        return any(
-            not self._within(index, module_names) for use in self._uses_of(module_names) for index in use.readers
-        )
-
     def _uses_of(self, module_names: frozenset[str]) -> list[WeightUse]:
         return [use for name, use in self.uses.items() if name.rpartition(".")[0] in module_names]
-
-    def _within(self, index: int, module_names: frozenset[str]) -> bool:
-        while index >= 0:
-            if self.calls[index].module in module_names:
-                return True
-            index = self.calls[index].parent
-        return False
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import safetensors.torch
+import torch
 from torch import nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
@@ -249,7 +250,7 @@ class _Deploying:
         integers = {node: source.integers[layer] for node, layer in self._layers.items() if layer in source.integers}
         with self._steps.trying("weights stored as integers"):
             if nodes:
-                stored = self._runtime.with_quantized_weights(source.network, nodes, integers)
+                stored = self._runtime.file_format.with_quantized_weights(source.network, nodes, integers)
                 self._files["file"], self._notes = stored.content, stored.notes
 
     def _described(self, name: str) -> bytes:
@@ -257,7 +258,9 @@ class _Deploying:
         preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
         chosen = self._thresholds
         scores = {"thresholds": (chosen[name], chosen["original"])} if chosen else {}  # a runtime may know none
-        return self._runtime.described(self._files[name], preprocessing=preprocessing, class_names=names, **scores)
+        return self._runtime.file_format.described(
+            self._files[name], preprocessing=preprocessing, class_names=names, **scores
+        )
 
     def _measure(self) -> None:
         """Judge and time all files."""
@@ -292,7 +295,7 @@ class _Deploying:
             figures=figures,
             simulated=self._source.simulated,
             in_float=tuple(self._layers.get(node, node) for node in nodes),
-            opset=runtime.checked(files["file"]),
+            opset=runtime.file_format.version(files["file"]),
             batch=runtime.open(files["file"]).fixed_batch,
             images=len(evaluator.images.proof),
             preparation=preparation(evaluator, runtime),
@@ -306,7 +309,7 @@ class _Deploying:
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
                 *self._saturation,
                 *notes,
-                *runtime.changes(files["file"]),
+                *runtime.file_format.changes(files["file"]),
                 *self._source.notes,
             ),
             computes_in_float=in_float,
@@ -367,7 +370,7 @@ def _figures(
 
     The latter is for files in int8, beside which it is said; None for others.
     """
-    zeros = None if settings.kind == "float" else runtime.half_zero(files["original"])
+    zeros = None if settings.kind == "float" else _with_half_zero(evaluator, runtime)
     timed = dict(files) if zeros is None else {**files, _HALF_ZERO: zeros}
     openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in timed.items()}
     seconds, busy = times_anew(openers, runtime, call_of(evaluator, settings)), is_busy()
@@ -376,9 +379,19 @@ def _figures(
             changes=judged[name].changes,
             seconds=Median.of(seconds[name]),
             time_ratio=ratio(seconds[name], seconds["original"]),
-            file_bytes=runtime.size(files[name]),
+            file_bytes=len(files[name]),
             busy=busy,
         )
         for name in files
     }
     return figures, ratio(seconds[_HALF_ZERO], seconds["original"]) if _HALF_ZERO in seconds else None
+
+
+def _with_half_zero(evaluator: ScheduleEvaluator, runtime: Runtime) -> bytes:
+    """Return the original file without the smaller half of each weight, which sparsity leaves as zeros, to time it."""
+    model = copy.deepcopy(evaluator.dense.model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight[weight.abs() <= weight.abs().median()] = 0
+    return evaluator.exporter(runtime).write(model)

@@ -13,8 +13,9 @@ from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median
-from senseapp.runtimes.base import Runtime, RuntimeNetwork
+from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import quick_seconds, ratio
+from senseapp.runtimes.foreign import RuntimeNetwork
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -35,7 +36,7 @@ class FileTimes:
 
     In busy moments of a shared machine, which last for seconds, all calls were seen to take half as long again, and
     int8 to suffer more than float: the same two files differed by up to 9 % less than in a calm moment, while medians
-    within the moment hardly varied (``benchmarks/deploy/margin.py``). So the least time of the reference is remembered,
+    within the moment hardly varied. So the least time of the reference is remembered,
     and a timing in which it takes much longer is not relied on.
     """
 

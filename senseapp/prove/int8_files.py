@@ -19,7 +19,7 @@ from senseapp.prove.quantized_files import FileJudge, QuantizedFiles
 from senseapp.prove.search_images import Amounts, fitted_and_others, in_calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
+from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _SECONDS = 240.0  # of all that is fitted and tried, and again of the choice of parts in float
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
@@ -144,12 +144,12 @@ class Int8Search:
         steps.progress.begin(StepTitle.INT8)
         with self._runtime.fitted_quantizer(self._content, fitting) as quantizer:
             made = {"int8": quantizer.finished(quantizer.write())}
-            own: OwnInt8 | None = None
+            own: DefaultInt8 | None = None
             choice = _Choice(content=self._content)
             if self._may_be_quicker(made["int8"]):
                 steps.progress.begin(StepTitle.OWN)
                 with steps.trying(self._runtime.description.own_quantizer):
-                    own = self._runtime.own_int8(self._content, fitting)
+                    own = self._runtime.default_int8(self._content, fitting)
                 steps.progress.begin(StepTitle.PARTS)
                 choice = self._chosen(quantizer, kept, own)
             variants = tuple[Variant, ...]()
@@ -191,7 +191,7 @@ class Int8Search:
         self._steps.progress("Timing the network in float and in int8")
         return self._times(self._content).measure_precise(self._placed(all_int8)).low < 1
 
-    def _chosen(self, quantizer: Quantizer, kept: Sequence[str], own: OwnInt8 | None) -> _Choice:
+    def _chosen(self, quantizer: Quantizer, kept: Sequence[str], own: DefaultInt8 | None) -> _Choice:
         """Return the file that was asked for: of the search, or of the runtime's own quantizer if that does less harm.
 
         Where it must be quicker than float and change few answers and does not, the float file.
@@ -292,7 +292,7 @@ class Int8Search:
             self._placed(content), 1.0
         )
 
-    def _notes(self, choice: _Choice, of_quantizer: tuple[str, ...], own: OwnInt8 | None) -> tuple[str, ...]:
+    def _notes(self, choice: _Choice, of_quantizer: tuple[str, ...], own: DefaultInt8 | None) -> tuple[str, ...]:
         """Return sentences on how the file was made, and what it is compared with."""
         bits, note = self._bits, self._runtime.int8_note
         rounded = bits and min(bits.values()) < INT8_BITS

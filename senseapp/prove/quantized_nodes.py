@@ -55,7 +55,7 @@ def blame_nodes(
         num_outputs=loaded.num_classes,
     )
     found = node_damages(
-        runtime.quantized_file(content, loaded.onnx.content),
+        runtime.foreign_files.quantized(content, loaded.onnx.content),
         open_file=runtime.open,
         damage_of=lambda network: judge.judged(network).damage,
         progress=progress,

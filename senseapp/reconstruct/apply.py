@@ -168,9 +168,7 @@ class _Applying:
             parameter = self.model.get_parameter(self.profile.layer(entry.layer).parameter)
             if prepared.scale is not None and (grid := prepared.constraint.grid) is not None:
                 self.grids[entry.layer] = grid, prepared.scale()
-            with prepared.active():
-                compressed = parameter.data
-            parameter.data = compressed
+            parameter.data = prepared.weight()
             self.reached.append(replace(entry, level=prepared.applied.achieved_level))
             self.constraints[entry.layer] = self.constraints.get(entry.layer, UpdateConstraint()) | prepared.constraint
             if prepared.inputs is not None:

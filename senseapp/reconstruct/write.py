@@ -21,8 +21,8 @@ from senseapp.compat.torch_internals import (
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.networks.network import OUTPUTS, nesting_text
-from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.networks.onnx.write import with_weights
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.small_file import separate_state, small_file
 from senseapp.records.deployment import ONNX, PROGRAM

@@ -143,7 +143,7 @@ class LossBound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartedTensor:
+class TensorDifference:
     """A tensor, or the output of a layer, that both networks compute.
 
     Attributes:
@@ -175,7 +175,7 @@ _ALIKE = 1e-3  # relative; float32 kernels that add in another order differ by l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
+class TensorDivergence:
     """Where two networks begin to compute different numbers.
 
     Attributes:
@@ -184,12 +184,12 @@ class Parting:
         images: compared on.
     """
 
-    tensors: tuple[PartedTensor, ...]
+    tensors: tuple[TensorDifference, ...]
     matched_by: Literal["name", "order", "layer"]
     images: int
 
     @property
-    def first(self) -> PartedTensor | None:
+    def first(self) -> TensorDifference | None:
         """The first tensor that is apart: at a sudden step if there is one, else the first above :data:`APART`."""
         before, gradual = _ALIKE, None
         for each in self.tensors:
@@ -263,7 +263,7 @@ class CheckReport:
         time_ratio: candidate to reference, call by call; None where it was not timed.
         findings: likely causes of a loss, in sentences.
         answers: differences by class and by picture; None where outputs are no answers.
-        parting: where tensors part; None where none could be compared.
+        divergence: where tensors part; None where none could be compared.
         operators: what each kind of operator takes in both files; empty where one has no file or was not timed so.
         machine: processor and runtime.
         notes: further sentences.
@@ -282,7 +282,7 @@ class CheckReport:
     time_ratio: Median | None = None
     findings: tuple[str, ...] = ()
     answers: ChangedAnswers | None = None
-    parting: Parting | None = None
+    divergence: TensorDivergence | None = None
     operators: tuple[OperatorShare, ...] = ()
     notes: tuple[str, ...] = ()
     reading: Reading | None = None

@@ -89,7 +89,7 @@ class PreparationChoice:
         listed = " ".join(f"[{number}] {trial.title}." for number, trial in enumerate(self.trials, start=1))
         return (
             f"{self.question} {listed} The Analyze page shows each on pictures; on the command line, `senseapp read … "
-            "--choose N --out reading.json` writes one, and --reading reading.json takes it."
+            "--reading N --out reading.json` writes one, and --reading reading.json takes it."
         )
 
     @property

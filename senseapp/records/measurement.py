@@ -110,7 +110,6 @@ class PassSettings:
     Attributes:
         channels_last: (N, H, W, C) in memory instead of (N, C, H, W).
         micro_batch: images in one pass.
-        levels_together: levels of one layer in one pass, each over as many images.
         images_at_once: most images measured together; 0 for as many as fit.
         images_in_span: images that were measured together; 0 where that is unknown.
         workers: of the cluster that measured; 0 for this machine.
@@ -118,7 +117,6 @@ class PassSettings:
 
     channels_last: bool = False
     micro_batch: int = 16
-    levels_together: int = 1
     images_at_once: int = 0
     images_in_span: int = 0
     workers: int = 0

@@ -8,57 +8,21 @@ that names a :class:`Runtime`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torch import Tensor, nn
 
-from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
-from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Abilities, Network
+from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import TURNS, times
-from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
-
-if TYPE_CHECKING:
-    from senseapp.runtimes.foreign import ForeignFile
-
-
-class RuntimeNetwork(ABC):
-    """A file that is open in a runtime; a :class:`~senseapp.networks.network.Network`."""
-
-    runtime_label: str
-
-    @property
-    def abilities(self) -> Abilities:
-        """A file only runs."""
-        a_file = f"A file that is open in {self.runtime_label}"
-        return Abilities(
-            gradients=f"{a_file} has no gradients.",
-            replay=f"{a_file} runs as a whole.",
-            structural_pruning=f"{a_file} keeps its channels.",
-            weight_updates=f"{a_file} keeps its weights.",
-        )
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
-        return None
-
-    @property
-    @abstractmethod
-    def output_names(self) -> tuple[str, ...]:
-        """Of the tensors in what :meth:`run` returns, in their order."""
-
-    @abstractmethod
-    def run(self, batch: Tensor) -> object:
-        """Return the raw output for images (N, C, H, W), nested as the network's own."""
+from senseapp.runtimes.file_format import FileFormat
+from senseapp.runtimes.foreign import ForeignFiles, RuntimeNetwork
+from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 
 class Exporter(ABC):
@@ -82,11 +46,15 @@ class Runtime(ABC):
 
     Attributes:
         description: its name, its files and its words.
+        file_format: what its files hold beside the network.
+        foreign_files: opens files of any program.
         int8_note: a sentence on every int8 file of it.
         remedy_note: a sentence behind the causes of what 8 bits harm, on a remedy that is missing.
     """
 
     description: RuntimeDescription
+    file_format = FileFormat()
+    foreign_files = ForeignFiles()
     int8_note: str = ""
     remedy_note: str = ""
 
@@ -108,86 +76,15 @@ class Runtime(ABC):
     def machine(self) -> str:
         """Return the processor and the runtime, for people: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
 
-    def size(self, content: bytes) -> int:
-        """Return the bytes of a file on disk."""
-        return len(content)
-
-    def checked(self, content: bytes) -> int:
-        """Check a file that is delivered, and return the version of its format; 0 where it has none."""
-        return 0
-
-    def described(
-        self,
-        content: bytes,
-        *,
-        preprocessing: Preprocessing | None,
-        class_names: Sequence[str],
-        thresholds: tuple[float, float] | None = None,
-    ) -> bytes:
-        """Return a file with what a program needs to run it on pictures, where its format holds that.
-
-        ``thresholds`` are those of the scores of the file and of the original.
-        """
-        return content
-
-    def class_names(self, content: bytes) -> tuple[str, ...]:
-        """Return the class names that a file of :meth:`described` carries; empty where it has none."""
-        return ()
-
-    def kit(self, name: str) -> dict[str, str]:
-        """Return files, by name, that run the file called ``name`` on a picture; not for edited uploaded files."""
-        return {}
-
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer, one of ``layers``, that each node of a float file belongs to, where one does."""
         return {}
-
-    def with_quantized_weights(
-        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
-    ) -> QuantizedWeights:
-        """Return a float file that computes the same, with weights stored in few bits.
-
-        ``nodes`` have rounded weights; ``integers`` are those of their layers, by node, where they are known.
-        """
-        return QuantizedWeights(content=content)
-
-    def half_zero(self, content: bytes) -> bytes | None:
-        """Return a float file with the smaller half of each weight at zero, to time it; None if it is not needed."""
-        return None
-
-    def input_words(self, shape: Sequence[int]) -> str:
-        """Return the description of a file's input, for images of ``shape`` (C, H, W)."""
-        return f"images, float32, is (N, {', '.join(map(str, shape))})"
-
-    # ---- files of other programs
-
-    def foreign(self, content: bytes, *, threads: int | None = None) -> ForeignFile:
-        """Open a file that any program wrote, and run it as it is; see :meth:`open` for ``threads``.
-
-        Raises:
-            InvalidInput: it is no file of this runtime, cannot be opened, or takes other things than images.
-        """
-        raise InvalidSpec(f"Files of other programs are not run in {self.description.label} here.")
-
-    def whole(self, path: Path) -> bytes:
-        """Return the content of a file of this person's own disk, with parts that lie beside it; may raise OSError."""
-        return path.read_bytes()
-
-    def parting(
-        self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
-    ) -> Parting | None:
-        """Return how far tensors inside of two files differ, on ``images`` as each takes them; None where unknown."""
-        return None
 
     # ---- uploaded files
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return the runtime for a network that came from an ONNX file; one that edits that file where this can."""
         return self
-
-    def changes(self, content: bytes) -> tuple[str, ...]:
-        """Return in sentences what differs between the uploaded file and ``content``; none for other networks."""
-        return ()
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return an int8 ``file`` of a quantizer of ``network`` as it is delivered."""
@@ -203,20 +100,12 @@ class Runtime(ABC):
         """Return a quantizer of a float file that does as little harm as this runtime knows how to do."""
         return self.quantizer(content, fitting.batches)
 
-    def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
+    def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return the file of the runtime's own quantizer in the usual setting that does least harm; None without one.
 
         It is what our files are compared with.
         """
         return None
-
-    def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
-        """Return a quantized file that was made of the float file ``reference``, for a look at its nodes.
-
-        Raises:
-            InvalidSpec: none of its nodes can be put back in float.
-        """
-        raise self._no_int8()
 
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
         """Return a file in this runtime as :meth:`.ForeignFile.unsaturated` does; raises UnsupportedModel likewise."""

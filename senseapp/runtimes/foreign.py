@@ -1,17 +1,52 @@
-"""Files of any program, run as they are: the interface of a runtime that opens them for a check."""
+"""Files that are open in a runtime: its own, and those of any program, run as they are."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor
 
-from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.core.errors import InvalidSpec
+from senseapp.networks.network import Abilities
+from senseapp.records.check import TensorDivergence
+from senseapp.runtimes.quantizers import QuantizedFile
 
 Shape = tuple[int | None, ...]
 """Of a tensor as a file declares it; None where a length is free."""
+
+
+class RuntimeNetwork(ABC):
+    """A file that is open in a runtime; a :class:`~senseapp.networks.network.Network`."""
+
+    runtime_label: str
+
+    @property
+    def abilities(self) -> Abilities:
+        """A file only runs."""
+        a_file = f"A file that is open in {self.runtime_label}"
+        return Abilities(
+            gradients=f"{a_file} has no gradients.",
+            replay=f"{a_file} runs as a whole.",
+            structural_pruning=f"{a_file} keeps its channels.",
+            weight_updates=f"{a_file} keeps its weights.",
+        )
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
+        return None
+
+    @property
+    @abstractmethod
+    def output_names(self) -> tuple[str, ...]:
+        """Of the tensors in what :meth:`run` returns, in their order."""
+
+    @abstractmethod
+    def run(self, batch: Tensor) -> object:
+        """Return the raw output for images (N, C, H, W), nested as the network's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +128,33 @@ class ForeignFile(RuntimeNetwork):
     @abstractmethod
     def fed(self, images: Tensor) -> Tensor:
         """Return float32 images (N, C, H, W) as the file's input takes them: its layout, type and number of images."""
+
+
+class ForeignFiles:
+    """Opens and compares files that any program wrote; this one refuses them."""
+
+    def open(self, content: bytes, *, threads: int | None = None) -> ForeignFile:
+        """Open a file and run it as it is, on ``threads`` or as many as torch has.
+
+        Raises:
+            InvalidInput: it is no file of this runtime, cannot be opened, or takes other things than images.
+        """
+        raise InvalidSpec("Files of other programs are not run in this runtime. Choose onnxruntime.")
+
+    def whole(self, path: Path) -> bytes:
+        """Return the content of a file of this person's own disk, with parts that lie beside it; may raise OSError."""
+        return path.read_bytes()
+
+    def tensor_divergence(
+        self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
+    ) -> TensorDivergence | None:
+        """Return how far tensors inside of two files differ, on ``images`` as each takes them; None where unknown."""
+        return None
+
+    def quantized(self, content: bytes, reference: bytes) -> QuantizedFile:
+        """Return a quantized file that was made of the float file ``reference``, for a look at its nodes.
+
+        Raises:
+            InvalidSpec: none of its nodes can be put back in float.
+        """
+        raise InvalidSpec("Nodes of quantized files are not looked at in this runtime. Choose onnxruntime.")

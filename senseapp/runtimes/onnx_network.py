@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from senseapp.networks.network import nested
-from senseapp.runtimes.base import RuntimeNetwork
+from senseapp.runtimes.foreign import RuntimeNetwork
 
 
 class OnnxSession(RuntimeNetwork):

@@ -88,14 +88,6 @@ class QuantizedFile(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedWeights:
-    """A float file whose quantized weights are stored in few bits, and sentences on how they are."""
-
-    content: bytes
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
     """Images that a quantizer is fitted to, and the judge of its files.
 
@@ -119,7 +111,7 @@ class Fitting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnInt8:
+class DefaultInt8:
     """The file of a runtime's own quantizer in the best of its usual settings.
 
     Attributes:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from senseapp.core.codec import dumps, loads, register
+from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import ReadingStopped, SenseError, StorageFailed
 from senseapp.core.files import DAY_SECONDS, remove_temporaries, replace_file, storage_errors
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import JobSnapshot, RunState
-from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.spec import ModelSpec
 from senseapp.server.process.requester import model_bytes
 from senseapp.server.session import load_engine
-from senseapp.server.tasks import TaskContext
+from senseapp.server.tasks import RunObserver, TaskContext
 
 JOB = "check:"
 """Begins the id of the job of each check; ids of runs have no colon."""
@@ -66,9 +64,6 @@ class CheckTask:
         )
         CheckFolder(context.folder.path).save(report)
         return report
-
-
-register(CheckTask)
 
 
 def check_bytes(spec: CheckSpec) -> float:
@@ -173,11 +168,14 @@ class PendingCheck:
 
 
 class CheckJobs:
-    """The checks of all users that wait or run in this process; safe to use from any thread."""
+    """The checks of all users.
+
+    Attributes:
+        pending: those that wait or run in this process, by the ids of their jobs.
+    """
 
     def __init__(self, home: Path) -> None:
-        self._lock = threading.Lock()
-        self._pending: dict[str, PendingCheck] = {}
+        self.pending: dict[str, PendingCheck] = {}
         self._home = home
         for folder in self._all():
             folder.recover()
@@ -192,24 +190,9 @@ class CheckJobs:
     def _all(self) -> list[CheckFolder]:
         return [CheckFolder(path) for path in (self._home / "checks").glob("*/*/")]
 
-    def add(self, check: PendingCheck) -> None:
-        """Remember a check before its job is queued."""
-        with self._lock:
-            self._pending[check.task.job_id] = check
-
-    def forget(self, check: PendingCheck) -> None:
-        """Forget a check that was not queued."""
-        with self._lock:
-            self._pending.pop(check.task.job_id, None)
-
-    def pending(self, job_id: str) -> PendingCheck | None:
-        """Return the check of a job; None for jobs of other kinds."""
-        with self._lock:
-            return self._pending.get(job_id)
-
     def keep_end(self, snapshot: JobSnapshot) -> bool:
         """Keep the end of a check; return whether the job is one."""
-        check = self.pending(snapshot.run_id)
+        check = self.pending.get(snapshot.run_id)
         if check is None:
             return snapshot.run_id.startswith(JOB)
         if snapshot.state.finished:
@@ -217,11 +200,11 @@ class CheckJobs:
             try:
                 check.folder.end(reasons.get(snapshot.state, snapshot.error))
             finally:  # the disk may be full
-                self.forget(check)
+                del self.pending[snapshot.run_id]
         return True
 
 
-class CheckObserver:
+class CheckObserver(RunObserver):
     """Reports the steps of a check; stops one that lasts longer than :data:`MOST_SECONDS`."""
 
     def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -234,15 +217,6 @@ class CheckObserver:
             raise ReadingStopped(
                 f"This check took longer than {MOST_SECONDS / 60:.0f} minutes, so it was stopped. Take fewer images."
             )
-
-    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """Never called: nothing is measured layer by layer."""
-
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        """Never called."""
-
-    def measured(self, measurement: LayerMeasurement) -> None:
-        """Never called."""
 
 
 def read_report(folder: CheckFolder) -> tuple[CheckReport | None, str]:

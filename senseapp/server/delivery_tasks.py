@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from senseapp.core.codec import encode
 from senseapp.core.errors import SenseError
 from senseapp.core.files import replace_file
 from senseapp.descriptions import CompressionConfig
-from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeploySettings
@@ -20,15 +17,8 @@ from senseapp.records.goal import makes_files
 from senseapp.records.promise import Promise, kept, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Schedule
-from senseapp.server.schedule_tasks import ROUNDS, Verification, settings_text, text_of
-from senseapp.server.tasks import (
-    REPAIR,
-    FinishedRunTask,
-    TaskContext,
-    earlier_texts,
-    key_of,
-    open_evaluator,
-)
+from senseapp.server.schedule_tasks import ROUNDS, Verification
+from senseapp.server.tasks import FinishedRunTask, TaskContext, key_of, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -74,37 +64,13 @@ class DeliverTask(FinishedRunTask[Delivery]):
         """Whether no weights are adapted, which takes minutes."""
         return self.adapting == "off"
 
-    @property
-    def key(self) -> str:
-        """Names its files; hashes each field by its name, so that a new one with its default changes no key."""
-        return self._key(2, settings_text(self.other)) if self.other else self._key(1, None)
-
-    @property
-    def earlier_keys(self) -> tuple[str, ...]:
-        """Keys that hashed the second run's settings as Python shows them."""
-        return tuple(self._key(1, text) for text in earlier_texts(self.other)) if self.other else ()
-
-    def _key(self, version: int, other: str | None) -> str:
-        settings = self.settings
-        asked = {
-            "version": version,
-            "schedule": None if self.schedule is None else text_of(self.schedule),
-            "repair": self.repair and REPAIR,
-            "adapting": self.adapting,
-            "allowed_drop": self.allowed_drop,
-            "other": other,
-            "rounds": self.rounds,
-            "kind": settings.kind,
-            "most_changed": settings.most_changed if settings.kind == "quickest" else None,
-            "most_time": settings.most_time if settings.kind == "mixed" else None,
-            "calls": [settings.threads, settings.batch],
-            "reduce_range": settings.reduce_range,
-        }
-        if settings.runtime != usual_runtime():
-            asked["runtime"] = settings.runtime
-        if self.promise is not None:
-            asked["promise"] = encode(self.promise)["data"]
-        return key_of(f"deliver {json.dumps(asked, sort_keys=True)}")
+    def asked(self) -> dict[str, Any]:
+        """Return its settings without those that this kind of file does not use."""
+        usual, settings = DeploySettings(), self.settings
+        unused = {"quickest": "most_changed", "mixed": "most_time"}
+        unused.pop(settings.kind, None)
+        known = {name: getattr(usual, name) for name in unused.values()}
+        return super(DeliverTask, self).asked() | {"settings": replace(settings, **known)}
 
     def proof(self, adapting: Adapting) -> Verification:
         """Return the task that proves the schedule with this adaptation."""
@@ -183,7 +149,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         from senseapp.prove.prove import prove_within
 
         folder, proof = context.folder, self.proof(self.adapting)
-        key = proof.kept_key(folder)
+        key = proof.key
         known, delivery = proof.outcome(folder), folder.load(Delivery, key)
         if known is not None and delivery is not None and self._is_enough(delivery.candidates[0], folder.candidates()):
             return stored_source(evaluator, runtime, known, folder.compressed_model(key)), delivery.candidates
@@ -225,12 +191,6 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
 
     allowed_drop: float | None = None
     promise: Promise | None = None
-
-    @property
-    def key(self) -> str:
-        """Key of its file."""
-        promise = "" if self.promise is None else f" promise={json.dumps(encode(self.promise)['data'], sort_keys=True)}"
-        return key_of(f"recommendation allowed={self.allowed_drop} repair={REPAIR}{promise}")
 
     def proof(self, found: Recommendation) -> Verification | None:
         """Return the task whose outcome is the proof of the recommended schedule; None if there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,34 +19,32 @@ from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.records.spec import RunSpec
-from senseapp.server.backend import Backend
+from senseapp.server.access import Access
 from senseapp.server.model_cards import same_model
 from senseapp.server.outputs import GraphFiles, read_graph, zipped_formats
-from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.process.requester import (
+    BYTES_PER_SECOND,
+    WorkerRequest,
+    network_request,
+    num_bytes,
+)
 from senseapp.server.quotas import check_run_room, discard_upload, disk_use
-from senseapp.server.run_requests import FindCouplings, ShowPictures, SolveSchedule, TryPicture, WriteGraph
+from senseapp.server.run_requests import export_graph, find_couplings, show_pictures, solve_schedule, try_picture
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.tasks import FinishedRunTask
-from senseapp.store.run_folder import RunFolder
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
+_SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9  # four times what the largest imported run takes
 OutcomeT = TypeVar("OutcomeT")
 TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
 
-class Work:
+class Work(Access):
     """Tasks on finished runs; they name a run by its id, or, for reading outcomes, by its link.
 
     Each call raises NotFound unless this user may read the run, or, to start and cancel, owns it.
     """
-
-    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
-        self._backend = backend
-        self._store = backend.store
-        self._owner = owner
-        self._requester = requester
 
     def start(self, task: TaskT) -> str:
         """Queue a task and return the id of its job; finished work is not repeated.
@@ -66,7 +65,7 @@ class Work:
 
         A task that was requested before the last start of the app, and did not end, is interrupted.
         """
-        known = self._readable(task)
+        known = replace(task, run_id=self._store.readable(task.run_id, self._owner))
         snapshot = self._backend.runner.snapshot(known.job_id)
         if snapshot is None and self._store.folder(known.run_id).begun(known.key):
             return JobSnapshot(run_id=known.job_id, state=RunState.INTERRUPTED, error=_INTERRUPTED)
@@ -79,29 +78,27 @@ class Work:
 
     def outcome(self, task: FinishedRunTask[OutcomeT]) -> OutcomeT | None:
         """Return the outcome of a task, or None before it is done."""
-        return task.outcome(self._store.folder(self._store.readable(task.run_id, self._owner)))
+        return task.outcome(self._folder(task.run_id))
 
     def changed(self, proof: Verification) -> ChangedAnswers | None:
         """Return the answers that a proven model changes; None if unknown."""
-        known = self._readable(proof)
-        return known.changed(self._store.folder(known.run_id))
+        return proof.changed(self._folder(proof.run_id))
 
     def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
         """Return the files of the compressed model: its state dict, and, if channels were removed, the network."""
-        known = self._readable(proof)
-        return known.files(self._store.folder(known.run_id))
+        return proof.files(self._folder(proof.run_id))
 
     def candidates(self, run_id: str) -> tuple[Candidate, ...]:
         """Return every file made from a run, with its figures."""
-        return self._store.folder(self._store.readable(run_id, self._owner)).candidates()
+        return self._folder(run_id).candidates()
 
     def candidate_file(self, run_id: str, candidate: Candidate) -> Path:
         """Return the file of a candidate; raises NotFound if only its figures are on this server."""
-        return self._store.folder(self._store.readable(run_id, self._owner)).candidate_file(candidate)
+        return self._folder(run_id).candidate_file(candidate)
 
     def answers(self, run_id: str, candidate: Candidate) -> FileAnswers | None:
         """Return a file's answer to each image that it was measured on; None if they were not kept."""
-        return self._store.folder(self._store.readable(run_id, self._owner)).answers(candidate)
+        return self._folder(run_id).answers(candidate)
 
     def pictures(self, run_id: str, names: Sequence[str]) -> dict[str, bytes]:
         """Return pictures of a run as its network gets them, as PNG, by name; none for noise. Takes seconds.
@@ -113,8 +110,11 @@ class Work:
         spec = self._store.folder(self._store.owned(run_id, self._owner).run_id).load_result().spec
         roots = self._backend.readable_folders(self._owner)
         check_paths(spec, roots)
-        asked = ShowPictures(spec=spec, names=tuple(names), data_roots=tuple(map(str, roots)))
-        return {each.name: each.png for each in self._backend.answer(asked, self._requester).pictures}
+        request = network_request(
+            partial(show_pictures, spec, tuple(names), roots), spec.model, subject="The images of this run"
+        )
+        seconds = request.seconds + num_bytes(spec.data.path) / BYTES_PER_SECOND
+        return self._answer(replace(request, seconds=seconds))
 
     def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
         """Return the predictions of a run's original network and files for an uploaded picture; takes seconds.
@@ -126,15 +126,17 @@ class Work:
             InvalidInput: the file is no picture, or the model of the run cannot be loaded any more.
         """
         try:
-            folder, result = readable_model(self._backend, run_id, self._owner)
+            folder, result = self._runnable(run_id)
             here = tuple(
-                (each.file, str(path), each.runtime.name)
+                (each.file, path, each.runtime.name)
                 for each in folder.candidates()
                 if each.runs and each.runtime.is_installed and (path := folder.path / each.file).is_file()
             )
             if not here:
                 raise NotFound("There is no file that runs of this run on this server. Make it first.")
-            return self._backend.answer(TryPicture(spec=result.spec, picture=str(picture), files=here), self._requester)
+            call, paths = partial(try_picture, result.spec, picture, here), [str(path) for _, path, _ in here]
+            request = network_request(call, result.spec.model, *paths, subject=picture.name)
+            return self._answer(request)
         finally:
             discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
@@ -146,7 +148,7 @@ class Work:
         record = self._store.record(self._store.readable(run_id, self._owner))
         name = file_name(record.spec.model, candidate)
         is_edited = record.spec.model.library == sources.ONNX.name
-        kit = {} if is_edited else runtime_named(candidate.runtime.name).kit(name)
+        kit = {} if is_edited else runtime_named(candidate.runtime.name).file_format.kit(name)
         with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             archive.write(content, name)
             for beside, text in kit.items():
@@ -155,22 +157,13 @@ class Work:
                 archive.writestr("README.txt", candidate.deployment.readme(name))
         return target
 
-    def _readable(self, task: TaskT) -> TaskT:
-        return replace(task, run_id=self._store.readable(task.run_id, self._owner))
 
-
-class Scheduling:
+class Scheduling(Access):
     """Inputs and files of schedules of finished runs.
 
     Each call raises NotFound unless this user may read the run and it is finished; calls that load its model raise
     InvalidInput if that is no longer possible.
     """
-
-    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
-        self._backend = backend
-        self._store = backend.store
-        self._owner = owner
-        self._requester = requester
 
     def partners(self, run_id: str) -> tuple[RunRecord, ...]:
         """Return this user's finished runs of the same network whose compression can be combined with this run's."""
@@ -200,42 +193,35 @@ class Scheduling:
         groups: Sequence[CoupledGroup] = (),
     ) -> Schedule:
         """Return :func:`~senseapp.solve.trade_off.schedule_for` of a run, computed in a killable process."""
-        folder = self._store.folder(self._store.readable(run_id, self._owner))
-        solve = SolveSchedule(
-            folder=str(folder.path), budget=budget, method=method, limits=limits, gamma=gamma, groups=tuple(groups)
+        folder = self._folder(run_id)
+        request = WorkerRequest(
+            call=partial(solve_schedule, folder.path, budget, method, limits, gamma, tuple(groups)),
+            subject="The schedule of this run",
+            seconds=_SOLVE_SECONDS,
+            memory_bytes=_SOLVE_BYTES,
+            needs_engine=False,
         )
-        return self._backend.answer(solve, self._requester)
+        return self._answer(request)
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return the layers that pruning shrinks together; loads the model of the run, which may take seconds."""
-        folder, result = readable_model(self._backend, run_id, self._owner)
-        find = FindCouplings(folder=str(folder.path), model=result.spec.model)
-        return self._backend.answer(find, self._requester).groups
+        folder, result = self._runnable(run_id)
+        model = result.spec.model
+        request = network_request(partial(find_couplings, folder.path, model), model, passes=2)
+        return self._answer(request)
 
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""
-        folder, result = readable_model(self._backend, run_id, self._owner)
+        folder, result = self._runnable(run_id)
+        if (found := read_graph(folder)) is not None:
+            return found
+        model = result.spec.model
+        self._answer(network_request(partial(export_graph, folder.path, model), model, passes=2))
         found = read_graph(folder)
-        if found is None:
-            self._backend.answer(WriteGraph(folder=str(folder.path), model=result.spec.model), self._requester)
-            found = read_graph(folder)
-        assert found is not None
+        assert found is not None  # it was just written
         return found
 
     def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
         """Return :func:`~senseapp.server.outputs.zipped_formats` of ``schedule``, for commands about ``run``."""
-        _, result = self._readable_result(run_id)
-        return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule), run=run or run_id)
-
-    def _readable_result(self, run_id: str) -> tuple[RunFolder, RunResult]:
-        folder = self._store.folder(self._store.readable(run_id, self._owner))
-        return folder, folder.load_result()
-
-
-def readable_model(backend: Backend, run_id: str, owner: str) -> tuple[RunFolder, RunResult]:
-    """Return folder and result of a finished run that ``owner`` may read, if the run's owner may read its model."""
-    true_id = backend.store.readable(run_id, owner)
-    folder = backend.store.folder(true_id)
-    result = folder.load_result()
-    check_paths(RunSpec(model=result.spec.model), backend.readable_folders(backend.store.record(true_id).owner))
-    return folder, result
+        result = self._folder(run_id).load_result()
+        return zipped_formats(schedule, result, lambda: self.graph(run_id).overlay(schedule), run=run or run_id)

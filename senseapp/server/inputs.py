@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -27,20 +28,24 @@ from senseapp.records.spec import (
     RunSpec,
     SensitivitySpec,
 )
-from senseapp.server.backend import Backend
-from senseapp.server.file_requests import (
-    CompareCheckpoint,
-    ExamineOnnx,
-    FindGroups,
-    IdentifyCheckpoint,
-    PreviewImages,
-    SurveyImages,
+from senseapp.server.access import Access
+from senseapp.server.image_report import preview_images
+from senseapp.server.model_cards import (
+    CheckpointReport,
+    compare_checkpoint,
+    examine_onnx_file,
+    find_pruning_groups,
+    identify_checkpoint,
 )
-from senseapp.server.model_cards import CheckpointReport
-from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.process.requester import (
+    COPIES,
+    WorkerRequest,
+    file_request,
+    network_request,
+)
 from senseapp.server.quotas import UploadLimits, discard_upload, extend_upload, reserve_upload
 from senseapp.server.run_plan import num_available, num_images
-from senseapp.server.run_requests import ReadSchedule, ReadTimes
+from senseapp.server.run_requests import read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.time_estimate import MACHINE_LOAD
 from senseapp.tasks import task_named
@@ -69,20 +74,15 @@ def usual_settings(model: ModelSpec, goal: Goal) -> SensitivitySpec:
 UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]
 """What uploads are kept for: those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says, images, and
 both sides of a check."""
-_KEPT_COUNTS = 512  # numbers of images of data that pages asked about; a small number each
-_LONGEST_NAME = 200  # characters of a folder and a file name, of which uploads keep 80
+_PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing
+_DOWNLOAD_SECONDS = 3600.0  # of an image set on a slow connection; one that stalls is given up after a minute
 
 
-class Inputs:
+class Inputs(Access):
     """One user's models and images. Calls may take seconds: not for the user-interface thread.
 
     Each raises InvalidInput if a file may not be read here, or a model or images cannot be used.
     """
-
-    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
-        self._backend = backend
-        self._owner = owner
-        self._requester = requester
 
     def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
         """Return the folders that this user's runs may read, after checking the paths in ``spec``."""
@@ -100,22 +100,23 @@ class Inputs:
         self._checked(RunSpec(model=spec.model))
         if not spec.sensitivity.compression.description.removes_channels:
             return ()
-        return self._backend.answer(FindGroups(spec=spec), self._requester).groups
+        return self._answer(network_request(partial(find_pruning_groups, spec), spec.model, passes=2))
 
     def identify_checkpoint(self, path: str, *, network: str = "") -> CheckpointReport:
         """Read a checkpoint and rank the architectures it may belong to; may take seconds."""
         self._checked(RunSpec(model=ModelSpec(library="auto", checkpoint=path, network=network)))
-        return self._backend.answer(IdentifyCheckpoint(path=path, network=network), self._requester)
+        return self._answer(file_request(partial(identify_checkpoint, path, network=network), path, copies=COPIES))
 
     def examine_onnx(self, model: ModelSpec) -> OnnxReport:
         """Return what an ONNX file holds and how it would be measured; may take seconds."""
         self._checked(RunSpec(model=model))
-        return self._backend.answer(ExamineOnnx(model=model), self._requester)
+        subject = Path(model.checkpoint).name
+        return self._answer(network_request(partial(examine_onnx_file, model), model, subject=subject))
 
     def compare_checkpoint(self, model: ModelSpec) -> MatchReport:
         """Compare a checkpoint with one architecture, name by name; may take seconds."""
         self._checked(RunSpec(model=model))
-        return self._backend.answer(CompareCheckpoint(model=model), self._requester)
+        return self._answer(network_request(partial(compare_checkpoint, model), model))
 
     def survey_images(self, data: DataSpec, model: ModelSpec) -> ImageSurvey:
         """List a folder or archive and propose the class of ``model`` for each of its labels.
@@ -123,41 +124,31 @@ class Inputs:
         The first call for a model loads it, as :meth:`model_card` does.
         """
         roots = self._checked(RunSpec(model=model, data=data))
-        survey = self._backend.answer(
-            SurveyImages(
-                data=data,
-                task=model.task,
-                num_classes=self.model_card(model).num_classes,
-                class_names=self._backend.cards.class_names(model, self._requester),
-                data_roots=tuple(map(str, roots)),
-            ),
-            self._requester,
-        )
+        classes, names = self.model_card(model).num_classes, self._backend.cards.class_names(model, self._requester)
+        call = partial(survey, data, model.task, classes, names, roots)
+        request = file_request(call, data.path, subject=Path(data.path).name or data.name)
+        found = self._answer(replace(request, seconds=_DOWNLOAD_SECONDS) if data.name else request)
         counts = self._backend.image_counts
-        counts[replace(data, class_map=())] = survey.num_images
-        while len(counts) > _KEPT_COUNTS:
+        counts[replace(data, class_map=())] = found.num_images
+        while len(counts) > 512:
             counts.pop(next(iter(counts)))
-        return survey
+        return found
 
     def preview(self, spec: RunSpec) -> PreviewReport:
         """Return some images of ``spec`` as its model gets them, with the model's figures on them; takes seconds."""
         roots = self._checked(spec)
-        return self._backend.answer(
-            PreviewImages(spec=spec, num_images=self._num_pictures(spec), data_roots=tuple(map(str, roots))),
-            self._requester,
-        )
+        call = partial(preview_images, spec, num_images=self._num_pictures(spec), data_roots=roots)
+        return self._answer(replace(network_request(call, spec.model), seconds=_PREVIEW_SECONDS))
 
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
         """Read a senseapp schedule file; InvalidSchedule unless it is one, for the model of ``profile``."""
-        return self._backend.answer(ReadSchedule(content=content, profile=profile), self._requester)
+        return self._answer(WorkerRequest(call=partial(read_schedule_file, content, profile)))
 
     def read_times(self, content: bytes, result: RunResult, *, name: str, level: float | None = None) -> LayerTimes:
         """Read times of layers from a file called ``name``; InvalidFile, in one sentence, if it has none."""
         compression = result.spec.sensitivity.compression
-        return self._backend.answer(
-            ReadTimes(content=content, name=name, profile=result.profile, compression=compression, level=level),
-            self._requester,
-        )
+        call = partial(read_times, content, name, result.profile, compression, level)
+        return self._answer(WorkerRequest(call=call))
 
     def _num_pictures(self, spec: RunSpec) -> int | None:
         if not (spec.data.path or spec.data.name):
@@ -212,7 +203,7 @@ class Inputs:
             return reserve_upload(
                 uploads_folder(self._backend.home, self._owner),
                 num_bytes,
-                is_read=self._backend.store.reads_upload,
+                is_read=self._store.reads_upload,
                 limits=UploadLimits.configured(),
                 announced_bytes=announced_bytes,
             )
@@ -231,7 +222,8 @@ class Inputs:
     def upload_named(self, name: str) -> Path:
         """Return the upload with this name from :meth:`upload_name`; NotFound if this user has none."""
         own = uploads_folder(self._backend.home, self._owner)
-        for file in own.glob("*/*") if len(name) <= _LONGEST_NAME else ():  # looked up, never used as a path
+        # Names of uploads keep 80 letters; longer texts are none, and nothing is looked up.
+        for file in own.glob("*/*") if len(name) <= 200 else ():  # never used as a path
             if f"{file.parent.name}/{file.name}" == name and file.is_file() and not file.is_symlink():
                 return file
         raise NotFound("This upload is no longer there. Upload the file again.")
@@ -246,9 +238,7 @@ class Inputs:
     def discard_upload(self, path: Path) -> None:
         """Remove an upload of this user, unless a run reads it."""
         with self._backend.receiving:
-            discard_upload(
-                path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.store.reads_upload
-            )
+            discard_upload(path, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
 
 def upload_of(spec: RunSpec, purpose: UploadPurpose) -> str:

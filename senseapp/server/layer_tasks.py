@@ -1,27 +1,15 @@
-"""Tasks that look into a finished run: histograms, changed answers, fragile layers, answers of a file."""
+"""Tasks that look into a finished run: histograms, changed answers, fragile layers."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import ClassVar
 
-from senseapp.core.codec import encode
-from senseapp.core.errors import InvalidSpec, NotFound
-from senseapp.core.files import storage_errors
-from senseapp.records.answers import ChangedAnswers, FileAnswers
+from senseapp.core.errors import InvalidSpec
+from senseapp.records.answers import ChangedAnswers
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
-from senseapp.server.tasks import REPAIR, FinishedRunTask, TaskContext, key_fields, key_of, open_evaluator
-from senseapp.store.run_folder import key_in
-
-_HISTOGRAM = ("layer", "tensor", "bits", "per_channel", "fold", "objective", "num_images")
-"""Fields of version 1, in the order in which keys hash them."""
-
-
-def _text_of(spec: HistogramSpec) -> str:
-    asked = key_fields(spec, encode(spec)["data"], _HISTOGRAM)
-    return json.dumps({"type": "HistogramSpec", "version": 1, "data": asked}, separators=(",", ":"))
+from senseapp.server.tasks import FinishedRunTask, TaskContext, open_evaluator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +19,6 @@ class HistogramTask(FinishedRunTask[QuantizationHistogram]):
     kind: ClassVar[type] = QuantizationHistogram
 
     spec: HistogramSpec
-
-    @property
-    def key(self) -> str:
-        """Names its file."""
-        return key_of(_text_of(self.spec))
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
         """Compute the histogram."""
@@ -56,11 +39,6 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
 
     layer: str
     level: float
-
-    @property
-    def key(self) -> str:
-        """Key of its file."""
-        return key_of(f"changed answers layer={self.layer} level={self.level!r}")
 
     def find_out(self, context: TaskContext) -> ChangedAnswers:
         """Compress the layer and compare answers; raises InvalidSpec for a task whose outputs are no answers."""
@@ -90,58 +68,8 @@ class DiagnosisTask(FinishedRunTask[Diagnosis]):
     layer: str
     level: float
 
-    @property
-    def key(self) -> str:
-        """Key of its file."""
-        return key_of(f"diagnosis layer={self.layer} level={self.level!r} repair={REPAIR}")
-
     def find_out(self, context: TaskContext) -> Diagnosis:
         """Diagnose the layer, and measure remedies."""
         from senseapp.prove.diagnosis import diagnose  # torch loads here
 
         return diagnose(open_evaluator(context), self.layer, self.level)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswersTask(FinishedRunTask[FileAnswers]):
-    """What one file of a run answers to each proof image.
-
-    Attributes:
-        file: its name in the run's folder.
-    """
-
-    kind: ClassVar[type] = FileAnswers
-
-    file: str
-
-    @property
-    def key(self) -> str:
-        """Names the record: the key in the name of the file."""
-        return key_in(self.file)
-
-    def find_out(self, context: TaskContext) -> FileAnswers:
-        """Run the file and the original network in its runtime.
-
-        Raises:
-            NotFound: the run has no such file for a runtime on this server.
-            InvalidSpec: the outputs of the model are no answers.
-        """
-        from senseapp.prove.answers import file_answers  # torch loads here
-        from senseapp.prove.judge import Judge, JudgingImages
-
-        candidate = next((each for each in context.folder.candidates() if each.runs and each.file == self.file), None)
-        if candidate is None:
-            raise NotFound("This file is not on this server: only its figures are. Make it again.")
-        with storage_errors(self.file):
-            content = context.folder.candidate_file(candidate).read_bytes()
-        evaluator = open_evaluator(context)
-        runtime = evaluator.runtime(candidate.runtime.name)
-        proof, original = evaluator.images.proof, runtime.open(evaluator.original_file(runtime))
-        evaluator.progress("Running the original and the file on the images that measured it")
-        images, outputs = JudgingImages.of_set(proof, evaluator.dense), evaluator.profile.num_classes
-        judge = Judge(evaluator.task, images, original, num_outputs=outputs)
-        before, after = judge.original.outputs, judge.judged(runtime.open(content)).outputs
-        found = file_answers(before, after, proof, task=evaluator.task, names=evaluator.class_names)
-        if found is None:
-            raise InvalidSpec("The outputs of this model name no answers that could differ.")
-        return found

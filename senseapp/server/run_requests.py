@@ -1,258 +1,124 @@
-"""Requests about finished runs: schedules, times of layers, pictures, and answers to an uploaded picture."""
+"""Work on uploaded files and finished runs for pages, done by a worker process: see :class:`WorkerRequest`.
+
+A foreign file is opened, parsed and examined there, never in the server: one that keeps a library busy indefinitely, or
+exhausts the memory, ends only that process, and its user gets one sentence.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
+from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.process import PROCESS_CACHE, without_collection
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.deployment import LayerTimes
+from senseapp.records.inputs import ImageSurvey
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.outputs import write_graph
-from senseapp.server.process.requester import (
-    BYTES_PER_SECOND,
-    AnswerT_co,
-    ModelRequest,
-    RunRequest,
-    WorkerRequest,
-    model_bytes,
-    model_seconds,
-    num_bytes,
-)
+from senseapp.server.run_files import UnpackedRun, unpack_run_file
 from senseapp.server.session import load_engine
+from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import task_named
 
-_SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9  # four times what the largest imported run takes
+
+def survey(
+    data: DataSpec, task: str, num_classes: int, class_names: tuple[str, ...], data_roots: tuple[Path, ...]
+) -> ImageSurvey:
+    """List the content of a folder, an archive or an image set, and decode a picture."""
+    load_engine()
+    from senseapp.data.pictures import survey_images  # torch loads on first use
+
+    return survey_images(
+        data, num_classes=num_classes, task=task_named(task), class_names=class_names, data_roots=data_roots
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSchedule(WorkerRequest[Schedule]):
-    """Request for the content of a schedule file."""
-
-    answer_type: ClassVar[type[Any]] = Schedule
-    content: bytes
-    profile: ModelProfile
-
-    def answer(self) -> Schedule:
-        """Read the file."""
-        from senseapp.formats.plain import read_schedule  # loads yaml, which other requests do not need
-
-        return read_schedule(self.content, self.profile)
+def unpack_run(path: Path, folder: Path, most_bytes: int) -> UnpackedRun:
+    """Check a run file, and write its valid content to an empty folder."""
+    with path.open("rb") as stream:
+        return unpack_run_file(stream, folder, most_bytes=most_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SolveSchedule(WorkerRequest[Schedule]):
-    """Request for the least damaging levels under a budget, for a run of very many layers in ``folder``."""
-
-    answer_type: ClassVar[type[Any]] = Schedule
-    needs_engine: ClassVar[bool] = False
-    folder: str
-    budget: ResourceBudget
-    method: str
-    limits: Limits
-    gamma: float
-    groups: tuple[CoupledGroup, ...] = ()
-
-    @property
-    def subject(self) -> str:
-        """Name of the request."""
-        return "The schedule of this run"
-
-    @property
-    def seconds(self) -> float:
-        """Limit; the largest imported run takes 15 s."""
-        return _SOLVE_SECONDS
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit; the largest imported run takes 0.5 GB."""
-        return _SOLVE_BYTES
-
-    def answer(self) -> Schedule:
-        """Read the run's results and solve; results stay in memory for the next request, as reading takes longest."""
-        from senseapp.solve.trade_off import schedule_for  # loads scipy's solvers
-
-        key = "result", self.folder
-        result = PROCESS_CACHE.take(key) or RunFolder(Path(self.folder)).load_result()
-        try:
-            with without_collection():
-                return schedule_for(
-                    result,
-                    self.budget,
-                    method=self.method,
-                    limits=self.limits,
-                    gamma=self.gamma,
-                    groups=self.groups,
-                )
-        finally:
-            PROCESS_CACHE.leave(key, result)
+def read_table(content: bytes, title: str, granularity: SparsityGranularity, profile: ModelProfile | None) -> RunResult:
+    """Read another tool's sensitivity table."""
+    return read_distiller_csv(content, title=title, granularity=granularity, profile=profile)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfFinishedRun(ModelRequest[AnswerT_co]):
-    """Request that loads the model of the finished run in ``folder``, and traces it."""
+def read_schedule_file(content: bytes, profile: ModelProfile) -> Schedule:
+    """Read a schedule file."""
+    from senseapp.formats.plain import read_schedule  # loads yaml, which other requests do not need
 
-    passes: ClassVar[int] = 2
-    folder: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Couplings:
-    """The layers that pruning shrinks together."""
-
-    groups: tuple[CoupledGroup, ...]
+    return read_schedule(content, profile)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindCouplings(_OfFinishedRun[Couplings]):
-    """Request for the layers of a run that pruning shrinks together."""
-
-    answer_type: ClassVar[type[Any]] = Couplings
-
-    def answer(self) -> Couplings:
-        """Load the model and trace its channels."""
-        load_engine()
-        from senseapp.networks.sources.load import load_model
-        from senseapp.prove.strongest import couplings_of
-
-        result = RunFolder(Path(self.folder)).load_result()
-        return Couplings(groups=couplings_of(load_model(self.model).module, result))
+def read_times(
+    content: bytes, name: str, profile: ModelProfile, compression: CompressionConfig, level: float | None
+) -> LayerTimes:
+    """Read times of layers from another program's file; ``level`` is that of the network that was profiled."""
+    return read_layer_times(content, profile, compression.scale, name=name, level=level)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphWritten:
-    """The graph of a run is in its folder, and has so many nodes of layers."""
+def solve_schedule(
+    folder: Path,
+    budget: ResourceBudget,
+    method: str,
+    limits: Limits,
+    gamma: float,
+    groups: tuple[CoupledGroup, ...],
+) -> Schedule:
+    """Choose the levels of a run; its results stay in memory for the next request, as reading takes longest."""
+    from senseapp.solve.trade_off import schedule_for  # loads scipy's solvers
 
-    num_nodes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteGraph(_OfFinishedRun[GraphWritten]):
-    """Request to write the graph of a run into its folder."""
-
-    answer_type: ClassVar[type[Any]] = GraphWritten
-
-    def answer(self) -> GraphWritten:
-        """Load the model, export it and write the files."""
-        nodes = write_graph(RunFolder(Path(self.folder)), self.model)
-        return GraphWritten(num_nodes=sum(map(len, nodes.values())))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTimes(WorkerRequest[LayerTimes]):
-    """Request for times of layers in another program's file; ``level`` is that of a profiled network."""
-
-    answer_type: ClassVar[type[Any]] = LayerTimes
-    content: bytes
-    name: str
-    profile: ModelProfile
-    compression: CompressionConfig
-    level: float | None
-
-    def answer(self) -> LayerTimes:
-        """Read the file."""
-        return read_layer_times(self.content, self.profile, self.compression.scale, name=self.name, level=self.level)
+    key = "result", folder
+    result = PROCESS_CACHE.take(key) or RunFolder(folder).load_result()
+    try:
+        with without_collection():
+            return schedule_for(result, budget, method=method, limits=limits, gamma=gamma, groups=groups)
+    finally:
+        PROCESS_CACHE.leave(key, result)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thumbnail:
-    """One picture as the network gets it, as PNG."""
+def find_couplings(folder: Path, model: ModelSpec) -> tuple[CoupledGroup, ...]:
+    """Return the layers of a run that pruning shrinks together."""
+    load_engine()
+    from senseapp.networks.sources.load import load_model
+    from senseapp.prove.strongest import couplings_of
 
-    name: str
-    png: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thumbnails:
-    """Pictures of a run by their names."""
-
-    pictures: tuple[Thumbnail, ...]
+    return couplings_of(load_model(model).module, RunFolder(folder).load_result())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowPictures(RunRequest[Thumbnails]):
-    """Request for some pictures of a run as its network gets them."""
-
-    answer_type: ClassVar[type[Any]] = Thumbnails
-    names: tuple[str, ...]
-    data_roots: tuple[str, ...]
-
-    @property
-    def subject(self) -> str:
-        """The images of the run."""
-        return "The images of this run"
-
-    @property
-    def seconds(self) -> float:
-        """Limit for loading the model and reading the pictures from their archive."""
-        return model_seconds(self.network) + num_bytes(self.spec.data.path) / BYTES_PER_SECOND
-
-    def answer(self) -> Thumbnails:
-        """Read the pictures again."""
-        load_engine()
-        from senseapp.data.images import effective_preprocessing  # torch loads on first use
-        from senseapp.data.load import load_named
-        from senseapp.data.pictures import png_of, preview
-        from senseapp.networks.sources.load import load_model
-
-        model = load_model(self.spec.model)
-        images = load_named(
-            self.spec.data,
-            model.preprocessing,
-            self.names,
-            num_classes=model.num_classes,
-            task=task_named(self.spec.model.task),
-            data_roots=tuple(map(Path, self.data_roots)),
-        )
-        if images.indicative:  # noise
-            return Thumbnails(pictures=())
-        how = effective_preprocessing(self.spec.data, model.preprocessing)
-        shown = preview(images, how, count=len(images))
-        return Thumbnails(
-            pictures=tuple(
-                Thumbnail(name=images.names[index], png=png_of(picture))
-                for index, picture in zip(shown.indices, shown.pictures, strict=True)
-            )
-        )
+def export_graph(folder: Path, model: ModelSpec) -> int:
+    """Write the graph of a run into its folder; return how many nodes of layers it has."""
+    return sum(map(len, write_graph(RunFolder(folder), model).values()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TryPicture(RunRequest[PictureAnswers]):
-    """What do the original network of a run and its files for runtimes answer to one uploaded picture?
+def show_pictures(spec: RunSpec, names: tuple[str, ...], data_roots: tuple[Path, ...]) -> dict[str, bytes]:
+    """Return pictures of a run as its network gets them, as PNG, by name; none for noise."""
+    load_engine()
+    from senseapp.data.images import effective_preprocessing  # torch loads on first use
+    from senseapp.data.load import load_named
+    from senseapp.data.pictures import png_of, preview
+    from senseapp.networks.sources.load import load_model
 
-    ``files`` are (name, path, runtime) of each.
-    """
+    model = load_model(spec.model)
+    task = task_named(spec.model.task)
+    classes = model.num_classes
+    images = load_named(spec.data, model.preprocessing, names, num_classes=classes, task=task, data_roots=data_roots)
+    if images.indicative:  # noise
+        return {}
+    shown = preview(images, effective_preprocessing(spec.data, model.preprocessing), count=len(images))
+    return {images.names[index]: png_of(picture) for index, picture in zip(shown.indices, shown.pictures, strict=True)}
 
-    answer_type: ClassVar[type[Any]] = PictureAnswers
-    picture: str
-    files: tuple[tuple[str, str, str], ...]
 
-    @property
-    def subject(self) -> str:
-        """The name of the picture."""
-        return Path(self.picture).name
+def try_picture(spec: RunSpec, picture: Path, files: tuple[tuple[str, Path, str], ...]) -> PictureAnswers:
+    """Run the original network of a run and its ``files`` (name, path, runtime) on an uploaded picture."""
+    load_engine()
+    from senseapp.prove.try_picture import picture_answers  # torch loads on first use
 
-    @property
-    def seconds(self) -> float:
-        """Limit for loading the model and opening the files."""
-        return model_seconds(self.network, *(path for _, path, _ in self.files))
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit from the sizes of checkpoint and files."""
-        return model_bytes(self.network, *(path for _, path, _ in self.files))
-
-    def answer(self) -> PictureAnswers:
-        """Prepare the picture and run all networks on it."""
-        load_engine()
-        from senseapp.prove.try_picture import picture_answers  # torch loads on first use
-
-        return picture_answers(
-            self.spec, Path(self.picture), [(name, Path(path), runtime) for name, path, runtime in self.files]
-        )
+    return picture_answers(spec, picture, files)

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from senseapp.core.codec import encode
 from senseapp.core.errors import NotFound
 from senseapp.descriptions import BudgetKind, CompressionConfig
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Delivery
 from senseapp.records.deployment import MODEL_FILES
 from senseapp.records.schedule import Adapting, Limits, Schedule, StrongestFound, ValidationResult
-from senseapp.server.tasks import (
-    REPAIR,
-    FinishedRunTask,
-    TaskContext,
-    changed_fields,
-    earlier_texts,
-    key_fields,
-    key_of,
-    open_evaluator,
-)
+from senseapp.server.tasks import FinishedRunTask, TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -59,22 +48,6 @@ class Verification(FinishedRunTask[ValidationResult]):
         """Whether no weights are adapted, which takes minutes."""
         return self.adapting == "off"
 
-    @property
-    def key(self) -> str:
-        """Names its files."""
-        return self._key(f" other={settings_text(self.other)}" if self.other else "")
-
-    @property
-    def earlier_keys(self) -> tuple[str, ...]:
-        """Keys that hashed the second run's settings as Python shows them."""
-        return tuple(self._key(f" other={text}") for text in earlier_texts(self.other)) if self.other else ()
-
-    def _key(self, other: str) -> str:
-        adapting = "" if self.adapting == "off" else f" adapting={self.adapting}"
-        repair = REPAIR if self.repair else False
-        rounds = "" if self.rounds == ROUNDS else f" rounds={self.rounds}"
-        return key_of(f"{text_of(self.schedule)} repair={repair}{other}{adapting}{rounds}")
-
     def find_out(self, context: TaskContext) -> ValidationResult:
         """Prove the schedule, and keep the compressed model."""
         return self.prove(open_evaluator(context, self.other), context)[0]
@@ -106,49 +79,14 @@ class Verification(FinishedRunTask[ValidationResult]):
 
     def changed(self, folder: RunFolder) -> ChangedAnswers | None:
         """Return which answers the proven model changes; None where that is unknown."""
-        return folder.load(ChangedAnswers, self.kept_key(folder))
+        return folder.load(ChangedAnswers, self.key)
 
     def files(self, folder: RunFolder) -> tuple[Path, ...]:
         """Return the files of the compressed model, the plain state dict first; raises NotFound before it is proven."""
-        weights = folder.compressed_model(self.kept_key(folder))
+        weights = folder.compressed_model(self.key)
         if self.outcome(folder) is None or not weights.is_file():
             raise NotFound("This schedule is not proven yet, so there is no compressed model. Check it first.")
         return tuple(path for form in MODEL_FILES if (path := weights.with_suffix(form.suffix)).is_file())
-
-
-_SCHEDULE = ("model", "method", "entries", "budget", "metric", "predicted_damage", "achieved", "notes")
-_ENTRY = ("layer", "members", "compression", "level", "predicted_damage", "locked")
-"""Fields of version 1, in the order in which keys hash them."""
-
-
-_KEPT_TEXTS = 4  # schedules: of a page, one for each of its methods
-_texts: tuple[tuple[Schedule, str], ...] = ()
-
-
-def text_of(schedule: Schedule) -> str:
-    """Return the text of a schedule for hashing; cached for the last ones, as a page needs a dozen keys of each."""
-    global _texts
-    text = next((text for known, text in _texts if known is schedule), "")
-    if not text:
-        text = _written(schedule)
-        _texts = ((schedule, text), *_texts[: _KEPT_TEXTS - 1])
-    return text
-
-
-def _written(schedule: Schedule) -> str:
-    """Return a schedule as text, without its notes for files, which are younger than proofs that people keep."""
-    written = {name: value for name, value in encode(schedule)["data"].items() if name != "file_notes"}
-    entries = zip(schedule.entries, written["entries"], strict=True)
-    asked = {
-        **key_fields(schedule, written, _SCHEDULE),
-        "entries": [key_fields(entry, each, _ENTRY) for entry, each in entries],
-    }
-    return json.dumps({"type": "Schedule", "version": 1, "data": asked}, allow_nan=False, separators=(",", ":"))
-
-
-def settings_text(config: CompressionConfig) -> str:
-    """Return what keys hash of how a second run compresses: the settings that differ from their defaults."""
-    return json.dumps([config.kind, changed_fields(config)], sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,16 +118,6 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
     def is_short(self) -> bool:
         """False: it measures up to seven whole schedules."""
         return False
-
-    @property
-    def key(self) -> str:
-        """Key of its file."""
-        drop, limits = self.drop, self.drop.limits
-        asked = (
-            *(drop.kind, drop.allowed_drop, drop.metric, drop.repair and REPAIR),
-            *(limits.min_level, limits.max_level, sorted(limits.layers.items()), sorted(limits.fixed.items())),
-        )
-        return key_of(repr(asked))
 
     def find_out(self, context: TaskContext) -> StrongestFound:
         """Search; raises InfeasibleBudget if even the gentlest schedule loses more."""

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,22 +20,23 @@ from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.access import Access
 from senseapp.server.backend import Backend, backend_at
 from senseapp.server.checks import Checks
-from senseapp.server.file_requests import ReadTable, UnpackRunFile
 from senseapp.server.finished_runs import Scheduling, Work
 from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
-from senseapp.server.process.requester import ANYBODY, Requester
+from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
 from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
 from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run
+from senseapp.server.run_requests import read_table, unpack_run
 from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
 
 
-class Service:
+class Service(Access):
     """One user's view of the server: their runs, and parts for everything around them. Cheap to construct.
 
     Ids come from URLs: any text is accepted, with NotFound unless this user may see the run (to change it, owns it). A
@@ -48,14 +50,12 @@ class Service:
     """
 
     def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> None:
+        super().__init__(backend, owner, requester)
         self.owner = owner
         self.inputs = Inputs(backend, owner, requester)
         self.work = Work(backend, owner, requester)
         self.schedules = Scheduling(backend, owner, requester)
         self.checks = Checks(backend, owner, requester)
-        self._backend = backend
-        self._store = backend.store
-        self._requester = requester
 
     @classmethod
     def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> Service:
@@ -112,7 +112,7 @@ class Service:
 
     def pack(self, run_id: str, stream: BinaryIO) -> None:
         """Write a finished run as one file, for :meth:`import_run` here or on another server."""
-        folder = self._store.folder(self._store.readable(run_id, self.owner))
+        folder = self._folder(run_id)
         write_run_file(folder, self.run(run_id).title, stream)
 
     def import_run(self, path: Path) -> str:
@@ -131,8 +131,8 @@ class Service:
             uploads.mkdir(parents=True, exist_ok=True)
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
-            unpack = UnpackRunFile(path=str(path), folder=folder, most_bytes=most_bytes)
-            run = self._backend.answer(unpack, self._requester)
+            call = partial(unpack_run, path, Path(folder), most_bytes)
+            run = self._answer(file_request(call, str(path), subject="This file"))
             check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
             return keep_run(self._store, run, Path(folder), owner=self.owner)
 
@@ -191,8 +191,8 @@ class Service:
         """
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
-        read = ReadTable(content=content, title=title, granularity=granularity, profile=profile)
-        result = self._backend.answer(read, self._requester)
+        read = partial(read_table, content, title, granularity, profile)
+        result = self._answer(WorkerRequest(call=read))
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
         count = len(result.measurements)
@@ -257,15 +257,15 @@ class Service:
 
     def validations(self, run_id: str) -> tuple[ValidationResult, ...]:
         """Return every proof of the run, oldest first."""
-        return self._store.folder(self._store.readable(run_id, self.owner)).records(ValidationResult)
+        return self._folder(run_id).records(ValidationResult)
 
     def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
         """Return every histogram of a run, oldest first."""
-        return self._store.folder(self._store.readable(run_id, self.owner)).records(QuantizationHistogram)
+        return self._folder(run_id).records(QuantizationHistogram)
 
     def changed_answers(self, run_id: str) -> tuple[ChangedAnswers, ...]:
         """Return every comparison of answers of a run, oldest first."""
-        return self._store.folder(self._store.readable(run_id, self.owner)).records(ChangedAnswers)
+        return self._folder(run_id).records(ChangedAnswers)
 
     def system(self) -> SystemReport:
         """Return the current state of the server, for every visitor of the app."""

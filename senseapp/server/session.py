@@ -115,7 +115,19 @@ def open_local_session(
 _log = logging.getLogger(__name__)
 
 
-class StoredRuns:
+class EarlierRuns:
+    """Runs whose measurements may be reused; this one has none, so that a run measures everything itself."""
+
+    def find(self, content_key: str) -> RunResult | None:
+        """Return the measurements of an earlier run with this key, and store the key for this run."""
+        return None
+
+    def taken(self, count: int, total: int) -> Reused:
+        """Return the record of ``count`` of ``total`` measurements reused from the found run."""
+        raise NotImplementedError
+
+
+class StoredRuns(EarlierRuns):
     """Finds the run with the most measurements among those of the same owner with the same content key.
 
     Runs of other users are excluded, so that their existence is not revealed.

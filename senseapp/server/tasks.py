@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from senseapp.core.codec import to_plain
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions import CompressionConfig
-from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
-from senseapp.server.session import OpenSession, load_engine, open_local_session
+from senseapp.records.measurement import LayerMeasurement, RunResult
+from senseapp.records.schedule import Schedule
+from senseapp.server.session import EarlierRuns, OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
 
-_KEY_DIGITS = 16  # hexadecimal: 64 bits, so that of a billion outcomes of a run two would rarely meet
 
-
-class RunObserver(Protocol):
-    """Receives events from the thread that runs the task; raising from any call stops the task there."""
+class RunObserver:
+    """Receives events from the thread of the task, and ignores them; raising from any call stops the task there."""
 
     def phase(self, sentence: str) -> None:
         """A long step begins; an empty sentence only allows to stop."""
@@ -35,27 +36,6 @@ class RunObserver(Protocol):
 
     def measured(self, measurement: LayerMeasurement) -> None:
         """One measurement was made, or a layer skipped as not applicable, and is already on disk."""
-
-
-class EarlierRuns(Protocol):
-    """Runs whose measurements may be reused."""
-
-    def find(self, content_key: str) -> RunResult | None:
-        """Return the measurements of an earlier run with this key, and store the key for this run."""
-
-    def taken(self, count: int, total: int) -> Reused:
-        """Return the record of ``count`` of ``total`` measurements reused from the found run."""
-
-
-class NoEarlierRuns:
-    """No reuse: every run measures everything itself."""
-
-    def find(self, content_key: str) -> None:
-        """Return None."""
-
-    def taken(self, count: int, total: int) -> Reused:
-        """Never called, as no run is found."""
-        raise LookupError("there is no earlier run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +53,7 @@ class TaskContext:
     folder: RunFolder
     observer: RunObserver
     data_roots: tuple[Path, ...] = ()
-    earlier_runs: EarlierRuns = field(default_factory=NoEarlierRuns)
+    earlier_runs: EarlierRuns = field(default_factory=EarlierRuns)
     alike: tuple[Path, ...] = ()
     open_session: OpenSession = open_local_session
 
@@ -122,27 +102,22 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         return True
 
     @property
-    @abstractmethod
     def key(self) -> str:
-        """Key of the outcome's file: equal for equal requests of any user."""
+        """Key of the outcome's file: equal for equal requests of any user about any run."""
+        asked = {name: _text_of(value) for name, value in self.asked().items()}
+        return key_of(f"{type(self).__name__} {json.dumps(asked, sort_keys=True)}")
+
+    def asked(self) -> dict[str, Any]:
+        """Return the settings that determine the outcome, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "run_id"}
 
     @abstractmethod
     def find_out(self, context: TaskContext) -> OutcomeT_co:
         """Do the work and return the outcome; the engine is loaded."""
 
-    @property
-    def earlier_keys(self) -> tuple[str, ...]:
-        """What earlier versions called the same question."""
-        return ()
-
-    def kept_key(self, folder: RunFolder) -> str:
-        """Return the key of what is in ``folder``: one of :attr:`earlier_keys` where only that is there."""
-        known = (key for key in (self.key, *self.earlier_keys) if folder.load(self.kind, key) is not None)
-        return next(known, self.key)
-
     def outcome(self, folder: RunFolder) -> OutcomeT_co | None:
         """Return the outcome stored in ``folder``, or None."""
-        kept: OutcomeT_co | None = folder.load(self.kind, self.kept_key(folder))
+        kept: OutcomeT_co | None = folder.load(self.kind, self.key)
         return kept
 
     @property
@@ -171,43 +146,25 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
 
 
 def key_of(question: str) -> str:
-    """Return the key of an outcome's file: equal for equal requests of any user."""
-    return hashlib.sha256(question.encode()).hexdigest()[:_KEY_DIGITS]
+    """Return a hash of a text, as it is in names of files."""
+    # 64 bits: of a billion outcomes of a run two would rarely meet.
+    return hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
-def key_fields(record: Any, written: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a record that a key hashes, in their order: a younger one changes no key by its default.
-
-    Args:
-        record: a frozen dataclass.
-        written: its fields as JSON.
-        first: the fields of the first version, which are always there.
-    """
-    younger = (each for each in fields(record) if each.name not in first and each.name in written)
-    changed = (each for each in younger if getattr(record, each.name) != _default_of(each))
-    return {name: written[name] for name in (*first, *(each.name for each in changed))}
+_KEPT_TEXTS = 4  # schedules: of a page, one for each of its methods
+_texts: tuple[tuple[Schedule, str], ...] = ()
 
 
-def changed_fields(record: Any) -> dict[str, Any]:
-    """Return the fields of a record of plain values that differ from their defaults, by name."""
-    return {each.name: value for each in fields(record) if (value := getattr(record, each.name)) != _default_of(each)}
-
-
-def earlier_texts(record: Any) -> Iterator[str]:
-    """Yield what ``repr`` returned before the last fields, all of them at their defaults now, were added to a class."""
-    own = fields(record)
-    for count in range(len(own), -1, -1):
-        if all(getattr(record, each.name) == _default_of(each) for each in own[count:]):
-            shown = ", ".join(f"{each.name}={getattr(record, each.name)!r}" for each in own[:count])
-            yield f"{type(record).__qualname__}({shown})"
-
-
-def _default_of(each: Field[Any]) -> Any:
-    return each.default if each.default_factory is MISSING else each.default_factory()
-
-
-REPAIR = "matched"
-"""Method of repair, part of keys: proofs and searches with another method have other keys."""
+def _text_of(value: Any) -> str:
+    """Return a setting as text; cached for the last schedules, as a page needs a dozen keys of each."""
+    global _texts
+    if not isinstance(value, Schedule):
+        return json.dumps(to_plain(value), sort_keys=True)
+    text = next((text for known, text in _texts if known is value), "")
+    if not text:
+        text = json.dumps(to_plain(value), sort_keys=True)
+        _texts = ((value, text), *_texts[: _KEPT_TEXTS - 1])
+    return text
 
 
 def open_evaluator(context: TaskContext, other: CompressionConfig | None = None) -> ScheduleEvaluator:

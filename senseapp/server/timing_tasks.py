@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.int8_timing import Int8Timing
-from senseapp.server.tasks import (
-    FinishedRunTask,
-    TaskContext,
-    key_of,
-    open_evaluator,
-)
+from senseapp.server.tasks import FinishedRunTask, TaskContext, open_evaluator
 
 if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
@@ -28,12 +23,6 @@ class TimingTask(FinishedRunTask[LayerTimes]):
     threads: int = 1
     batch: int = 1
     runtime: str = field(default_factory=usual_runtime)
-
-    @property
-    def key(self) -> str:
-        """Names its file."""
-        runtime = "" if self.runtime == usual_runtime() else f" runtime={self.runtime}"
-        return key_of(f"times threads={self.threads} batch={self.batch}{runtime}")
 
     def find_out(self, context: TaskContext) -> LayerTimes:
         """Write the network and time its layers."""
@@ -53,11 +42,6 @@ class Int8Trial(FinishedRunTask[Int8Timing]):
     threads: int = 1
     batch: int = 1
     runtime: str = field(default_factory=usual_runtime)
-
-    @property
-    def key(self) -> str:
-        """Names its file."""
-        return key_of(f"int8 threads={self.threads} batch={self.batch} runtime={self.runtime}")
 
     def find_out(self, context: TaskContext) -> Int8Timing:
         """Write the network in float and in int8, and run both in turns."""

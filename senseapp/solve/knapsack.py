@@ -4,8 +4,9 @@
 
 A price on saving decouples the layers (Lagrangian relaxation): it gives a lower bound and a first schedule. Choices
 that no better schedule can contain are discarded by that bound (Pisinger, "A minimal algorithm for the multiple-choice
-knapsack problem", 1995, §3). The remaining problem is searched exactly if it is small; else HiGHS solves it to within
-0.2 % of the damage.
+knapsack problem", 1995, §3). The remaining problem is searched exactly if it is small; else the schedule is improved by
+exchanges of two layers. On networks of 54 to 2,000 layers, a branch-and-bound solver took up to twenty times as long
+for schedules that were better by 0 % (median) to 4 % of the damage.
 """
 
 from __future__ import annotations
@@ -15,20 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 
 from senseapp.core.errors import InfeasibleBudget
 
 _TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
 _TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
-_SOLVER_SCALE = 1e4  # greatest saving in HiGHS, whose constraints hold to an absolute 1e-6
 _BISECTIONS = 50  # of the price of a unit: to float precision
 _EXACT_CHOICES = 400  # remaining after the bound; up to this number are searched exactly
-_RELATIVE_GAP = 2e-3  # of the damage; far below what can be measured, and it keeps 200 layers under 0.3 s
 _MOST_SORTED = 10_000_000  # choices, over all steps that improve a schedule: about a second
 _FEW_CHOICES = 10_000  # of a problem that is improved from two starts
-_MOST_NODES, _MOST_SOLVER_SECONDS = 2_000, 3.0  # of HiGHS; ordinary problems take up to 200 and 0.3 s
 _MOST_PARTIAL = 5_000  # partial schedules kept; more means that the problem is not small
 
 Vector = NDArray[np.float64]
@@ -151,11 +147,13 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     """Solve if the least damaging choices do not save enough; both axes are scaled, ties are broken."""
     spread = float(np.ptp(raw.saving))
     damage = float(raw.cost.max()) or 1.0  # without any damage, the gentler choices cost less
-    scale = _SOLVER_SCALE / spread
     choices = _Choices(
-        cost=raw.cost / damage + _TIE / spread * raw.saving, saving=raw.saving * scale, owner=raw.owner, start=raw.start
+        cost=raw.cost / damage + _TIE / spread * raw.saving,
+        saving=raw.saving / spread,
+        owner=raw.owner,
+        start=raw.start,
     )
-    required *= scale
+    required /= spread
     price, incumbent, short = _price(choices, required)
     refilled = _improved(choices, _refilled(choices, incumbent, short, required), required)
     few = len(choices.cost) <= _FEW_CHOICES
@@ -167,8 +165,6 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     regret = reduced - least[choices.owner]
     kept = np.flatnonzero(regret <= gap * (1 + 1e-9))
     found = _exact(choices, kept, required, price, reach) if len(kept) <= _EXACT_CHOICES else None
-    if found is None and gap > _RELATIVE_GAP * reach:
-        found = _branch_and_bound(choices, kept, required, reach)
     candidates = [refilled, incumbent, *([] if found is None else [found])]
     return min(candidates, key=lambda each: float(choices.cost[each].sum()))
 
@@ -257,30 +253,3 @@ def _exact(choices: _Choices, kept: Positions, required: float, price: float, re
     for layer, index in zip(order, picked, strict=True):
         chosen[layer] = own[layer][index]
     return chosen
-
-
-def _branch_and_bound(choices: _Choices, kept: Positions, required: float, reach: float) -> Positions | None:
-    """Solve over the choices ``kept`` (at least one per layer); None if HiGHS finds no feasible solution."""
-    saving, owner = choices.saving[kept], choices.owner[kept]
-    result = milp(
-        choices.cost[kept] / reach,
-        integrality=np.ones(len(kept), dtype=np.int64),
-        bounds=Bounds(0, 1),
-        constraints=_constraints(saving, owner, required),
-        options={"mip_rel_gap": _RELATIVE_GAP, "node_limit": _MOST_NODES, "time_limit": _MOST_SOLVER_SECONDS},
-    )
-    if result.x is None:
-        return None
-    order = np.lexsort((-result.x, owner))
-    chosen: Positions = kept[order[np.searchsorted(owner, np.arange(len(choices.start)))]]
-    return chosen if choices.saving[chosen].sum() >= required else None
-
-
-def _constraints(saving: Vector, owner: Positions, required: float) -> LinearConstraint:
-    """One choice per layer (one row each), and the required saving (the last row)."""
-    num_choices, num_layers = len(owner), int(owner[-1]) + 1
-    rows = np.concatenate([owner, np.full(num_choices, num_layers)])
-    values = np.concatenate([np.ones(num_choices), saving])
-    matrix = csr_array((values, (rows, np.tile(np.arange(num_choices), 2))), shape=(num_layers + 1, num_choices))
-    ones = np.ones(num_layers)
-    return LinearConstraint(matrix, np.append(ones, required), np.append(ones, np.inf))

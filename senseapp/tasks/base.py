@@ -85,15 +85,18 @@ class RandomDirections:
     Attributes:
         vectors: like the output, float32.
         metric: name of the divergence.
+        loss: name of a loss whose gradient is the first vector, and whose curvature is that of the divergence.
     """
 
     vectors: tuple[Tensor, ...]
     metric: str
     factor: float = 1.0
+    loss: str = ""
 
     def changes(self, products: Tensor) -> Mapping[str, Tensor]:
-        """Return the divergence of each image; see :class:`ScanDirections`."""
-        return {self.metric: self.factor * products.double().square().mean(1)}
+        """Return the divergence of each image, and the change of the loss; see :class:`ScanDirections`."""
+        divergence = self.factor * products[:, bool(self.loss) :].double().square().mean(1)
+        return {self.metric: divergence} | ({self.loss: products[:, 0].double() + divergence} if self.loss else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,10 +326,6 @@ class Task(ABC):
     def loss(self, output: Tensor, targets: Any) -> Tensor:
         """Return what histograms back-propagate with labels, summed over the images, differentiable."""
         return self.score(output)  # of tasks that read no labels
-
-    def mean(self, output: Tensor) -> Tensor:
-        """Return the mean of each image's outputs, summed over the images, differentiable."""
-        return output.flatten(1).mean(dim=1).sum()
 
     # ---- what people are shown
 

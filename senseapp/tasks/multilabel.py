@@ -12,72 +12,14 @@ from typing import TYPE_CHECKING
 
 from senseapp.core.texts import first_names, listed, plural
 from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
-from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, is_row, refuse_output, row_of
-from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
+from senseapp.tasks.base import AnswerChanges, RandomDirections, ScanDirections, Task, is_row, refuse_output, row_of
+from senseapp.tasks.labels import TABLE_ORDER, LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _NO_LABEL = frozenset(("none", "nofinding", "nolabel", "nolabels"))
 """Written in place of a label where none is true."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogitDirections:
-    """A few directions v for each image; v·δz of a small change δz of the logits gives divergence and loss.
-
-    Attributes:
-        vectors: (N, labels) each, float32: one for each label; of more labels the gradient of the loss, where truths
-            are known, and random probes.
-        logits: where there is one for each label, (N, labels), float64; else None.
-        truths: (N, labels), NaN where unknown; None without labels.
-    """
-
-    vectors: tuple[Tensor, ...]
-    logits: Tensor | None
-    truths: Tensor | None
-
-    def changes(self, products: Tensor) -> dict[str, Tensor]:
-        """Return the divergence and, with labels, the change of the loss; see :class:`ScanDirections`."""
-        from senseapp.metrics.multilabel import binary_cross_entropy
-
-        if self.logits is None:
-            gradient, probed = (products[:, :1], products[:, 1:]) if self.truths is not None else (None, products)
-            divergence = probed.double().square().mean(1) / 2
-            loss = None if gradient is None else gradient[:, 0].double() + divergence
-        else:
-            moved = self.logits + products.double()
-            divergence = bernoulli_divergence(self.logits, moved).mean(1)
-            truths = self.truths
-            losses = [] if truths is None else [binary_cross_entropy(each, truths) for each in (moved, self.logits)]
-            loss = losses[0] - losses[1] if losses else None
-        return {BERNOULLI_KL.name: divergence} | ({} if loss is None else {BCE.name: loss})
-
-
-def choose_directions(logits: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> LogitDirections:
-    """Return at most ``most`` directions: all logits where they are so few, else the gradient of the loss and a probe.
-
-    The curvature of the loss is that of the divergence, Σ p (1 - p) δz² / labels, which the probe
-    Σ ε √(p (1 - p) / labels) δz with random signs ε estimates. Without labels there are two probes.
-
-    Source: Martens (2020), JMLR 21, section 9 (the Fisher matrix of a Bernoulli); Hutchinson (1990) for the probe.
-    """
-    import torch
-
-    scores = logits.detach().double()
-    count = scores.shape[1]
-    if count <= most:
-        vectors = [each.repeat(len(scores), 1) for each in torch.eye(count)]
-        return LogitDirections(vectors=tuple(vectors), logits=scores, truths=targets)
-    probability = scores.sigmoid()
-    probe = (probability * (1 - probability) / count).sqrt() * signs
-    if targets is None:
-        other = probe.clone()
-        other[:, 1::2] *= -1
-    else:
-        known = ~targets.isnan()
-        other = (probability - targets.nan_to_num()) * known / known.sum(1, keepdim=True).clamp_min(1)
-    return LogitDirections(vectors=(other.float(), probe.float()), logits=None, truths=targets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +53,9 @@ class Multilabel(Task):
 
         nothing = {name for name in written.names if _means_nothing(name)} - {name for name, _ in confirmed}
         names = [name for name in written.names if name not in nothing]
-        chosen, *_ = resolve_class_map(names, written.output_names, written.num_outputs, confirmed, own_order=True)
+        chosen, *_ = resolve_class_map(
+            names, written.output_names, written.num_outputs, confirmed, own_order=TABLE_ORDER
+        )
         places = dict(chosen.pairs)
         values = torch.full((len(written.truths), written.num_outputs), math.nan)
         values[:, list(places.values())] = 0.0
@@ -124,7 +68,7 @@ class Multilabel(Task):
             values=values[kept],
             kept=kept,
             names=tuple(written.output_names) or tuple(named.get(i, str(i)) for i in range(written.num_outputs)),
-            notes=(*_by_order(chosen).notes, *_notes(written, len(places), len(kept), nothing)),
+            notes=(*chosen.notes, *_notes(written, len(places), len(kept), nothing)),
         )
 
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
@@ -134,16 +78,35 @@ class Multilabel(Task):
         names = [name for name in written.names if not _means_nothing(name)]
         if not names:
             return None
-        first, *_ = class_orders(names, written.output_names, written.num_outputs, own_order=True)
-        return _by_order(replace(first, num_orders=1))
+        first, *_ = class_orders(names, written.output_names, written.num_outputs, own_order=TABLE_ORDER)
+        return replace(first, num_orders=1)
 
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Refuse truths that are not 0, 1 or NaN for each output; see :meth:`Task.check_targets`."""
         check_truths(targets, num_images, num_outputs)
 
     def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
-        """Return directions of the logits; see :meth:`Task.directions`."""
-        return choose_directions(output, targets, signs, most)
+        """Return the gradient of the loss, where truths are known, and random probes; see :meth:`Task.directions`.
+
+        The curvature of the loss is that of the divergence, Σ p (1 - p) δz² / labels, which the probe
+        Σ ε √(p (1 - p) / labels) δz with random signs ε estimates.
+
+        Source: Martens (2020), JMLR 21, section 9 (the Fisher matrix of a Bernoulli); Hutchinson (1990) for the probe.
+        """
+        probability = output.detach().double().sigmoid()
+        probe = (probability * (1 - probability) / output.shape[1]).sqrt() * signs
+        if targets is None:
+            other = probe.clone()
+            other[:, 1::2] *= -1
+        else:
+            known = ~targets.isnan()
+            other = (probability - targets.nan_to_num()) * known / known.sum(1, keepdim=True).clamp_min(1)
+        return RandomDirections(
+            vectors=(other.float(), probe.float()),
+            metric=BERNOULLI_KL.name,
+            factor=0.5,
+            loss="" if targets is None else BCE.name,
+        )
 
     def largest_divergence(self, output: Tensor) -> Tensor:
         """Return the mean divergence from the surest logit of all, with the worse sign; see :class:`Task`."""
@@ -225,16 +188,6 @@ class Multilabel(Task):
 
 def _means_nothing(name: str) -> bool:
     return "".join(letter for letter in name.casefold() if letter.isalnum()) in _NO_LABEL
-
-
-def _by_order(proposal: LabelMapProposal) -> LabelMapProposal:
-    """Say that labels were matched by their order in the table rather than by that of an image set."""
-    from senseapp.tasks.classification.class_map import OWN_ORDER
-
-    if proposal.words != OWN_ORDER:
-        return proposal
-    note = "Labels were matched to the model's outputs by their order, because their number is right. Check it."
-    return replace(proposal, words="by the order of the table", notes=(note,))
 
 
 def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set[str]) -> tuple[str, ...]:

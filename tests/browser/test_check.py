@@ -11,10 +11,10 @@ import onnx
 import pytest
 from playwright.sync_api import Page, expect
 
-from benchmarks.check_pairs import PAIRS, Workshop
 from senseapp.server.image_report import sample_zip
 from tests.browser.test_uploads import uploader
 from tests.browser.waiting import at_rest
+from tests.check_pairs import PAIRS, Workshop
 from tests.pictures import write_zip
 
 pytestmark = pytest.mark.browser

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.app.common.address import SWITCH, Form, named, number, one_of, some_of, span, whole, words
+from senseapp.app.common.address import SWITCH, WORDS, Form, named, number, one_of, some_of, span, whole
 from senseapp.app.common.state import LayerEdits, edits_key
 from senseapp.app.schedule.settings import edits_form
 from senseapp.core.errors import NotFound
@@ -25,7 +25,7 @@ from tests.pages.conftest import go_back, open_page
         (span(whole(0, 99)), (3, 90), "3~90"),
         (some_of(["a.b", "c"]), ["c", "a.b"], "c~a.b"),
         (SWITCH, False, "no"),
-        (words(), "layer1.*", "layer1.*"),
+        (WORDS, "layer1.*", "layer1.*"),
     ],
 )
 def test_a_value_is_read_from_its_own_text(form: Form[Any], value: Any, text: str) -> None:
@@ -47,8 +47,8 @@ def test_a_value_is_read_from_its_own_text(form: Form[Any], value: Any, text: st
         (some_of(["a", "b"]), "a~a"),
         (some_of(["a", "b"]), ""),
         (SWITCH, "maybe"),
-        (words(3), "four"),
-        (words(), "a\x00b"),
+        (WORDS, "a" * 201),
+        (WORDS, "a\x00b"),
     ],
 )
 def test_any_other_text_is_refused(form: Form[Any], text: str) -> None:

@@ -19,6 +19,7 @@ from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, DataSpec, ModelSpec,
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
 from tests.pages.conftest import wait_for_card
+from tests.pages.test_words import blocks
 
 
 @pytest.fixture
@@ -133,6 +134,9 @@ def test_a_layer_pattern_that_matches_nothing_names_layers_that_exist(analyze: A
     analyze.text_input(key="analyze.options.layers").set_value("layer9.*").run()
     assert "conv1, layer1.0.conv1" in analyze.error[0].value
     assert analyze.button(key="analyze.run").disabled
+    ids = [str(block.proto.id) for block in blocks(analyze.main) if getattr(block.proto, "id", "")]
+    assert any("block_options_open" in each for each in ids)  # with Expert off, too
+    assert next(each for each in analyze.expander if each.label == "More options").proto.expanded
     analyze.text_input(key="analyze.options.layers").set_value("layer1.*, fc").run()
     assert not analyze.error
     assert "3 layers of 6 fit" in texts(analyze)
@@ -164,7 +168,7 @@ def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: 
 
 def test_another_demo_keeps_what_the_run_is_for(analyze: AppTest, service: Service) -> None:
     analyze.radio(key="analyze.goal").set_value("faster").run()
-    analyze.button_group(key="analyze.model.demo").set_value("efficientnet_lite0").run()
+    analyze.button_group(key="analyze.model.demo").set_value("demo/efficientnet_lite0").run()
     analyze.button(key="analyze.run").click().run()
     assert started(service) == with_goal(PHOTOGRAPHS_DEMO, "faster")
 
@@ -311,14 +315,14 @@ def test_one_click_starts_the_detector(app: AppTest, service: Service) -> None:
 
 
 def test_choosing_the_detector_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.demo").set_value("shapes_detector").run()
+    analyze.button_group(key="analyze.model.demo").set_value("demo/shapes_detector").run()
     wait_for_card(analyze)
     analyze.button(key="analyze.run").click().run()
     assert started(service) == DETECTION_DEMO
 
 
 def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.demo").set_value("efficientnet_lite0").run()
+    analyze.button_group(key="analyze.model.demo").set_value("demo/efficientnet_lite0").run()
     wait_for_card(analyze)
     assert analyze.number_input(key="analyze.options.samples").value == NUM_MEASURED_PHOTOGRAPHS
     analyze.button(key="analyze.run").click().run()
@@ -327,7 +331,7 @@ def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, servi
 
 def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest) -> None:
     assert {
-        "**Model** · Demo: a small residual network, 6.50 k parameters, 6 layers",
+        "**Model** · Demo: a small network, 6.50 k parameters, 6 layers",
         "**Images** · Demo: handwritten digits, 897 images",
         "**Compression** · Store weights with fewer bits: 8, 4, 2 bits",
     } <= {text.value for text in analyze.markdown}

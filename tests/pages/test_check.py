@@ -10,13 +10,13 @@ import onnx
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from benchmarks.check_pairs import PAIRS, Workshop
 from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.backend import Backend
 from senseapp.server.checks import Checks
 from senseapp.server.service import Service
+from tests.check_pairs import PAIRS, Workshop
 from tests.pages.conftest import open_page, wait_for_card
 from tests.pages.test_analyze_uploads import checkpoint
 

@@ -77,27 +77,29 @@ def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(
 
 
 def test_what_the_runs_differ_in_is_listed(app: AppTest, pair: list[str]) -> None:
-    rows = open_compare(app, *pair).dataframe[-1].value.set_index("setting")
+    rows = open_compare(app, *pair).dataframe[-1].value.set_index("Setting")
     assert list(rows.loc["Compression"]) == ["Sparsity", "Quantization"]
     assert "Model" not in rows.index
 
 
 def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, pair: list[str]) -> None:
-    open_compare(app, *pair, level=["0.75", "2"], metric="kl")
-    first, second = (app.button_group(key=f"compare.level.{run}") for run in pair)
-    assert (first.value, second.value) == (0.75, 2.0)
+    names = [f"level-{run[:8]}" for run in pair]
+    open_compare(app, *pair, **dict(zip(names, ("0.5", "2.0"), strict=True)), metric="kl")
+    first, second = (app.button_group(key=f"{name}.compare") for name in names)
+    assert (first.value, second.value) == (0.5, 2.0)
     assert "Harm" in texts(app)
     second.set_value(8.0).run()
-    assert in_url(app, "level") == ["0.75", "8"]
-    app.selectbox(key="compare.metric").set_value("agreement").run()
+    assert [in_url(app, name) for name in names] == [["0.5"], ["8.0"]]
+    app.selectbox(key="metric.compare").set_value("agreement").run()
     assert in_url(app, "metric") == ["agreement"]
     assert "Answers that stay · 6 layers" in texts(app)
 
 
 def test_a_link_with_nonsense_falls_back_to_the_usual_choice(app: AppTest, pair: list[str]) -> None:
-    open_compare(app, *pair, level=["0.9", "many"], metric="beauty")
-    assert [app.button_group(key=f"compare.level.{run}").value for run in pair] == [0.75, 4.0]
-    assert app.selectbox(key="compare.metric").value == "top1"
+    names = [f"level-{run[:8]}" for run in pair]
+    open_compare(app, *pair, **dict(zip(names, ("0.9", "many"), strict=True)), metric="beauty")
+    assert [app.button_group(key=f"{name}.compare").value for name in names] == [0.75, 4.0]
+    assert app.selectbox(key="metric.compare").value == "top1"
 
 
 def test_a_chosen_run_joins_the_url_and_one_that_is_not_there_is_said(app: AppTest, pair: list[str]) -> None:
@@ -135,9 +137,9 @@ def test_layers_without_a_counterpart_are_named_with_the_reason(
     pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
     open_compare(app, pair[0], finish(service, backend, pruning))
     assert "5 layers matched by name · 1 without a value in B" in texts(app)
-    unmatched = next(frame.value for frame in app.dataframe if "A" in frame.value and "layer" in frame.value)
-    assert list(unmatched["layer"]) == [NOT_PRUNABLE]
-    assert "Its channels are added" in unmatched["B"].iloc[0]
+    unmatched = next(frame.value for frame in app.dataframe if "In A" in frame.value and "Layer" in frame.value)
+    assert list(unmatched["Layer"]) == [NOT_PRUNABLE]
+    assert "Its channels are added" in unmatched["In B"].iloc[0]
 
 
 def test_a_click_on_a_layer_tells_its_figures_in_both_runs(app: AppTest, pair: list[str]) -> None:

@@ -10,11 +10,9 @@ from streamlit.testing.v1 import AppTest
 from senseapp.core.errors import InvalidDataset
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Delivery
-from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.finished_runs import Work
-from senseapp.server.layer_tasks import AnswersTask
 from senseapp.server.service import Service
 from tests.deployments import a_candidate
 from tests.pages.conftest import finish, open_page, wait_for_card
@@ -111,15 +109,11 @@ def test_files_of_two_runs_with_the_same_images(app: AppTest, two_files: str, se
     assert "Left out, as they were measured on other images than demo: noise." in texts(app)
 
 
-def test_a_file_from_before_answers_were_kept_can_be_asked(app: AppTest, service: Service, backend: Backend) -> None:
+def test_files_without_kept_answers_are_said(app: AppTest, service: Service, backend: Backend) -> None:
     run_id = finish(service, backend, RunSpec())
     backend.store.folder(run_id).save("0" * 16, Delivery(candidates=(INT8, WEIGHTS)))
     open_compare(app, run_id)
-    task = AnswersTask(run_id=run_id, file=INT8.file)
-    app.button(key=f"compare.ask.{run_id}.{INT8.file}").click().run()
     assert not app.exception
-    assert service.work.progress(task).state is RunState.QUEUED
-    app.selectbox(key="compare.file.First").set_value(f"{run_id[:8]}.{WEIGHTS.file}").run()
     assert "its answers were not kept. Make the file again to see this." in texts(app)
 
 

@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec, NotFound
+from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import Deployment, DeploySettings
 from senseapp.records.jobs import RunState
@@ -49,10 +50,10 @@ def texts(app: AppTest) -> str:
 def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: DeliverTask, service: Service) -> None:
     run_id = task.run_id
     open_page(app, PAGE, run=run_id)
-    app.button_group(key=f"schedule.deploy_kind.{run_id}").set_value("int8").run()
+    app.button_group(key=f"form.{run_id}").set_value("int8").run()
     app.number_input(key=f"schedule.deploy_batch.{run_id}").set_value(4).run()
     app.button_group(key=f"schedule.tolerated.{run_id}").set_value(0.02).run()
-    app.button_group(key=f"schedule.adapt.{run_id}").set_value("minutes").run()  # one control for proof and file
+    app.button_group(key=f"adapt.{run_id}").set_value("minutes").run()  # one control for proof and file
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
     asked = replace(task, adapting="minutes", allowed_drop=0.02, settings=DeploySettings(kind="int8", batch=4))
@@ -69,12 +70,12 @@ def test_each_file_stands_with_its_own_figures_and_its_button(app, task: Deliver
     assert not app.exception
     assert file.headline in texts(app)
     assert "ONNX, partly int8, 2 parts in float" in texts(app)
-    table = next(frame.value for frame in app.dataframe if "size" in frame.value)
-    assert list(table["file"]) == [*("This file", "The original, in float", "All of it in int8", OWN)]
-    assert table["agreement"][0] == "95.5 (94.5 to 96.5)"
-    assert table["time"][0] == "5.2 (5.1 to 5.3)"
-    assert table["share"][2] == "49 (48 to 50)"
-    assert table["size"][1] == "18.6 MB"
+    table = next(frame.value for frame in app.dataframe if "A call" in frame.value)
+    assert list(table["File"]) == [*("This file", "The original, in float", "All of it in int8", OWN)]
+    assert table.iloc[0, 1] == "95.5 (94.5 to 96.5)"
+    assert table["A call"][0] == "5.2 ms (5.1 to 5.3)"
+    assert table["% of the original's time"][2] == "49 (48 to 50)"
+    assert table["Size"][1] == "18.6 MB"
     for expected in ("on 200 images", "Some CPU with VNNI", "`blocks.0.0.conv_dw`", "1 image a call on 1 thread"):
         assert expected in texts(app)
     [button] = [each for each in app.get("download_button") if each.label.startswith("Get the file that runs")]
@@ -126,20 +127,21 @@ def test_a_record_is_read_back_as_it_was() -> None:
 
 def test_the_simulation_stands_below_the_file_without_a_time() -> None:
     rows = deployment_frame(a_deployment(simulated=(a_change("agreement", 0.04), a_change("kl", 0.012))))
-    assert list(rows["file"])[:2] == ["This file", "Predicted by simulation"]
-    assert rows["agreement"][1] == "96.0 (95.0 to 97.0)"
-    assert rows["time"][1] == "–"
+    assert list(rows["File"])[:2] == ["This file", "Predicted by simulation"]
+    assert rows.iloc[1, 1] == "96.0 (95.0 to 97.0)"
+    assert rows["A call"][1] == "–"
 
 
 def test_labels_stand_in_for_agreement_and_no_share_is_above_all() -> None:
     changes = (a_change("top1", -0.005, baseline=0.99), a_change("agreement", 0.01), a_change("kl", 0.01))
     file = replace(some_figures(0.0041, 0.49, 4_900_000), changes=changes)
     rows = deployment_frame(a_deployment(figures=usual_figures(file=file)))
-    assert list(rows.columns) == ["file", "top1", "kl", "time", "share", "size"]
-    assert rows["top1"][0] == "99.5 (98.5 to 100)"
+    right, harm = METRICS["top1"].label, METRICS["kl"].label
+    assert list(rows.columns) == ["File", f"{right} (%)", harm, "A call", "% of the original's time", "Size"]
+    assert rows[f"{right} (%)"][0] == "99.5 (98.5 to 100)"
 
 
 def test_all_int8_is_not_shown_beside_itself() -> None:
     figures = usual_figures(file=some_figures(0.0041, 0.49, 4_900_000))
     rows = deployment_frame(a_deployment(settings=DeploySettings(kind="int8"), figures=figures))
-    assert "All of it in int8" not in set(rows["file"])
+    assert "All of it in int8" not in set(rows["File"])

@@ -31,7 +31,7 @@ def results(app: AppTest, finished_run: str) -> AppTest:
 
 def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
     if label in ("Network", "Histograms"):
-        app.session_state[f"results.more.{run_id}"], label = label, "More"
+        app.session_state[f"more.{run_id}"], label = label, "More"
     app.session_state[f"results.tab.{run_id}"] = label
     app.run()
     assert not app.exception
@@ -114,7 +114,7 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
     assert "5 of 6 curves are drawn" in texts(results)
     results.number_input(key=f"curves.number.{finished_run}").set_value(1).run()
     assert drawn_curves(results) == [FRAGILE]
-    results.button_group(key=f"curves.mode.{finished_run}").set_value("All").run()
+    results.button_group(key=f"curves.{finished_run}").set_value("All").run()
     assert drawn_curves(results) == list(NAMES)
     results.multiselect(key=f"curves.blocks.{finished_run}").set_value(["layer1"]).run()
     assert drawn_curves(results) == ["layer1.0.conv1", "layer1.0.conv2"]
@@ -124,7 +124,7 @@ def test_curves_are_chosen_by_number_block_type_and_name(results: AppTest, finis
     results.text_input(key=f"curves.search.{finished_run}").set_value("conv").run()
     assert "No layer passes the filters" in texts(results)
     results.button_group(key=f"curves.types.{finished_run}").set_value([]).run()
-    results.button_group(key=f"curves.mode.{finished_run}").set_value("By name").run()
+    results.button_group(key=f"curves.{finished_run}").set_value("By name").run()
     results.multiselect(key=f"curves.layers.{finished_run}").set_value(["conv1"]).run()
     assert drawn_curves(results) == ["conv1"]
 

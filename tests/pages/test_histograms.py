@@ -18,7 +18,7 @@ from tests.pages.records import FRAGILE, a_histogram
 def open_tab(app: AppTest, run_id: str) -> AppTest:
     open_layers(app, run_id)
     app.session_state[f"results.tab.{run_id}"] = "More"
-    app.session_state[f"results.more.{run_id}"] = "Histograms"
+    app.session_state[f"more.{run_id}"] = "Histograms"
     return app.run()
 
 
@@ -62,15 +62,15 @@ def test_the_picked_layer_is_looked_at(app: AppTest, finished_run: str) -> None:
     open_tab(app, finished_run)
     app.selectbox(key=f"results.layer.{finished_run}").set_value("fc").run()
     assert "weights of fc lie" in texts(app)
-    app.button_group(key=f"histogram.tensor.{finished_run}").set_value("activations").run()
+    app.button_group(key=f"values.{finished_run}").set_value("activations").run()
     assert "activations of fc lie" in texts(app)
 
 
 def test_the_loss_can_be_chosen_where_there_are_labels(app: AppTest, finished_run: str) -> None:
     open_tab(app, finished_run)
-    objectives = app.selectbox(key=f"histogram.objective.{finished_run}").options
+    objectives = app.selectbox(key=f"sensitivity.{finished_run}").options
     assert objectives == ["Highest score", "Loss", "Mean output", "Nothing"]
-    assert app.button_group(key=f"histogram.tensor.{finished_run}").options == [
+    assert app.button_group(key=f"values.{finished_run}").options == [
         "Weights",
         "Inputs",
         "Outputs",

@@ -36,7 +36,7 @@ def test_the_schedule_page_times_a_first_file_on_request(app, task, service: Ser
     assert not app.exception
     assert "Int8 does not pay here" in texts(app)
     assert "has no instructions for products of 8 bits" in texts(app)
-    app.button_group(key=f"schedule.deploy_kind.{run_id}").set_value("float").run()
+    app.button_group(key=f"form.{run_id}").set_value("float").run()
     assert "Int8 does not pay here" not in texts(app)
 
 
@@ -52,6 +52,7 @@ def test_where_the_time_goes_stands_with_the_file(app, task, backend: Backend) -
     open_page(app, "pages/targets.py", run=task.run_id)
     assert not app.exception
     assert "50 % of the file's operators' time converts between float and int8" in texts(app)
-    (rows,) = [each.value for each in app.dataframe if "operator" in each.value.columns]
-    assert list(rows["file_ms"]) == [1.0, 1.0]
-    assert list(rows["float_calls"]) == [3, 0]
+    (rows,) = [each.value for each in app.dataframe if "Operator" in each.value.columns]
+    assert list(rows["Operator"]) == ["Conv", "QuantizeLinear (converts)"]
+    assert list(rows["Candidate, ms"]) == ["1.000", "1.000"]
+    assert list(rows["Reference, nodes"]) == ["3", "0"]

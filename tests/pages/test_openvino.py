@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -27,7 +26,6 @@ from senseapp.runtimes.openvino.operations import OPERATIONS
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from tests.pages.conftest import finish, open_page
 from tests.toy_source import TOY as TOYS
 
@@ -35,18 +33,13 @@ pytestmark = pytest.mark.slow  # traces a network, which takes seconds
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
+def _registered(registries: None) -> None:
     SOURCES.register(TOYS)
-    yield
-    del SOURCES[TOYS.name]
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the toys are registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 @pytest.fixture
@@ -109,12 +102,12 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
         patch.setattr(RuntimeDescription, "is_installed", property(lambda each: each.name != OPENVINO.name))
         open_page(app, "pages/targets.py", run=run_id)
         assert not app.exception
-        assert f"schedule.runtime.{run_id}" not in {group.key for group in app.get("button_group")}
+        assert f"runtime.{run_id}" not in {group.key for group in app.get("button_group")}
         assert "OpenVINO is not installed here. To add it: pip install '.[openvino]'" in texts(app)
         assert "one ONNX file, which onnxruntime runs" in texts(app)
 
     open_page(app, "pages/targets.py", run=run_id)
-    chooser = app.button_group(key=f"schedule.runtime.{run_id}")
+    chooser = app.button_group(key=f"runtime.{run_id}")
     assert list(chooser.options) == ["onnxruntime", "OpenVINO"]
     chooser.set_value("openvino").run()
     assert not app.exception
@@ -137,7 +130,7 @@ def test_the_command_line_deploys_to_it(tmp_path: Path, capsys: pytest.CaptureFi
     given = ["--data", "random", "--samples", "16", "--compression", "quantization", "--levels", "8,4"]
     assert main(["analyze", "--model", "toys/first", *given, "--out", str(run)]) == 0
     capsys.readouterr()
-    wanted = ["--all-int8", "--runtime", "openvino", "--kit", "--out", str(file)]
+    wanted = ["--mode", "int8", "--runtime", "openvino", "--format", "kit", "--out", str(file)]
     assert main(["deploy", "--run", str(run), *wanted]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["runtime"], list(report["elsewhere"])) == ("openvino", ["onnxruntime"])

@@ -51,7 +51,7 @@ def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(ap
     assert not app.exception
     assert f"## {strong.headline}" in texts(app)
     assert strong.bound_text in texts(app)
-    app.toggle(key=f"recommendation.promised.{finished_run}").set_value(True).run()
+    app.toggle(key=f"results.promised.{finished_run}").set_value(True).run()
     assert not app.exception
     assert f"## {mild.headline}" in texts(app)
     assert "It is the smallest file that runs and is shown to lose at most 1 point, with 95 % certainty." in texts(app)

@@ -271,7 +271,7 @@ def test_runs_are_sorted_by_their_smallest_file(app: AppTest, service: Service, 
             backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
     open_page(app, PAGE)
     assert list(app.dataframe[0].value["title"]) == ["file of 0", "file of 1000", "file of 3000"]  # the newest first
-    app.button_group(key="runs.order").set_value("Smallest file first").run()
+    app.button_group(key="order.runs").set_value("Smallest file first").run()
     table = app.dataframe[0].value
     assert list(table["title"]) == ["file of 1000", "file of 3000", "file of 0"]
     assert list(table["saved"])[:2] == [75.0, 25.0]

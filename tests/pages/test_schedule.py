@@ -52,7 +52,7 @@ def test_the_target_moves_the_figures_at_once(schedule: AppTest, finished_run: s
 
 def test_the_classic_rule_has_a_gamma(schedule: AppTest, finished_run: str) -> None:
     assert "schedule.gamma" not in " ".join(slider.key for slider in schedule.slider)
-    schedule.button_group(key=f"schedule.method.{finished_run}").set_value("gamma").run()
+    schedule.button_group(key=f"choose.{finished_run}").set_value("gamma").run()
     assert schedule.slider(key=f"schedule.gamma.{finished_run}").value == 1.5
     assert '"method": "gamma"' in preview(schedule)
 
@@ -69,7 +69,7 @@ def test_a_target_that_cannot_be_met_names_the_nearest(schedule: AppTest, finish
 def test_each_format_says_who_reads_it_and_shows_its_first_lines(
     schedule: AppTest, finished_run: str, name: str
 ) -> None:
-    schedule.selectbox(key=f"schedule.format.{finished_run}").set_value(name).run()
+    schedule.selectbox(key=f"format.{finished_run}").set_value(name).run()
     assert FORMATS[name].reader in texts(schedule)
     file = f"demo_zeros-schedule{FORMATS[name].suffix}"
     usage = next(block.value for block in schedule.code if file in block.value)
@@ -158,7 +158,7 @@ def specs(app: AppTest) -> list[str]:
 def test_the_largest_loss_is_searched_in_the_background(
     schedule: AppTest, finished_run: str, service: Service, backend: Backend
 ) -> None:
-    schedule.button_group(key=f"schedule.method.{finished_run}").set_value("strongest").run()
+    schedule.button_group(key=f"choose.{finished_run}").set_value("strongest").run()
     assert not schedule.exception
     schedule.number_input(key=f"schedule.drop.top1.{finished_run}").set_value(2.0).run()
     limits = Limits(min_level=0.0, max_level=0.9)
@@ -198,10 +198,10 @@ def test_zeros_and_bits_are_combined_where_both_were_measured(
     app.selectbox(key=f"schedule.partner.{finished_run}").set_value(bits).run()
     assert not app.exception
     app.slider(key=f"schedule.target.{finished_run}").set_value(85).run()
-    app.selectbox(key=f"schedule.format.{finished_run}").set_value("csv").run()
+    app.selectbox(key=f"format.{finished_run}").set_value("csv").run()
     assert {"sparsity", "quantization"} <= set(preview(app).replace("\n", ",").split(","))
     assert "Bytes left if stored compactly (%)" in "".join(specs(app))
-    offered = app.selectbox(key=f"schedule.format.{finished_run}").options
+    offered = app.selectbox(key=f"format.{finished_run}").options
     assert FORMATS["nni3"].title not in offered  # it holds one compression
     assert FORMATS["yaml"].title in offered
 
@@ -242,7 +242,7 @@ def test_a_network_that_is_gone_leaves_estimates_and_says_so(
 
 
 def test_a_schedule_file_is_shown_in_place_of_the_settings(schedule: AppTest, finished_run: str) -> None:
-    schedule.selectbox(key=f"schedule.format.{finished_run}").set_value("csv").run()
+    schedule.selectbox(key=f"format.{finished_run}").set_value("csv").run()
     rows = preview(schedule).replace("\n…", "")
     assert "conv1,conv1,sparsity,75.0" in rows
     changed = rows.replace("conv1,conv1,sparsity,75.0", "conv1,conv1,sparsity,12.5")
@@ -254,7 +254,7 @@ def test_a_schedule_file_is_shown_in_place_of_the_settings(schedule: AppTest, fi
 
 
 def test_a_schedule_file_of_another_model_names_the_first_layers(schedule: AppTest, finished_run: str) -> None:
-    schedule.selectbox(key=f"schedule.format.{finished_run}").set_value("csv").run()
+    schedule.selectbox(key=f"format.{finished_run}").set_value("csv").run()
     other = preview(schedule).replace("layer1.0", "stage9")
     schedule.file_uploader[0].upload("other.csv", other.encode()).run()
     assert "for another model: 2 of its 6 layers do not exist in demo (stage9.conv1" in schedule.error[0].value

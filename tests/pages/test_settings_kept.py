@@ -42,39 +42,39 @@ RESULTS: list[Settings] = [
         "results.level.{run}": 0.75,
         "results.metric.{run}": "kl",
         "layer.{run}": "fc",
-        "layers.order.{run}": "Most fragile first",
+        "order.{run}": "Most fragile first",
         "layers.log.{run}": True,
     },
     {
         "results.tab.{run}": "Curves",
-        "curves.mode.{run}": "By name",
+        "curves.{run}": "By name",
         "curves.search.{run}": "layer",
     },
-    {"results.tab.{run}": "More", "network.length.{run}": "Multiplications"},
+    {"results.tab.{run}": "More", "length.{run}": "Multiplications"},
     {
         "results.tab.{run}": "More",
-        "results.more.{run}": "Histograms",
-        "histogram.tensor.{run}": "activations",
+        "more.{run}": "Histograms",
+        "values.{run}": "activations",
         "histogram.bits.{run}": 6,
-        "histogram.objective.{run}": "none",
+        "sensitivity.{run}": "none",
         "histogram.channel.{run}": True,
         "histogram.fold.{run}": True,
     },
 ]
 SCHEDULE: list[Settings] = [
     {
-        "schedule.budget.{run}": "bytes",
+        "goal.{run}": "bytes",
         "schedule.target.{run}": 31,
         "schedule.limits.{run}": (5, 80),
         "schedule.edits.{run}": LayerEdits(fixed={"fc": 0.0}, bounds={"conv1": (0.1, None)}),
         "schedule.repair.{run}": False,
-        "schedule.adapt.{run}": "minutes",
-        "schedule.deploy_kind.{run}": "int8",
+        "adapt.{run}": "minutes",
+        "form.{run}": "int8",
         "schedule.deploy_batch.{run}": 4,
-        "schedule.format.{run}": "yaml",
+        "format.{run}": "yaml",
     },
-    {"schedule.method.{run}": "gamma", "schedule.gamma.{run}": 2.5},
-    {"schedule.method.{run}": "strongest", "schedule.drop_metric.{run}": "kl", "schedule.drop_repair.{run}": False},
+    {"choose.{run}": "gamma", "schedule.gamma.{run}": 2.5},
+    {"choose.{run}": "strongest", "loss_by.{run}": "kl", "schedule.drop_repair.{run}": False},
 ]
 
 
@@ -156,12 +156,12 @@ def test_compare(
     second = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(levels=(0.5, 0.75), seed=2)))
     app.query_params["run"] = [finished_run, second]
     open_page(app, page)
-    app.selectbox(key="compare.metric").set_value("kl").run()
+    app.selectbox(key="metric.compare").set_value("kl").run()
     app.button_group(key=key.format(run=second)).set_value(0.75).run()
     other = another_app()
     for name, text in app.query_params.items():
         other.query_params[name] = text
     open_page(other, page)
-    assert other.selectbox(key="compare.metric").value == "kl"
+    assert other.selectbox(key="metric.compare").value == "kl"
     assert other.button_group(key=key.format(run=second)).value == 0.75
     assert dict(other.query_params) == dict(app.query_params)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.codec import decode, encode
 from senseapp.records.deployment import FLOAT, INT8, Conversion, LayerTime, LayerTimes
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.file_requests import answer_here
-from senseapp.server.run_requests import ReadTimes
+from senseapp.server.process.protocol import decode_task, encode_task
+from senseapp.server.process.requester import WorkerRequest, answer_here
+from senseapp.server.run_requests import read_times
 from senseapp.server.service import Service
 from senseapp.server.timing_tasks import TimingTask
 from tests.pages.conftest import finish, open_page
@@ -33,7 +34,7 @@ def run_id(service: Service, backend: Backend) -> str:
 
 def in_milliseconds(app: AppTest, run_id: str) -> AppTest:
     open_page(app, PAGE, run=run_id)
-    app.selectbox(key=f"schedule.budget.{run_id}").set_value("ms").run()
+    app.selectbox(key=f"goal.{run_id}").set_value("ms").run()
     assert not app.exception
     return app
 
@@ -57,7 +58,7 @@ def some_times() -> LayerTimes:
 def test_layers_are_timed_on_request_and_milliseconds_are_the_goal(app, run_id, service, backend) -> None:
     in_milliseconds(app, run_id)
     task = TimingTask(run_id=run_id)
-    assert decode(encode(task), TimingTask) == task  # as the job's process is told
+    assert decode_task(encode_task(task)) == task  # as the job's process is told
     assert not [slider for slider in app.slider if slider.label.startswith("Milliseconds")]
     app.button(key=f"schedule.times.{run_id}").click().run()
     assert service.work.progress(task).state is RunState.QUEUED
@@ -79,13 +80,13 @@ def test_a_file_of_times_is_read_in_a_process_of_its_own(service, run_id) -> Non
     result = service.result(run_id)
     compression = result.spec.sensitivity.compression
     content = f"layer,level,ms\n{NAMES[0]},8,1\n".encode()
-    asked = ReadTimes(content=content, name="t.csv", profile=result.profile, compression=compression, level=None)
-    assert decode(answer_here(encode(asked)), LayerTimes) == asked.answer()
+    asked = WorkerRequest(call=partial(read_times, content, "t.csv", result.profile, compression, None))
+    assert asked.decoded(answer_here(asked.encoded())) == asked.call()
 
 
 def test_times_of_files_are_read_or_refused_in_one_sentence(app, run_id) -> None:
     in_milliseconds(app, run_id)
-    app.button_group(key=f"schedule.times_from.{run_id}").set_value("From files").run()
+    app.button_group(key=f"times.{run_id}").set_value("From files").run()
     rows = [f"{name},{level},{2 if level else 4}" for name in NAMES for level in (0, 8)]
     times = app.file_uploader(key=f"schedule.times_files.{run_id}")
     times.upload("times.csv", "\n".join(["layer,level,ms", *rows]).encode()).run()
@@ -105,7 +106,7 @@ def report(names: dict[str, float]) -> bytes:
 
 def test_reports_of_a_device_say_what_they_miss(app, run_id) -> None:
     in_milliseconds(app, run_id)
-    app.button_group(key=f"schedule.times_from.{run_id}").set_value("From files").run()
+    app.button_group(key=f"times.{run_id}").set_value("From files").run()
     as_it_is = {f"net/{name}/Conv": 4.0 for name in NAMES[1:]}
     int8 = {**{f"net/{name}/Conv": 2.0 for name in NAMES[1:]}, "net/pool": 1.0}
     files = app.file_uploader(key=f"schedule.times_files.{run_id}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramObjective, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS
 from tests.cases import first_of
@@ -31,21 +29,13 @@ NUM_IMAGES = 24
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    before = [(registry, dict(registry)) for registry in (TASKS, METRICS)]
+def _registered(registries: None) -> None:
     TASKS.register(REGRESSION)
-    yield
-    for registry, members in before:
-        registry.clear()
-        registry.update(members)
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the task is registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 @pytest.fixture

@@ -101,6 +101,6 @@ def test_why_a_picture_was_not_stored_stays_until_another_comes(
 def test_files_that_no_runtime_runs_cannot_be_tried(app: AppTest, finished_run, backend, asked) -> None:
     recommend(backend, finished_run)
     open_dialog(app, finished_run)
-    app.segmented_control(key=f"recommendation.goal.{finished_run}").set_value("targets").run()
+    app.segmented_control(key=f"for.{finished_run}").set_value("targets").run()
     assert not app.exception
     assert not [each for each in app.button if each.label.startswith("Try it")]  # weights run nowhere as they are

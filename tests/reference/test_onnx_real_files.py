@@ -23,8 +23,8 @@ from torch import nn
 
 from scripts.peer_environment import PeerFailed, ensure
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
+from senseapp.networks.onnx.write import with_weights
 from senseapp.runtimes.onnxruntime.inserted import apply_qdq, plain_copy, quantizable
 from tests.cases import first_of
 

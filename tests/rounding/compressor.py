@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,6 @@ from senseapp.compressions.base import (
     WeightCompressor,
     find_weights,
     ordinary_tensors,
-    swapped,
 )
 from tests.rounding import RoundingConfig
 
@@ -30,9 +27,7 @@ class RoundingCompressor(WeightCompressor):
         parameter = self._weights[target.layer].parameter
         with ordinary_tensors():
             rounded = self._rounded(parameter.detach(), int(level))
-        return Prepared(
-            applied=Applied(achieved_level=level), active=partial(swapped, parameter, rounded), weight=lambda: rounded
-        )
+        return Prepared(applied=Applied(achieved_level=level), parameter=parameter, weight=lambda: rounded)
 
     def _rounded(self, values: Tensor, digits: int) -> Tensor:
         mantissa, exponent = torch.frexp(values)

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,8 +28,9 @@ import psutil
 
 from senseapp.core.errors import SenseError
 from senseapp.records.spec import DataSpec
-from senseapp.server.file_requests import SurveyImages
 from senseapp.server.process.processes import JobProcess, answer_in
+from senseapp.server.process.requester import file_request
+from senseapp.server.run_requests import survey
 from tests.pictures import write_zip
 from tests.soak.annotation_files import HEIGHT, PICTURES, WIDTH, BadAnnotation, by_hand, mutated
 from tests.soak.served import MB
@@ -115,13 +117,8 @@ class Loader:
 
 def surveyed(process: JobProcess, bad: BadAnnotation, path: Path) -> tuple[str, float]:
     """Return what is wrong with the answer that the page gets, empty for nothing, and its seconds of processor time."""
-    question = SurveyImages(
-        data=DataSpec(kind="archive", path=str(path)),
-        task=bad.task,
-        num_classes=3,
-        class_names=_CLASSES,
-        data_roots=(str(path.parent),),
-    )
+    data = DataSpec(kind="archive", path=str(path))
+    question = file_request(partial(survey, data, bad.task, 3, _CLASSES, (path.parent,)), str(path))
     process.send("warm")
     process.warm.wait()
     before = process.processor_seconds

@@ -48,6 +48,6 @@ if __name__ == "__main__":
         calibrate=fake_calibration,
     )
     ui_backend.service = lambda: ScriptedService(shared, ui_backend.visitor().owner)
-    ui_backend.warm_up = ui_backend.warm_up_ahead = lambda: None
+    ui_backend.warm_up_ahead = lambda: None
     ui_backend.survey_of = lambda *question: None  # it would load torch to look into an archive
     serve(sys.argv[1:])

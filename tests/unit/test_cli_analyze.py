@@ -152,7 +152,7 @@ def test_an_unknown_checkpoint_is_left_to_recognition(engine, out, tmp_path):
 def test_a_checkpoint_may_keep_its_architectures_own_preprocessing(engine, out, tmp_path):
     (tmp_path / "weights.pth").write_bytes(b"")
     arguments = ("analyze", "--model", "auto", "--checkpoint", str(tmp_path / "weights.pth"), *DEMO[3:])
-    assert run(*arguments, "--preprocessing", "own", "--channel-order", "bgr", out=out) == 0
+    assert run(*arguments, "--preprocessing", "own,bgr", out=out) == 0
     assert (spec_in(out).data.preparation, spec_in(out).data.channel_order) == ("given", "bgr")
 
 
@@ -210,7 +210,7 @@ def test_activations_get_bits_of_their_own(engine, out):
         ({"--compression": "quantization", "--levels": "4.5"}, "whole number of bits"),
         ({"--compression": "wishing"}, "invalid choice: 'wishing'"),
         ({"--metric": "vibes"}, "metric must be one of top1"),
-        ({"--mode": "fast"}, "Mode must be one of exact, quick"),
+        ({"--mode": "fast"}, "Argument --mode: invalid choice"),
         ({"--precision": "fp64"}, "Precision must be one of"),
         ({"--samples": "0"}, "num_samples must be at least 1"),
         ({"--samples": "many"}, "invalid int value: 'many'"),
@@ -234,7 +234,11 @@ def test_activations_get_bits_of_their_own(engine, out):
         ({"--model": "timm/resnet1888"}, "timm/resnet18"),
         ({"--model": "auto"}, "Add --checkpoint FILE"),
         ({"--preprocessing": "auto"}, "--preprocessing auto is for a checkpoint"),
-        ({"--channel-order": "grb"}, "Channels come in the order rgb or bgr, got 'grb'"),
+        (
+            {"--preprocessing": "grb"},
+            "--preprocessing takes auto or own, rgb or bgr, and upright, by commas; got 'grb'",
+        ),
+        ({"--preprocessing": "rgb,bgr"}, "by commas; got 'rgb,bgr'"),
         ({"--model": "timm/resnet18", "--checkpoint": "missing.pth"}, "There is no file at missing.pth"),
         ({"--data": "missing"}, "There is no folder or archive of images at missing"),
         ({"--std": "0"}, "std must hold numbers above 0"),

@@ -1,4 +1,4 @@
-"""``analyze`` for many models, and ``--plan``."""
+"""``analyze`` for many models, and ``--mode plan``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def arguments(out: Path, *models: str, listed: str | None = None, checkpoint: st
     if listed is not None:
         (out / "models.txt").write_text(listed)
     return argparse.Namespace(
-        model=list(models) or None,
-        models=None if listed is None else out / "models.txt",
+        model=[*models, *([] if listed is None else [f"@{out / 'models.txt'}"])] or None,
         checkpoint=checkpoint,
         out=out,
     )
@@ -73,7 +72,7 @@ def test_bad_lists_are_refused(
 def test_a_list_that_is_no_text_is_refused(tmp_path: Path) -> None:
     for bad in (tmp_path / "missing.txt", tmp_path):
         with pytest.raises(InvalidSpec, match="cannot be read"):
-            batch_of(argparse.Namespace(model=None, models=bad, checkpoint=None, out=tmp_path))
+            batch_of(argparse.Namespace(model=[f"@{bad}"], checkpoint=None, out=tmp_path))
 
 
 def items(out: Path, *names: str) -> list[BatchItem]:
@@ -109,7 +108,7 @@ def test_a_lost_cluster_stops_the_batch_with_what_there_is(tmp_path: Path) -> No
 
 def test_several_models_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "models.txt").write_text("demo\nnosuch/model\n")
-    command = ["analyze", "--models", str(tmp_path / "models.txt"), *SETTINGS, "--samples", "16", "--layers", "fc"]
+    command = ["analyze", "--model", f"@{tmp_path / 'models.txt'}", *SETTINGS, "--samples", "16", "--layers", "fc"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
     assert (tmp_path / "out" / "demo" / "result.json").is_file()
     assert "1 of 2 models could not be measured (nosuch-model)" in capsys.readouterr().err
@@ -117,7 +116,20 @@ def test_several_models_from_the_command_line(tmp_path: Path, capsys: pytest.Cap
 
 def test_the_plan_is_told_and_nothing_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        main(["analyze", "--model", "demo", *SETTINGS, "--samples", "64", "--plan", "--out", str(tmp_path / "out")])
+        main(
+            [
+                "analyze",
+                "--model",
+                "demo",
+                *SETTINGS,
+                "--samples",
+                "64",
+                "--mode",
+                "plan",
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
         == 0
     )
     lines = capsys.readouterr().out.splitlines()
@@ -139,12 +151,10 @@ def test_the_plan_is_told_and_nothing_is_measured(tmp_path: Path, capsys: pytest
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cluster_that_does_not_answer_is_one_line_and_local_does_without(
+def test_a_cluster_that_does_not_answer_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SENSEAPP_RAY_ADDRESS", "127.0.0.1:1")
     command = ["analyze", "--model", "demo", *SETTINGS, "--samples", "8", "--layers", "fc", "--out", str(tmp_path)]
     assert main(command) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("senseapp: No Ray cluster answers at 127.0.0.1:1.")
-    assert main([*command, "--local"]) == 0
-    assert (tmp_path / "result.json").is_file()

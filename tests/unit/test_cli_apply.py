@@ -110,11 +110,11 @@ def test_zeros_and_bits_are_chosen_and_applied_together(files, tmp_path, capsys)
     options = ["--compression", "quantization", "--levels", "8,4,3", *MEASURED]
     assert main(["analyze", "--model", "demo", "--data", "demo", *options, "--out", str(bits)]) == 0
     budget = ["--budget", "bytes", "--target", "0.8", "--format", "json", "--out", str(mixed)]
-    assert main(["schedule", "--run", str(files / "run"), "--with", str(bits), *budget]) == 0
+    assert main(["schedule", "--run", str(files / "run"), "--run", str(bits), *budget]) == 0
     assert "bytes: 80." in capsys.readouterr().out
     rows = json.loads(mixed.read_text())["layers"]
     assert {row["compression"] for row in rows} >= {"sparsity", "quantization"}
-    assert apply(files, "--with", str(bits), "--repair", schedule="mixed.json") == 0
+    assert apply(files, "--run", str(bits), "--repair", schedule="mixed.json") == 0
     report = json.loads(capsys.readouterr().out)
     plain, small = report["files"]
     assert small.endswith(".int.safetensors.gz")
@@ -169,7 +169,7 @@ def test_a_pruning_schedule_truly_meets_its_budget(few_digits, tmp_path, capsys)
 @pytest.mark.wide
 def test_a_recommendation_is_proven_and_its_files_are_what_it_says(files, capsys):
     out, schedule = files / "recommended.safetensors", files / "recommended.json"
-    arguments = ["--run", str(files / "run"), "--allowed", "2", "--schedule", str(schedule), "--out", str(out)]
+    arguments = ["--run", str(files / "run"), "--max-drop", "2", "--schedule", str(schedule), "--out", str(out)]
     assert main(["recommend", *arguments]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["proven"].startswith("You can remove ")

@@ -12,8 +12,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from benchmarks.check_pairs import PAIRS, Workshop
 from senseapp.cli.main import main
+from tests.check_pairs import PAIRS, Workshop
 from tests.onnx_graphs import file_of, node
 
 DATA = ("--data", "demo", "--mean", ".304", "--std", ".323", "--samples", "160")
@@ -56,8 +56,8 @@ def test_one_that_fails_exits_with_1_and_writes_what_a_merge_request_needs(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page, junit, summary = (tmp_path / "new" / name for name in ("check.html", "check.xml", "check.md"))
-    written = ("--html", str(page), "--junit", str(junit), "--markdown", str(summary))
-    assert check(files, "bad", "--max-drop", "3", "--json", *written) == 1
+    written = ("--out", str(page), "--out", str(junit), "--out", str(summary))
+    assert check(files, "bad", "--max-drop", "3", "--format", "json", *written) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["holds"], found["metric"], found["images"]) == (False, "top1", 160)
     assert "another order" in found["findings"][0]
@@ -146,7 +146,7 @@ def test_a_report_comes_back_from_another_process(
     found = []
     for processes in ("0", "1"):
         monkeypatch.setenv("SENSEAPP_JOB_PROCESSES", processes)
-        assert check(files, "good", "--max-drop", "3", "--json") == 0
+        assert check(files, "good", "--max-drop", "3", "--format", "json") == 0
         found.append(json.loads(capsys.readouterr().out))
     for name in ("holds", "loss", "loss_upper", "images", "metric"):
         assert found[0][name] == found[1][name]

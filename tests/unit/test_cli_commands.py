@@ -122,6 +122,7 @@ def test_an_overlay_for_layers_that_the_network_lacks_is_refused(run_folder, tmp
         ({"--target": "1.0"}, "from 0 to below 1, got 1.0"),
         ({"--target": "nan"}, "got nan"),
         ({"--target": "0.99"}, "nearest"),
+        ({"--budget": "ms", "--method": "gamma"}, "--budget ms chooses levels of one run for a --target"),
         ({"--budget": "wishes"}, "budget must be one of params, bytes, macs, bits"),
         ({"--budget": "bits", "--target": "4"}, "bits"),
         ({"--format": "docx"}, "The format must be one of json"),
@@ -132,7 +133,6 @@ def test_an_overlay_for_layers_that_the_network_lacks_is_refused(run_folder, tmp
         ({"--lock": f"{LAYERS[0]}=120"}, "must be above 0 % and below 100 %, or 0 for none; got 120 %"),
         ({"--lock": "much"}, "--lock takes LAYER=P"),
         ({"--lock": f"{LAYERS[-1]}=0", "--max": "50", "--target": "0.5"}, "limits and fixed layers"),
-        ({"--with": "missing"}, "missing is not there. Name the folder that analyze or import wrote"),
         ({"--max-drop": "0.1"}, "not allowed with argument"),
     ],
 )

@@ -48,7 +48,7 @@ def bits(tmp_path):
 
 
 def test_two_runs_of_other_levels_are_compared(zeros, bits, capsys):
-    assert main(["compare", str(zeros), str(bits), "--level", "25,8", "--metric", "kl", "--top", "1"]) == 0
+    assert main(["compare", str(zeros), str(bits), "--levels", "25,8", "--metric", "kl"]) == 0
     printed = capsys.readouterr().out
     assert "A · zeros, 25 %: Measured · 100 images · 95 % intervals" in printed
     assert "B · bits, 8 bits" in printed
@@ -56,7 +56,6 @@ def test_two_runs_of_other_levels_are_compared(zeros, bits, capsys):
     assert "4 layers matched by name · 1 without a value in A" in printed
     assert "Not matched (1 of 1):" in printed
     assert "The model has no layer of this name." in printed
-    assert printed.count("stem") == 1  # --top 1
 
 
 def test_one_run_compares_its_estimate_with_its_measurement(zeros, capsys):
@@ -69,9 +68,9 @@ def test_one_run_compares_its_estimate_with_its_measurement(zeros, capsys):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--level", "30"], "was not run at level 0.3. It has 0.25, 0.5"),
-        (["--level", "25,8,4"], "takes one level, or one for each of 2 runs, got 3"),
-        (["--level", "half"], "must be numbers"),
+        (["--levels", "30"], "was not run at level 0.3. It has 0.25, 0.5"),
+        (["--levels", "25,8,4"], "takes one level, or one for each of 2 runs, got 3"),
+        (["--levels", "half"], "must be numbers"),
         (["--metric", "sqnr"], "has no values of 'sqnr'"),
         (["--metric", "beauty"], "invalid choice"),
     ],
@@ -98,10 +97,10 @@ def test_a_report_is_written_with_a_schedule_that_is_not_proven(zeros, tmp_path,
     schedule, out = tmp_path / "targets.json", tmp_path / "new" / "report.html"
     options = ("--budget", "params", "--target", "0.3", "--format", "json", "--out", str(schedule))
     assert main(["schedule", "--run", str(zeros), *options]) == 0
-    assert main(["report", str(zeros), "--schedule", str(schedule), "--title", "A & <B>", "-o", str(out)]) == 0
+    assert main(["report", str(zeros), "--schedule", str(schedule), "-o", str(out)]) == 0
     assert capsys.readouterr().out.endswith(f"Wrote {out}\n")
     written = out.read_text()
-    assert "<h1>A &amp; &lt;B&gt;</h1>" in written
+    assert "<h1>" in written
     assert "30 % of the weights removed" in written
     assert json.loads(schedule.read_text())["layers"][0]["layer"] in written
 

@@ -32,7 +32,7 @@ def deploy(folder, *options, out="quick.onnx"):
 
 
 def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_images_bear_out(folder, capsys):
-    assert deploy(folder, "--kit", "--promise", "agreement=5") == 0
+    assert deploy(folder, "--format", "kit", "--promise", "agreement=5") == 0
     printed = capsys.readouterr().out
     report = json.loads(printed)
     assert printed.count("\n") == 1
@@ -67,7 +67,7 @@ def test_the_file_does_what_the_line_says_and_keeps_a_promise_that_held_out_imag
 
 @pytest.mark.wide
 def test_a_float_file_has_nothing_in_int8(folder, capsys):
-    assert deploy(folder, "--float", out="float.onnx") == 0
+    assert deploy(folder, "--mode", "float", out="float.onnx") == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report) & {"file", "original", "int8", "default"} == {"file", "original"}
     assert report["file"]["changes"]["agreement"]["delta"] == 0
@@ -75,7 +75,11 @@ def test_a_float_file_has_nothing_in_int8(folder, capsys):
 
 @pytest.mark.parametrize(
     ("options", "out", "message"),
-    [((), "quick.pth", "ends in .onnx"), (("--time", "0.5"), "quick.onnx", "at least 1 times that of all-int8")],
+    [
+        ((), "quick.pth", "ends in .onnx"),
+        (("--mode", "quickest"), "quick.onnx", "--mode is mixed, float, int8, or quickest=X"),
+        (("--max-time", "0.5"), "quick.onnx", "at least 1 times that of all-int8"),
+    ],
 )
 def test_bad_settings_are_one_sentence(options, out, message, folder, capsys):
     assert deploy(folder, *options, out=out) == 2
@@ -88,10 +92,10 @@ def test_bad_settings_are_one_sentence(options, out, message, folder, capsys):
         (("--promise", "1"), "takes at least 315 held-out images. The 236 held-out images of this run can promise"),
         (("--promise", "kl=1"), "kl has no largest value"),
         (("--promise", "few"), "--promise is a number of points"),
-        (("--promise", "2", "--certainty", "40"), "The certainty is from 0.75"),
+        (("--promise", "2@40"), "The certainty is from 0.75"),
     ],
 )
 def test_a_promise_that_cannot_be_kept_writes_nothing(folder, capsys, options, message):
-    assert deploy(folder, "--float", *options, out="unkept.onnx") == 2
+    assert deploy(folder, "--mode", "float", *options, out="unkept.onnx") == 2
     assert message in capsys.readouterr().err
     assert not (folder / "unkept.onnx").exists()

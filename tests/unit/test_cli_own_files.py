@@ -39,7 +39,7 @@ def result_in(out):
 
 def test_an_unknown_checkpoint_and_a_zip_of_class_folders(weights, tmp_path, capsys):
     data = write_zip(tmp_path / "photos.zip", {**class_files(each=2), "1/broken.png": b"no picture"})
-    assert analyze(weights, data, tmp_path / "out", "--ema") == 0
+    assert analyze(weights, data, tmp_path / "out", "--network", "ema") == 0
     result = result_in(tmp_path / "out")
     assert result.has_labels
     assert result.num_samples == 6
@@ -76,7 +76,7 @@ def test_class_folders_can_be_measured_without_labels_and_a_table_can_be_named(w
     ("arguments", "sentence"),
     [
         (("--model", "demo", "--data", "demo", "--labels", "none"), "--labels is for a folder or archive"),
-        (("--model", "demo", "--data", "demo", "--ema"), "Add --checkpoint FILE"),
+        (("--model", "demo", "--data", "demo", "--network", "ema"), "Add --checkpoint FILE"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(arguments, sentence, tmp_path, capsys):

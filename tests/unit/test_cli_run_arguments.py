@@ -34,22 +34,22 @@ def test_a_run_is_named_by_its_folder_or_by_its_id_in_the_app(tmp_path, monkeypa
     [(1.0, "top1", 0.01), (0.0, "top1", 0.0), (100.0, "agreement", 1.0), (0.05, "kl", 0.05), (3.0, "loss", 3.0)],
 )
 def test_points_are_hundredths_of_answers_and_nats_stay(number, metric, loss, capsys):
-    assert loss_from(number, metric, flag="--allowed") == pytest.approx(loss)
+    assert loss_from(number, metric, flag="--max-drop") == pytest.approx(loss)
     assert capsys.readouterr().err == ""
 
 
 def test_a_value_that_looks_like_a_fraction_is_said_to_be_points(capsys):
-    assert loss_from(0.01, "top1", flag="--allowed") == pytest.approx(0.0001)
+    assert loss_from(0.01, "top1", flag="--max-drop") == pytest.approx(0.0001)
     said = capsys.readouterr().err
-    assert "--allowed is in points: 0.01 allows 0.01 of 100 answers. If 1 of 100 are meant, give 1." in said
+    assert "--max-drop is in points: 0.01 allows 0.01 of 100 answers. If 1 of 100 are meant, give 1." in said
 
 
 @pytest.mark.parametrize(
     ("number", "metric"), [(-1.0, "top1"), (100.1, "agreement"), (math.nan, "kl"), (-0.1, "kl"), (math.inf, "kl")]
 )
 def test_what_cannot_be_a_loss_is_refused_with_the_unit(number, metric):
-    with pytest.raises(InvalidSpec, match=r"--allowed is in (points, from 0 to 100|nats); got"):
-        loss_from(number, metric, flag="--allowed")
+    with pytest.raises(InvalidSpec, match=r"--max-drop is in (points, from 0 to 100|nats); got"):
+        loss_from(number, metric, flag="--max-drop")
 
 
 @pytest.mark.parametrize(

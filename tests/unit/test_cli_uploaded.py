@@ -61,14 +61,14 @@ def test_apply_writes_the_uploaded_file_with_zeros(folder, capsys):
 @pytest.mark.wide
 def test_deploy_inserts_roundings_and_says_so(folder, capsys):
     out = folder / "quick.onnx"
-    assert main(["deploy", "--run", str(folder / "run"), "--all-int8", "--kit", "--out", str(out)]) == 0
+    assert main(["deploy", "--run", str(folder / "run"), "--mode", "int8", "--format", "kit", "--out", str(out)]) == 0
     report = json.loads(capsys.readouterr().out)
     found = difference((folder / "digits.onnx").read_bytes(), out.read_bytes())
     assert found.otherwise_identical
     assert set(found.added_nodes) == {"QuantizeLinear", "DequantizeLinear"}
     notes = " ".join(report["notes"])
     assert "QuantizeLinear" in notes
-    assert "byte for byte" in notes
-    assert "no program of --kit" in notes
+    assert "as it was uploaded" in notes
+    assert "no program of --format kit" in notes
     assert report["file"]["file_bytes"] == out.stat().st_size < 0.5 * report["original"]["file_bytes"]
     assert report["original"]["file_bytes"] == (folder / "digits.onnx").stat().st_size

@@ -44,12 +44,12 @@ def test_an_embedding_is_ranked_scheduled_deployed_and_checked(
         == 0
     )
     capsys.readouterr()
-    assert main(["deploy", "--run", run, "--all-int8", "--out", str(small)]) == 0
+    assert main(["deploy", "--run", run, "--mode", "int8", "--out", str(small)]) == 0
     deployed = json.loads(capsys.readouterr().out)["file"]["changes"]
     assert 0 < deployed["squared_error"]["delta"] == pytest.approx(deployed["fidelity"]["delta"])
     checked = ("check", str(network), str(small), "--task", "values", *data, "--metric", "squared_error")
     capsys.readouterr()
-    assert main([*checked, "--json"]) == 0
+    assert main([*checked, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     before, after = outputs(network, pictures), outputs(small, pictures)
     error = (((after - before) ** 2).sum(1) / (before**2).sum(1)).mean()

@@ -41,9 +41,8 @@ BITS = QuantizationConfig()
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time calls once, and choose no ranges for single tensors."""
+    """Time calls once."""
     monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.choice._TRIED", 0)
 
 
 class Block(nn.Module):
@@ -185,7 +184,7 @@ FAILING = {
     "adapted weights and small types": (
         FLOAT,
         {
-            "senseapp.runtimes.onnxruntime.operations.with_integer_weights": "weights stored as integers",
+            "senseapp.runtimes.onnxruntime.file_format.with_integer_weights": "weights stored as integers",
             "senseapp.reconstruct.adapt.weights.LayerVisit.adapt": "the repair 'Weights updated, statistics matched'",
         },
     ),
@@ -216,14 +215,14 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.best_own", broken)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.best_default", broken)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
     for name in ("ranges and weights fitted to the images", "onnxruntime's own quantizer"):
         assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
     assert kl(found) < 0.02
     assert set(found.record.figures) == {"file", "original", "int8"}
-    assert list(deployment_frame(found.record)["file"]) == ["This file", "The original, in float"]
+    assert list(deployment_frame(found.record)["File"]) == ["This file", "The original, in float"]
 
 
 def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed, NoLayersSelected, UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.measure.bins import SUB_BINS, GridBins, PlacedGrid
-from senseapp.measure.folding import fold_following_norm, norms_folded_behind
+from senseapp.measure.folding import fold_following_norm
 from senseapp.measure.histograms import image_set, quantization_histograms
 from senseapp.networks.profile import profile_model
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -294,42 +294,6 @@ def test_folding_is_undone_where_the_output_is_read_twice():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert not fold_following_norm(model, model.conv, torch.randn(2, 1, 4, 4))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_norms_behind_a_layer_are_folded_for_a_while():
-    torch.manual_seed(0)
-    parts = [part for _ in range(3) for part in (nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU())]
-    model = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval().requires_grad_(False)
-    for norm in (model[1], model[4], model[7]):
-        for values in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
-            values.uniform_(0.5, 2)
-    images = torch.randn(2, 2, 6, 6)
-    expected, kept = model(images), dict(model.named_parameters())
-    with norms_folded_behind(model, model[3], images[:1]):
-        torch.testing.assert_close(model(images), expected, rtol=0, atol=1e-5)
-        assert [model[at](images) is images for at in (1, 4, 7)] == [False, False, True]  # whether it does nothing
-        assert model[3].weight is kept["3.weight"]
-    assert all(value is kept[name] for name, value in model.named_parameters())
-    assert torch.equal(model(images), expected)
-
-
-def test_a_layer_behind_that_shares_the_weight_keeps_its_norm():
-    """Its gradients belong to the weight that is looked at."""
-    torch.manual_seed(0)
-    first, second, images = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1), torch.randn(1, 2, 4, 4)
-    second.weight = first.weight
-    parts = (first, nn.BatchNorm2d(2), second, nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    model = nn.Sequential(*parts).eval()
-    with norms_folded_behind(model, first, images):
-        assert second.weight is first.weight
-
-
-def test_no_norm_is_folded_where_the_output_would_change():
-    torch.manual_seed(0)
-    model, images = TwoReaders().eval(), torch.randn(1, 1, 4, 4)
-    with norms_folded_behind(model, model.stem, images):
-        assert model.bn(torch.ones(1, 2, 1, 1)).ne(1).all()
-    assert "forward" not in vars(model.bn)
 
 
 def test_what_was_looked_at_before_does_not_count(model, images):

@@ -37,7 +37,7 @@ def test_with_a_head_for_each_class_the_kl_is_exact(classes: int, most: int) -> 
     directions = choose_directions(scores, None, _signs(20, classes), most)
     assert len(directions.vectors) == classes - 1
     torch.testing.assert_close(
-        directions.divergence(_pulls(directions, moves)), _true_kl(scores, moves), rtol=1e-4, atol=1e-6
+        directions.changes(_pulls(directions, moves))["kl"], _true_kl(scores, moves), rtol=1e-4, atol=1e-6
     )
 
 
@@ -47,7 +47,7 @@ def test_small_moves_give_the_gauss_newton_term_in_expectation(most: int) -> Non
     scores, moves = _scores(images, classes), _moves(images, classes, size=1e-3)
     repeated = scores.repeat(draws, 1)
     directions = choose_directions(repeated, None, _signs(images * draws, classes), most)
-    found = directions.divergence(_pulls(directions, moves.repeat(draws, 1))).reshape(draws, images).mean(0)
+    found = directions.changes(_pulls(directions, moves.repeat(draws, 1)))["kl"].reshape(draws, images).mean(0)
     p = scores.double().softmax(1)
     fisher = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
     expected = torch.einsum("ni,nij,nj->n", moves, fisher, moves) / 2
@@ -66,22 +66,22 @@ def test_loss_change_is_exact_with_a_head_for_each_class() -> None:
     directions = choose_directions(scores, labels, _signs(12, 4), 3)
     expected = F.cross_entropy(scores.double() + moves, labels, reduction="none")
     expected -= F.cross_entropy(scores.double(), labels, reduction="none")
-    torch.testing.assert_close(directions.loss_change(_pulls(directions, moves)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(directions.changes(_pulls(directions, moves))["loss"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_loss_change_is_first_order_with_few_heads() -> None:
     scores, labels, moves = _scores(12, 40), torch.arange(12), _moves(12, 40, size=1e-4)
     directions = choose_directions(scores, labels, _signs(12, 40), 2)
     expected = ((scores.double().softmax(1) - F.one_hot(labels, 40)) * moves).sum(dim=1)
-    torch.testing.assert_close(directions.loss_change(_pulls(directions, moves)), expected, rtol=1e-2, atol=1e-8)
+    torch.testing.assert_close(directions.changes(_pulls(directions, moves))["loss"], expected, rtol=1e-2, atol=1e-8)
 
 
 def test_moving_all_scores_alike_changes_nothing() -> None:
     scores, moves = _scores(6, 8), torch.full((6, 8), 5.0, dtype=torch.float64)
     directions = choose_directions(scores, torch.arange(6), _signs(6, 8), 3)
     products = _pulls(directions, moves)
-    assert directions.divergence(products).max() < 1e-9
-    assert directions.loss_change(products).abs().max() < 1e-5
+    assert directions.changes(products)["kl"].max() < 1e-9
+    assert directions.changes(products)["loss"].abs().max() < 1e-5
 
 
 def test_a_confident_image_saturates() -> None:
@@ -89,7 +89,7 @@ def test_a_confident_image_saturates() -> None:
     scores = torch.tensor([[12.0, 0.0]])
     moves = torch.tensor([[-60.0, 0.0]], dtype=torch.float64)
     directions = choose_directions(scores, None, _signs(1, 2), 2)
-    assert directions.divergence(_pulls(directions, moves)).item() == pytest.approx(48, abs=0.1)
+    assert directions.changes(_pulls(directions, moves))["kl"].item() == pytest.approx(48, abs=0.1)
 
 
 def test_constant_scores_are_no_trouble() -> None:

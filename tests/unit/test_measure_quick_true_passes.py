@@ -1,4 +1,4 @@
-"""Large estimates of the quick scan: bounded, corrected by true passes, and the arithmetic of both."""
+"""Large estimates of the quick scan: bounded, and replaced by true passes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import MeasurementFailed
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
-from senseapp.measure.plan import PlannedTarget
 from senseapp.measure.quick import true_passes
 from senseapp.measure.quick.scan import quick_scan
-from senseapp.measure.quick.true_passes import TruePasses, composite, correction_note, draw_sample
+from senseapp.measure.quick.true_passes import checked_estimates, correction_note, evenly_spaced
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
@@ -27,6 +24,7 @@ from senseapp.tasks import CLASSIFICATION
 from senseapp.tasks.classification.directions import largest_divergence
 
 COUNT, CLASSES = 48, 5
+SHARES = (("a", 1.0), ("b", 0.5), ("c", 0.1))
 
 
 class Waking(nn.Module):
@@ -70,7 +68,7 @@ def _measured(sweep: Sweep) -> dict[tuple[str, float], float]:
 
 def _uncorrected(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, float], float]:
     with monkeypatch.context() as patch:
-        patch.setattr(true_passes, "_LARGE_NATS", float("inf"))
+        patch.setattr(true_passes, "_LARGE", float("inf"))
         return _estimates(sweep)
 
 
@@ -92,21 +90,6 @@ def test_units_that_wake_up_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert correction_note(sweep.measure()) == ()
 
 
-def test_a_composite_is_nearer_than_either_of_its_parts() -> None:
-    generator = torch.Generator().manual_seed(0)
-    truth = torch.randn(60, generator=generator, dtype=torch.float64).exp() + 0.2
-    each = truth[:, None] * (0.7 * torch.randn(60, 100, generator=generator, dtype=torch.float64)).exp()
-    each *= (truth / each.mean(dim=1))[:, None]
-    factors = (0.6 * torch.randn(60, generator=generator, dtype=torch.float64)).exp()
-    estimated = (factors * truth)[:, None] * torch.rand(60, 100, generator=generator, dtype=torch.float64) * 2
-    sample = draw_sample(estimated, 3)
-    measured = each[:, sample.indices]
-    found = composite(estimated.mean(dim=1), torch.arange(60), measured, sample, 100)
-    parts = (found, estimated.mean(dim=1), measured.mean(dim=1))
-    errors = [float((part / truth).log().square().mean().sqrt()) for part in parts]
-    assert errors[0] < 0.9 * min(errors[1:])
-
-
 @pytest.mark.parametrize(
     ("compression", "levels"),
     [(SparsityConfig(), (0.5, 0.9)), (QuantizationConfig(), (3, 2)), (PruningConfig(), (0.3, 0.6))],
@@ -115,7 +98,7 @@ def test_a_composite_is_nearer_than_either_of_its_parts() -> None:
 def test_estimates_are_finite_repeatable_and_say_so(
     compression: CompressionConfig, levels: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(true_passes, "_LARGE_NATS", 1e-3)
+    monkeypatch.setattr(true_passes, "_LARGE", 1e-3)
     sweep = _sweep(compression, levels)
     state = {name: value.clone() for name, value in sweep.context.model.state_dict().items()}
     first, second = list(quick_scan(sweep)), list(quick_scan(_sweep(compression, levels)))
@@ -160,51 +143,21 @@ def test_estimates_stand_where_passes_fail(monkeypatch: pytest.MonkeyPatch) -> N
     assert sweep.notes == ["Estimates were not corrected by true passes: MeasurementFailed: No passes today"]
 
 
-def _planned(suffixes: dict[str, float]) -> list[PlannedTarget]:
-    return [
-        cast(PlannedTarget, SimpleNamespace(target=SimpleNamespace(layer=layer), suffix=suffix))
-        for layer, suffix in suffixes.items()
-    ]
-
-
 def test_each_layers_largest_estimate_comes_first_within_the_budget() -> None:
-    targets = _planned({"a": 1.0, "b": 0.5, "c": 0.1})
+    sweep = cast(Any, _sweep(levels=(0.5, 0.9)))
+    sweep.planned = [SimpleNamespace(target=SimpleNamespace(layer=layer), suffix=share) for layer, share in SHARES]
     means = {("a", 0.9): 5.0, ("a", 0.5): 4.0, ("b", 0.9): 1.0, ("b", 0.5): 0.02, ("c", 0.9): 0.01}
-    chosen = TruePasses.planned(means, targets, 100, budget=10.0)
-    assert [(job.index, job.level) for job in chosen.jobs] == [(0, 0.9), (1, 0.9)]
-    assert chosen.num_images == 3  # 3 · (1 + 1.01 + 0.51) of 10
-    rich = TruePasses.planned(means, targets, 100, budget=1000.0)
-    assert [(job.index, job.level) for job in rich.jobs] == [(0, 0.9), (0, 0.5), (1, 0.9)]
-    assert rich.num_images == 64
-    assert not TruePasses.planned({("c", 0.9): 0.01}, targets, 100, budget=1000.0).jobs
+    found = {key: torch.full((100,), mean, dtype=torch.float64) for key, mean in means.items()}
+    assert checked_estimates(sweep, found, 10.0) == ([("a", 0.9), ("b", 0.9)], 3)  # 3 · (1 + 1.01 + 0.51) of 10
+    assert checked_estimates(sweep, found, 1000.0) == ([("a", 0.9), ("b", 0.9), ("a", 0.5)], 64)
+    assert checked_estimates(sweep, {("c", 0.9): found["c", 0.9]}, 1000.0)[0] == []
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**20), count=st.integers(1, 20), heavy=st.floats(0.1, 3))
-def test_samples_stand_for_all_images(seed: int, count: int, heavy: float) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    shares = (heavy * torch.randn(20, generator=generator, dtype=torch.float64)).exp()
-    sample = draw_sample(shares * torch.rand(4, 1, generator=generator, dtype=torch.float64), count)
-    assert sample.indices.tolist() == sorted(set(sample.indices.tolist()))
-    assert len(sample.indices) == count
-    assert bool((sample.weights >= 1).all())
-    assert bool(sample.noise.isfinite().all())
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**20), images=st.integers(1, 12), factor=st.floats(0.05, 20))
-def test_composites_are_finite_and_exact_where_all_images_were_passed(seed: int, images: int, factor: float) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    estimated = torch.rand(8, images, generator=generator, dtype=torch.float64) + 0.01
-    truth = estimated * factor * (1 + torch.rand(8, 1, generator=generator, dtype=torch.float64))
-    sample = draw_sample(estimated, images)
-    rows = torch.tensor([0, 2, 3, 5, 6, 7])
-    found = composite(estimated.mean(dim=1), rows, truth[rows], sample, images)
-    assert bool(found.isfinite().all())
-    assert bool((found >= 0).all())
-    torch.testing.assert_close(found[rows], truth[rows].mean(dim=1), rtol=1e-6, atol=0)
-    left = torch.tensor([1, 4])  # the trend keeps their order
-    assert found[left].argsort().tolist() == estimated[left].mean(dim=1).argsort().tolist()
+def test_images_of_a_sample_are_spread_over_the_order_of_damage() -> None:
+    damage = torch.arange(40, dtype=torch.float64)[torch.randperm(40, generator=torch.Generator().manual_seed(0))]
+    chosen = evenly_spaced(torch.stack([damage, 3 * damage]), 4)
+    assert damage[chosen].sort().values.tolist() == [5, 15, 25, 35]
+    assert evenly_spaced(damage[None], 40).tolist() == list(range(40))
 
 
 def test_a_bound_of_the_same_scores_in_another_order() -> None:

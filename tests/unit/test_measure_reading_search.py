@@ -149,7 +149,7 @@ def test_a_reading_is_written_and_taken_by_commands(
     listed = capsys.readouterr().err
     number = int(listed.partition("values from 0 to 255")[0].rpartition("[")[2].partition("]")[0])
     out = tmp_path / "reading.json"
-    assert main([*command, "--choose", str(number), "--out", str(out)]) == 0
+    assert main([*command, "--reading", str(number), "--out", str(out)]) == 0
     assert "values from 0 to 255" in capsys.readouterr().out
     analyze = ["analyze", *command[1:], "--reading", str(out), "--compression", "sparsity", "--levels", "50"]
     assert main([*analyze, "--mode", "quick", "--samples", "3", "--out", str(tmp_path / "run")]) == 0
@@ -164,7 +164,7 @@ def test_a_reading_is_the_same_when_it_is_stored() -> None:
     spec = with_reading(RunSpec(), replace(reading, task="classification", layout=""))
     assert dict(spec.data.evidence) == {"layout": "person"}
     with pytest.raises(InvalidSpec, match="none that outputs of this task can have"):
-        ModelSpec(library="onnx", checkpoint="a.onnx", task=DETECTION, layout="name=grid;num_classes=9999999999")
+        ModelSpec(library="onnx", checkpoint="a.onnx", task=DETECTION, layout='{"name":"grid","num_classes":99999}')
 
 
 def test_answers_to_mirrored_pictures_agree_only_for_answers_with_a_place() -> None:

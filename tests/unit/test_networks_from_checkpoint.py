@@ -8,8 +8,11 @@ from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.measure.session import Session
+from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fitting import load_tensors
 from senseapp.networks.checkpoints.misfits import match_state_dict
+from senseapp.networks.checkpoints.recognise import fingerprint_named
+from senseapp.networks.checkpoints.stored_networks import find_networks
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from tests.cases import first_of
@@ -174,19 +177,16 @@ def test_a_classifier_of_two_layers_is_refused_with_its_cause(tmp_path):
     ("library", "name"), [("torchvision", "resnet18"), ("timm", "test_vit"), ("timm", "test_convnext")]
 )
 def test_other_families_are_recognised_without_or_with_a_renamed_classifier(library, name):
-    from senseapp.networks.checkpoints.recognise import fingerprint_named, recognise
-
-    module = build(library, name, num_classes=9)
-    shapes = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+    state = build(library, name, num_classes=9).state_dict()
     own = fingerprint_named(library, name).free.classes[0].rpartition(".")[0]
-    without = {key: shape for key, shape in shapes.items() if not key.startswith(f"{own}.")}
-    first = [item for item in recognise(without, limit=30) if item.head is not None and item.head.missing]
-    assert (library, name) in [(item.library, item.name) for item in first]
-    renamed = without | {f"new.{key.rpartition('.')[2]}": shapes[key] for key in shapes if key not in without}
-    best = recognise(renamed, limit=30)
-    assert best[0].fits
-    assert best[0].num_classes == 9
-    assert (library, name) in [(item.library, item.name) for item in best if item.score == best[0].score]
+    without = {key: tensor for key, tensor in state.items() if not key.startswith(f"{own}.")}
+    renamed = without | {f"new.{key.rpartition('.')[2]}": state[key] for key in state if key not in without}
+    for weights, has_head in ((without, False), (renamed, True)):
+        (network,) = find_networks(Checkpoint(file_name="a.pth", tensors=weights))
+        best = [item for item in network.candidates if item.score == network.candidates[0].score]
+        assert (library, name) in [(item.library, item.name) for item in best]
+        assert (network.fits, best[0].without_head) == (has_head, not has_head)
+        assert best[0].num_classes == (9 if has_head else None)
 
 
 def test_published_weights_and_a_checkpoint_exclude_each_other(tmp_path):

@@ -18,11 +18,11 @@ from senseapp.core.errors import InvalidSpec, UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.network import abilities_of
-from senseapp.networks.onnx.edit import with_weights
-from senseapp.networks.onnx.graph import UnreadNode
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.source import examine_onnx, load_onnx
+from senseapp.networks.onnx.torch_graph import UnreadNode
+from senseapp.networks.onnx.write import with_weights
 from senseapp.records.spec import ModelSpec, SensitivitySpec
 from senseapp.tasks import task_named
 from tests.onnx_graphs import file_of, node, weights

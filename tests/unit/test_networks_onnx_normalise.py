@@ -22,9 +22,9 @@ def _conv(**changes: object) -> bytes:
 
 def test_nodes_out_of_order_are_sorted() -> None:
     nodes = [node("Relu", "a", "y"), node("Conv", "x w", "a")]
-    graph, model = normalise(file_of(nodes, {"w": W}))
+    graph, file = normalise(file_of(nodes, {"w": W}))
     assert [each.op for each in graph.nodes] == ["Conv", "Relu"]
-    assert [each.op_type for each in model.graph.node] == ["Conv", "Relu"]
+    assert [each.op_type for each in file.nodes] == ["Conv", "Relu"]
 
 
 def test_nodes_in_order_stay_where_they_are() -> None:
@@ -97,10 +97,10 @@ def test_functions_are_written_out() -> None:
 
 def test_half_precision_is_read_as_float32_and_said() -> None:
     nodes = [node("Cast", "x", "h", to=TensorProto.FLOAT16), node("Conv", "h w", "y")]
-    graph, model = normalise(file_of(nodes, {"w": W.astype(np.float16)}, element_type=TensorProto.FLOAT16))
+    graph, file = normalise(file_of(nodes, {"w": W.astype(np.float16)}, element_type=TensorProto.FLOAT16))
     assert graph.constants["w"].value.dtype == torch.float32
     assert "float16" in graph.notes[0]
-    assert model.graph.initializer[0].data_type == TensorProto.FLOAT
+    assert file.initializers["w"].data_type == TensorProto.FLOAT
     opened = open_onnx(file_of(nodes, {"w": W.astype(np.float16)}, element_type=TensorProto.FLOAT16))
     assert opened.difference < 1e-5
 

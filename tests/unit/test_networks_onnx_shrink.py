@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import CompressionRequest, build_compressor
 from senseapp.core.errors import InvalidSpec
-from senseapp.networks.onnx.edit import with_weights
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.shrink import shrunk
+from senseapp.networks.onnx.write import with_weights
 from senseapp.networks.profile import profile_model
 from tests.cases import first_of
 from tests.onnx_files import exported

@@ -16,7 +16,6 @@ from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.metrics.detection.rows import BOX
-from senseapp.networks.batch_axes import NotPerImage, batch_axes
 from senseapp.networks.network import images_per_pass
 from senseapp.networks.onnx.source import examine_onnx
 from senseapp.networks.sources.load import load_model
@@ -79,8 +78,6 @@ def test_a_fixed_batch_takes_any_number_of_images(tmp_path: Path) -> None:
         for few in (images, images[:3], images[:1]):
             places = torch.arange(len(few)) % 3
             assert torch.allclose(loaded.module(few), module(few) + places[:, None], atol=1e-4)
-    with pytest.raises(NotPerImage, match="each pass computes 3 images"):
-        batch_axes(loaded.module, images[:1])
 
 
 def test_the_output_before_a_softmax_is_measured_and_said(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_int8_file_is_the_uploaded_one_without_what_is_folded() -> None:
     file = runtime.in_place(opened.content, copy)
     np.testing.assert_array_equal(run(file, images[0])[0], run(copy, images[0])[0])
     assert set(kinds(file)) == {"Conv", "ConvTranspose", "QuantizeLinear", "DequantizeLinear"}
-    assert any("folded into the weights" in each for each in runtime.changes(file))
+    assert any("folded into the weights" in each for each in runtime.file_format.changes(file))
     unfolded = plain_copy(opened.content, opened.outputs, SHAPE)
     with Int8Writer(unfolded, list(images)) as writer:
         assert error_of(file) < 0.5 * error_of(writer.write())

@@ -131,7 +131,7 @@ def test_a_run_of_pruning_has_a_schedule_of_a_time(tmp_path, capsys):
     measured = ("--compression", "pruning", "--levels", "50", "--mode", "quick", "--samples", "16")
     demo = ("--model", "demo", "--data", "demo", "--layers", "layer4*")
     assert main(["analyze", *demo, *measured, "--out", str(run)]) == 0
-    asked = ("schedule", "--run", str(run), "--format", "json", "--out", str(file), "--budget-ms")
+    asked = ("schedule", "--run", str(run), "--format", "json", "--out", str(file), "--budget", "ms", "--target")
     assert main([*asked, "60000"]) == 0
     assert "0 layers or groups compressed" in capsys.readouterr().out
     assert main([*asked, "0.000001"]) == 2

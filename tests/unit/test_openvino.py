@@ -18,7 +18,6 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from senseapp.cli.main import main
-from senseapp.compat.openvino_internals import ExecutedNode
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, installed_runtimes
@@ -34,7 +33,6 @@ from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.operations import OPERATIONS, UploadedOpenVino
 from senseapp.runtimes.openvino.profile import PROFILER, undisturbed
 from senseapp.runtimes.openvino.runtime import compiled, read
-from senseapp.runtimes.openvino.timing import as_in_a_call, border_costs, by_layer
 from senseapp.runtimes.quantizers import Fitting
 
 pytestmark = pytest.mark.slow  # exports networks
@@ -193,44 +191,6 @@ def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has
         assert has_vnni or kernels[1].endswith("f32")
         (note,) = quantizer.notes
         assert note.startswith("For processors without VNNI" if has_vnni else "In float: 1 product of two activations")
-
-
-def test_an_executed_node_belongs_to_the_layer_whose_product_it_computes_or_that_comes_before_it() -> None:
-    def node(name: str, *parts: str, reads: tuple[str, ...] = ()) -> ExecutedNode:
-        return ExecutedNode(name=name, kind="", parts=parts, values=1, sources=reads)
-
-    nodes = [
-        (node("input"), 1.0),
-        (node("conv/one", "conv1", "relu", reads=("input", "constant")), 2.0),
-        (node("reorder", reads=("conv/one",)), 4.0),
-        (node("sum", "conv2", "add", reads=("reorder", "weight")), 8.0),
-        (node("mean", "mean", reads=("sum",)), 16.0),
-    ]
-    found = by_layer({each.name: (each, spent) for each, spent in nodes}, {"conv1": "a", "conv2": "b"})
-    assert found == ({"a": 6.0, "b": 24.0}, 1.0)
-
-
-def test_what_counters_cut_off_is_shared_out_and_what_is_missing_then_is_in_proportion() -> None:
-    def nodes(**spent: float) -> dict[str, tuple[ExecutedNode, float]]:
-        return {
-            name: (ExecutedNode(name=name, kind="Input" if name == "x" else "Convolution", parts=(), values=1), each)
-            for name, each in spent.items()
-        }
-
-    def found(seconds: float, **spent: float) -> list[float]:
-        return [each for _, each in as_in_a_call(nodes(**spent), seconds).values()]
-
-    assert found(13e-6, x=0.0, conv=7e-6, relu=3e-6) == pytest.approx([0.0, 8.5e-6, 4.5e-6])
-    assert found(34e-6, x=0.0, conv=7e-6, relu=3e-6) == pytest.approx([0.0, 23e-6, 11e-6])  # 4 cut off, times 3
-    assert found(5e-6, x=0.0, conv=7e-6, relu=3e-6) == pytest.approx([0.0, 3.5e-6, 1.5e-6])
-    assert found(1e-6, x=0.0, conv=0.0) == pytest.approx([0.0, 1e-6])
-
-
-def test_the_costs_of_borders_are_those_of_files_with_halves_in_int8() -> None:
-    crossed = [[100, 300], [1000], [100, 300, 1000, 50], []]
-    costs = border_costs(crossed, [2e-6 * len(each) + 3e-9 * sum(each) for each in crossed])
-    assert costs == pytest.approx([2e-6, 3e-9])
-    assert border_costs(crossed, [-1e-6] * 4).tolist() == border_costs([], []).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.wide

@@ -15,7 +15,6 @@ import safetensors.torch
 import torch
 from scipy.stats import beta
 
-from benchmarks.check_pairs import FAILS, OTHER_TOOLS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.networks.sources.load import load_model
@@ -32,6 +31,7 @@ from senseapp.tasks import task_named
 from senseapp.views.report.check import build_check_page
 from senseapp.views.words.check import operator_rows
 from tests.cases import first_of
+from tests.check_pairs import FAILS, OTHER_TOOLS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
 from tests.detector_exports import exported_detector, shape_pictures
 
 CLASSIFICATION = task_named("classification")
@@ -73,7 +73,7 @@ def test_a_report_says_where_the_time_goes_in_both_files(shop: Workshop) -> None
     assert min(found["Conv"].original_seconds, found["Conv"].seconds) > 0
     assert found["QuantizeLinear"].is_border
     assert found["QuantizeLinear"].original_calls == 0 < found["QuantizeLinear"].calls
-    rows = operator_rows(outcome.report)
+    rows = operator_rows(outcome.report.operators)
     assert len(rows) == len(found)
     assert any(row[0] == "QuantizeLinear (converts)" for row in rows)
     assert "<h2>Where the time goes</h2>" in build_check_page(outcome.report)
@@ -206,11 +206,11 @@ def test_weights_of_one_architecture_are_compared_layer_by_layer(
                 max_drop=1e-6, metric="kl")
     )  # fmt: skip
     assert not report.holds
-    assert report.parting is not None
-    assert report.parting.matched_by == "layer"
-    assert report.parting.first is not None
-    assert report.parting.first.name == "blocks.2.0.conv_dw"
-    assert report.parting.first.difference == pytest.approx(4.0, rel=0.2)
+    assert report.divergence is not None
+    assert report.divergence.matched_by == "layer"
+    assert report.divergence.first is not None
+    assert report.divergence.first.name == "blocks.2.0.conv_dw"
+    assert report.divergence.first.difference == pytest.approx(4.0, rel=0.2)
     assert sum("timed in PyTorch" in note for note in report.notes) == 2
     assert report.time_ratio is not None
 
@@ -221,9 +221,9 @@ def test_weights_and_a_file_are_compared_by_the_names_of_layers(shop: Workshop) 
     assert isinstance(made, Path)
     report = check_files(spec_of(ModelSpec(), made, data=DataSpec(kind="demo"), num_samples=100, max_drop=0.03))
     assert not report.holds
-    assert report.parting is not None
-    assert report.parting.first is not None
-    assert report.parting.first.name == "layer3.0.conv1"
+    assert report.divergence is not None
+    assert report.divergence.first is not None
+    assert report.divergence.first.name == "layer3.0.conv1"
 
 
 def test_weights_beside_an_onnx_reference_need_an_architecture(shop: Workshop, tmp_path: Path) -> None:

@@ -122,9 +122,8 @@ def thresholds(figures: dict[str, RuntimeFigures]) -> tuple[float | None, float 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.choice._TRIED", 0)
     monkeypatch.setattr("senseapp.prove.file_times.installed_runtimes", lambda: ())
-    monkeypatch.setattr(OPERATIONS.__class__, "own_int8", lambda *_: None)
+    monkeypatch.setattr(OPERATIONS.__class__, "default_int8", lambda *_: None)
 
 
 @pytest.mark.parametrize("labelled", [True, pytest.param(False, marks=pytest.mark.wide)])
@@ -176,7 +175,7 @@ def test_metadata_that_were_there_stay(file: Path) -> None:
     model = onnx.load(file)
     model.metadata_props.add(key="stride", value="32")
     content = model.SerializeToString()
-    told = OPERATIONS.described(content, preprocessing=None, class_names=(), thresholds=(0.25, 0.3))
+    told = OPERATIONS.file_format.described(content, preprocessing=None, class_names=(), thresholds=(0.25, 0.3))
     after = onnx.load_from_string(told)
     assert {each.key for each in after.metadata_props} == {
         "stride", "senseapp.score_threshold", "senseapp.original_score_threshold"

@@ -66,5 +66,5 @@ def test_files_are_delivered_finished(kind):
     made |= {each.name: each.content for each in found.variants if not each.computes_in_float}
     assert set(made) >= {"file", "int8"}
     for name, each in made.items():
-        assert runtime.class_names(each) == (FINISHED,), name
+        assert runtime.file_format.class_names(each) == (FINISHED,), name
     assert kind == "int8" or (FINISHED,) in runtime.judged

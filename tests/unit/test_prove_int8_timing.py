@@ -122,7 +122,7 @@ def test_a_search_makes_further_files_with_figures_of_their_own(toy: None, monke
         len({candidate.file for candidate, _ in made}) == len({deployed.content for _, deployed in made}) == len(made)
     )
     for candidate, deployed in made:
-        assert candidate.figures.file_bytes == OPERATIONS.size(deployed.content)
+        assert candidate.figures.file_bytes == len(deployed.content)
         assert candidate.deployment is not None
         assert candidate.deployment.figures["file"] == candidate.figures
         assert candidate.figures.time_ratio.low <= 1

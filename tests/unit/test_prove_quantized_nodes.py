@@ -83,7 +83,7 @@ def run(content: bytes, images: torch.Tensor) -> np.ndarray:
 def test_with_all_nodes_in_float_the_file_is_the_float_file(
     float_file: bytes, int8: bytes, images: torch.Tensor
 ) -> None:
-    file = runtime_named("onnxruntime").quantized_file(int8, float_file)
+    file = runtime_named("onnxruntime").foreign_files.quantized(int8, float_file)
     assert set(layers_of(int8)) <= {node.name for node in file.nodes}
     assert all(node.weights_known for node in file.nodes)
     whole = file.restored([node.name for node in file.nodes])
@@ -96,7 +96,7 @@ def test_with_all_nodes_in_float_the_file_is_the_float_file(
 
 
 def test_without_names_nothing_is_changed(float_file: bytes, int8: bytes, images: torch.Tensor) -> None:
-    file = runtime_named("onnxruntime").quantized_file(int8, float_file)
+    file = runtime_named("onnxruntime").foreign_files.quantized(int8, float_file)
     assert np.array_equal(run(file.restored(()), images), run(int8, images))
 
 
@@ -105,13 +105,13 @@ def test_weights_that_were_changed_are_not_put_back(float_file: bytes, int8: byt
     model = onnx.load_from_string(float_file)
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.3), tensor.name))
-    file = runtime_named("onnxruntime").quantized_file(int8, model.SerializeToString())
+    file = runtime_named("onnxruntime").foreign_files.quantized(int8, model.SerializeToString())
     assert not any(node.weights_known for node in file.nodes if node.name in layers_of(int8))
 
 
 def test_a_float_file_has_no_quantized_nodes(float_file: bytes) -> None:
     with pytest.raises(InvalidSpec, match="No node of the quantized file"):
-        runtime_named("onnxruntime").quantized_file(float_file, float_file)
+        runtime_named("onnxruntime").foreign_files.quantized(float_file, float_file)
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -198,7 +198,7 @@ def test_the_node_that_joins_boxes_and_scores_is_named(detector: Path, form: str
     assert name in report.verdict
     checked = check_files(CheckSpec(reference=reference, candidate=candidate, data=data))
     assert not checked.holds
-    assert checked.parting is not None
-    assert checked.parting.first is not None
-    assert checked.parting.first.node == name
-    assert f"(Concat “{name}”)" in checked.parting.sentence
+    assert checked.divergence is not None
+    assert checked.divergence.first is not None
+    assert checked.divergence.first.node == name
+    assert f"(Concat “{name}”)" in checked.divergence.sentence

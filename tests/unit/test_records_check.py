@@ -13,8 +13,8 @@ from senseapp.records.check import (
     CheckedLimit,
     CheckReport,
     CheckSpec,
-    PartedTensor,
-    Parting,
+    TensorDifference,
+    TensorDivergence,
 )
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
@@ -26,12 +26,12 @@ SPEC = CheckSpec(
 )
 
 
-def parting(*differences: float) -> Parting:
+def divergence(*differences: float) -> TensorDivergence:
     tensors = (
-        PartedTensor(name=f"t{place}", operator="Conv", shape=(1, 2), difference=each)
+        TensorDifference(name=f"t{place}", operator="Conv", shape=(1, 2), difference=each)
         for place, each in enumerate(differences)
     )
-    return Parting(tensors=tuple(tensors), matched_by="name", images=4)
+    return TensorDivergence(tensors=tuple(tensors), matched_by="name", images=4)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,15 @@ def parting(*differences: float) -> Parting:
 def test_the_first_tensor_apart_is_at_a_step_or_the_first_above_a_tenth(
     differences: tuple[float, ...], first: str | None
 ) -> None:
-    found = parting(*differences).first
+    found = divergence(*differences).first
     assert (found.name if found is not None else None) == first
 
 
 def test_sentences_say_how_far_tensors_are_apart() -> None:
-    assert "part at tensor “t2” (Conv): 120 %, after at most 1.0 % in the 2 before" in parting(0, 0.01, 1.2).sentence
-    assert "grow gradually: the first above 10 % is tensor “t2”" in parting(0.05, 0.09, 0.12).sentence
-    assert parting(0, 0.0001).sentence == "No tensor of 2 differs by as much as 0.1 %."
-    assert "from the first tensor on, “t0” (Conv), by 30 % there and at most 50 %" in parting(0.3, 0.5).sentence
+    assert "part at tensor “t2” (Conv): 120 %, after at most 1.0 % in the 2 before" in divergence(0, 0.01, 1.2).sentence
+    assert "grow gradually: the first above 10 % is tensor “t2”" in divergence(0.05, 0.09, 0.12).sentence
+    assert divergence(0, 0.0001).sentence == "No tensor of 2 differs by as much as 0.1 %."
+    assert "from the first tensor on, “t0” (Conv), by 30 % there and at most 50 %" in divergence(0.3, 0.5).sentence
 
 
 def report(*limits: CheckedLimit, **more: object) -> CheckReport:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.runtimes.onnxruntime import foreign
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
-from senseapp.runtimes.onnxruntime.parting import find_parting, relative_difference
+from senseapp.runtimes.onnxruntime.tensor_divergence import relative_difference, tensor_divergence
 from tests.onnx_graphs import file_of, node, weights
 
 HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "y")]
@@ -144,7 +144,7 @@ def test_weights_are_read_beside_the_file_and_nowhere_else(tmp_path: Path) -> No
 
 
 def parted(reference: bytes, candidate: bytes) -> dict[str, float]:
-    found = find_parting(reference, candidate, (images(2), images(2)), progress=lambda _: None)
+    found = tensor_divergence(reference, candidate, (images(2), images(2)), progress=lambda _: None)
     assert found is not None
     return {each.name: each.difference for each in found.tensors}
 

@@ -105,7 +105,7 @@ def histogram(out: Path, *options: str) -> int:
 @pytest.mark.slow
 def test_the_command_looks_at_a_model_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "made" / "here"
-    options = ("--layers", "conv1.*,fc", "--bits", "3", "--tensor", "outputs", "--objective", "mean")
+    options = ("--layers", "conv1.*,fc", "--bits", "3", "--tensor", "outputs", "--criterion", "mean")
     assert histogram(out, *DEMO, *options) == 0
     frame = pd.read_csv(out / "histograms.csv")
     assert list(dict.fromkeys(frame["layer"])) == ["conv1.0", "conv1.3", "conv1.6", "fc"]
@@ -127,7 +127,7 @@ def test_a_run_keeps_the_histograms_of_the_command(tmp_path: Path, capsys: pytes
     compression = ("--compression", "quantization", "--levels", "4", "--mode", "quick", "--layers", "conv1.*")
     assert main(["analyze", *DEMO, *compression, "--out", str(run)]) == 0
     for _ in range(2):
-        assert histogram(tmp_path / "out", str(run), "--layers", "fc", "--bits", "4", "--per-channel") == 0
+        assert histogram(tmp_path / "out", str(run), "--layers", "fc", "--bits", "4", "--granularity", "channel") == 0
     (kept,) = RunFolder(run).records(QuantizationHistogram)
     assert (kept.spec.layer, kept.spec.bits, kept.spec.per_channel, kept.num_images) == ("fc", 4, True, 8)
     assert "channel" in capsys.readouterr().out

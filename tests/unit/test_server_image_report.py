@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from senseapp.core.codec import decode, encode
 from senseapp.networks.sources.load import load_model
-from senseapp.records.inputs import PreviewReport
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.file_requests import PreviewImages, answer_here
 from senseapp.server.image_report import preview_images
+from senseapp.server.process.requester import WorkerRequest, answer_here
 from senseapp.tasks import SEGMENTATION
 from tests.detector_exports import exported_detector, shape_pictures
 
@@ -35,8 +34,9 @@ def spec_of(export: Path, folder: Path, count: int, *, labelled: bool) -> RunSpe
 
 
 def test_where_nothing_decides_each_reading_is_drawn_on_the_same_pictures(export: Path, tmp_path: Path) -> None:
-    asked = PreviewImages(spec=spec_of(export, tmp_path, 4, labelled=False), num_images=4, data_roots=())
-    report = decode(answer_here(encode(asked)), PreviewReport)
+    spec = spec_of(export, tmp_path, 4, labelled=False)
+    asked = WorkerRequest(call=partial(preview_images, spec, num_images=4, data_roots=()))
+    report = asked.decoded(answer_here(asked.encoded()))
     assert report.choice is not None
     assert "4 images without labels do not decide" in report.choice.question
     assert not report.pictures

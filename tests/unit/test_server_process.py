@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,16 @@ import psutil
 import pytest
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.codec import dumps, encode
+from senseapp.core.codec import dumps
 from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.core.process import measuring_environment
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
-from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.execution import Measurement, cluster_for
-from senseapp.server.file_requests import IdentifyCheckpoint
 from senseapp.server.job_progress import JobCancelled
 from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.model_cards import identify_checkpoint
 from senseapp.server.process import pool as pools
 from senseapp.server.process import processes
 from senseapp.server.process.pool import JobProcesses
@@ -40,10 +42,11 @@ from senseapp.server.process.processes import (
     cluster_lost,
     process_lost,
 )
-from senseapp.server.process.protocol import AppObserver, Line, decode_task
-from senseapp.server.run_requests import SolveSchedule
+from senseapp.server.process.protocol import AppObserver, Line, decode_task, encode_task
+from senseapp.server.process.requester import WorkerRequest
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
-from senseapp.server.tasks import EarlierRuns, NoEarlierRuns, RunTask, TaskContext
+from senseapp.server.session import EarlierRuns
+from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import a_measurement, a_result
 
@@ -104,7 +107,7 @@ class Observer:
         self.told.append(("measured", measurement))
 
 
-class Alike(NoEarlierRuns):
+class Alike(EarlierRuns):
     """Knows one run for every key."""
 
     def __init__(self) -> None:
@@ -126,7 +129,7 @@ def context_of(observer: Observer | None = None, earlier_runs: EarlierRuns | Non
         folder=RunFolder(Path("/runs/r")),
         observer=observer or Observer(),
         data_roots=(Path("/data"),),
-        earlier_runs=earlier_runs or NoEarlierRuns(),
+        earlier_runs=earlier_runs or EarlierRuns(),
     )
 
 
@@ -139,7 +142,7 @@ def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobPro
     found = dumps(a_measurement("stem", 0.25))
     process = started(
         f"""
-        assert kind == "task" and request["task"]["type"] == "Measurement"
+        assert kind == "task" and request["task"]["type"].endswith(":Measurement")
         assert (request["address"], request["device"], request["job_mb"]) == ("auto", "cpu", 0)
         assert (request["folder"], request["data_roots"]) == ("/runs/r", ["/data"])
         say("phase", "Loading the model")
@@ -314,10 +317,8 @@ def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(
     pool.close()
 
 
-QUESTION = IdentifyCheckpoint(path="a.pth")
-SOLVE = SolveSchedule(
-    folder="r", budget=ResourceBudget(kind="params", target=0.5), method="optimal", limits=Limits(), gamma=1.5
-)
+QUESTION = WorkerRequest(call=partial(identify_checkpoint, "a.pth"))
+SOLVE = replace(QUESTION, needs_engine=False)
 
 
 @pytest.mark.parametrize("at_work", [False, True], ids=["idle", "at work"])
@@ -347,9 +348,9 @@ def test_a_process_that_has_answered_many_questions_is_asked_until_its_successor
     assert asked == [0] * 5
     assert len(made) == 2
     made[1].warm.set()
-    made[0]._process.wait(5)
     pool.answer(QUESTION)
     assert asked[-1] == 1
+    made[0]._process.wait(5)
     assert pool.pids() == (made[1].pid,)
     pool.close()
 
@@ -372,7 +373,9 @@ def test_a_process_that_is_to_end_takes_no_place_from_those_that_stay(
     pool.warm_up()  # two stay: the successor, and this one
     pool.warm_up()
     assert len(pool.pids()) == len(made) == 3
-    made[1].warm.set()
+    for process in made[1:]:
+        process.warm.set()
+    pool.answer(QUESTION)
     made[0]._process.wait(5)
     pool.close()
     assert not any(process.alive for process in made)
@@ -405,6 +408,8 @@ def test_work_waits_for_a_process_that_is_asked_something_rather_than_start_anot
                 next(iter(pool._answering)).warm.set()
             else:
                 answered.set()
+        for process in pool._idle if len(looked) > 3 else ():
+            process.warm.set()
 
     work_in(pool, look)
     assert looked[-1] == "at work"
@@ -486,7 +491,7 @@ def test_a_process_that_answered_without_the_engine_and_stays_loads_it(
     warmed: list[str] = []
     send = process.send
     monkeypatch.setattr(process, "send", lambda kind, body=None: warmed.append(kind) or send(kind, body))
-    monkeypatch.setattr(processes, "decode", lambda body, kind: "solved")
+    monkeypatch.setattr(WorkerRequest, "decoded", lambda request, body: "solved")
     pool = JobProcesses(1, start=lambda: process)
     assert pool.answer(SOLVE) == "solved"
     assert warmed == ["question", "warm"]
@@ -607,21 +612,20 @@ def test_estimates_alone_need_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=["run", "proof", "proof of two runs", "histogram", "search"],
 )
 def test_a_task_arrives_as_it_was_sent(task: RunTask) -> None:
-    sent = json.dumps(encode(task), allow_nan=False)
+    sent = json.dumps(encode_task(task), allow_nan=False)
     assert decode_task(json.loads(sent)) == task
 
 
 @pytest.mark.slow
 def test_a_question_ends_its_process_in_time_though_the_app_is_gone() -> None:
     program = """
-from senseapp.server import file_requests
 from senseapp.server.process import child
 def endless(question):
     nested = ()
     for _ in range(60):
         nested = (nested, nested)
     return hash(nested)  # in C, for years, with no other thread let in
-file_requests.answer_here, child._GRACE_SECONDS = endless, 0
+child.answer_here, child._GRACE_SECONDS = endless, 0
 class Talk:
     say = print
 child._answer(Talk, {"question": None, "seconds": 0.5, "job_mb": 0, "most_bytes": 1e9})
@@ -634,7 +638,7 @@ def test_the_speed_of_the_machine_is_not_awaited_from_a_process_that_was_never_a
     started: Callable[..., JobProcess],
 ) -> None:
     pool = JobProcesses(start=lambda: started(SERVES_MANY))
-    process = pool._take()  # for a task, whose process loads the engine without a word
+    process = pool._take(lambda: None)  # for a task, whose process loads the engine without a word
     assert not process.warm.is_set()
     assert pool.machine_speed() is None
     pool.close()

@@ -13,6 +13,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,6 @@ import timm
 import torch
 
 from senseapp.compressions import PruningConfig
-from senseapp.core.codec import decode, encode
 from senseapp.core.errors import (
     Abandoned,
     InvalidCheckpoint,
@@ -36,12 +36,12 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server import run_requests
 from senseapp.server.backend import Backend
-from senseapp.server.file_requests import ExamineOnnx, IdentifyCheckpoint, ReadTable
-from senseapp.server.process import processes
+from senseapp.server.model_cards import CheckpointReport, identify_checkpoint
+from senseapp.server.process import processes, requester
 from senseapp.server.process.processes import JobProcess, answer_in
-from senseapp.server.process.requester import Requester
+from senseapp.server.process.requester import COPIES, Requester, WorkerRequest, file_request
 from senseapp.server.quotas import MemoryGuard
-from senseapp.server.run_requests import SolveSchedule
+from senseapp.server.run_requests import solve_schedule
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from senseapp.store.run_folder import RunFolder
@@ -147,7 +147,7 @@ def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
     service.inputs.identify_checkpoint(str(weights))
     before = set(backend.processes.pids())
     with monkeypatch.context() as patch:
-        patch.setattr(IdentifyCheckpoint, "seconds", property(lambda question: -1.0))
+        patch.setattr(requester, "OPEN_SECONDS", -10.0)
         for pid in before:
             psutil.Process(pid).suspend()  # as one that computes in C and hears nothing
         begun = time.monotonic()
@@ -169,7 +169,7 @@ def test_an_onnx_file_that_takes_too_long_costs_its_process(
     service.inputs.examine_onnx(graph)
     before = set(backend.processes.pids())
     with monkeypatch.context() as patch:
-        patch.setattr(ExamineOnnx, "seconds", property(lambda question: -1.0))
+        patch.setattr(requester, "model_seconds", lambda *files: -1.0)
         for pid in before:
             psutil.Process(pid).suspend()
         with pytest.raises(ReadingStopped, match=r"slow\.onnx kept the process"):
@@ -193,15 +193,14 @@ def test_a_question_ends_with_the_page_that_asked(
         return len(looked) > 2
 
     with pytest.raises(Abandoned, match=r"colleague\.pth was not read to its end"):
-        backend.answer(IdentifyCheckpoint(path=str(weights)), Requester(person="a", is_gone=closed_soon))
+        backend.answer(identifying(weights), Requester(person="a", is_gone=closed_soon))
     assert not psutil.pid_exists(pid)
     assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
 
 
 def test_a_file_that_takes_more_memory_than_files_may_gets_a_sentence() -> None:
     """However much is free, and whatever one job may take."""
-    table = ReadTable(content=b"", title="", granularity="weight", profile=None)
-    guard = MemoryGuard(100_000, most_bytes=table.memory_bytes)
+    guard = MemoryGuard(100_000, most_bytes=requester.OPEN_BYTES)
     sentence = r"more than the 0\.3 GB of memory that a file of its size may take"
     with pytest.raises(OutOfMemory, match=sentence), guard.job():
         bytearray(10**9)
@@ -212,7 +211,7 @@ def test_a_file_whose_process_was_killed_before_it_was_asked_can_be_read_again(w
     process = JobProcess()
     process.kill()
     with pytest.raises(ReadingStopped, match=r"colleague\.pth ended the process that read it.*Try again"):
-        answer_in(process, IdentifyCheckpoint(path=str(weights)))
+        answer_in(process, identifying(weights))
     process.close()
 
 
@@ -255,6 +254,15 @@ def test_a_message_that_quotes_a_file_can_be_shown_and_ends() -> None:
     assert len(str(error)) < 1000
 
 
+def identifying(weights: Path) -> WorkerRequest[CheckpointReport]:
+    return file_request(partial(identify_checkpoint, str(weights)), str(weights), copies=COPIES)
+
+
+def solving(folder: Path, target: float) -> WorkerRequest[Schedule]:
+    budget = ResourceBudget(kind="params", target=target)
+    return WorkerRequest(call=partial(solve_schedule, folder, budget, "optimal", Limits(), 1.0, ()))
+
+
 def test_the_results_of_a_run_are_read_once_for_schedule_after_schedule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,34 +271,22 @@ def test_the_results_of_a_run_are_read_once_for_schedule_after_schedule(
     cache.keep()
     monkeypatch.setattr(run_requests, "PROCESS_CACHE", cache)
     monkeypatch.setattr(RunFolder, "load_result", lambda folder: reads.append(folder.path) or load(folder))
-    asked = SolveSchedule(
-        folder=str(tmp_path / "home" / "runs" / run_id),
-        budget=ResourceBudget(kind="params", target=0.3),
-        method="optimal",
-        limits=Limits(),
-        gamma=1.0,
-    )
-    first, second = asked.answer(), replace(asked, budget=ResourceBudget(kind="params", target=0.6)).answer()
+    folder = tmp_path / "home" / "runs" / run_id
+    first, second = solving(folder, 0.3).call(), solving(folder, 0.6).call()
     assert first.achieved["params"] < second.achieved["params"]
     assert len(reads) == 1
 
 
 def test_a_schedule_is_solved_without_torch(tmp_path: Path) -> None:
     run_id = import_run(tmp_path / "home", large_run_file(6, 4))
-    asked = SolveSchedule(
-        folder=str(tmp_path / "home" / "runs" / run_id),
-        budget=ResourceBudget(kind="params", target=0.3),
-        method="optimal",
-        limits=Limits(),
-        gamma=1.0,
-    )
+    asked = solving(tmp_path / "home" / "runs" / run_id, 0.3)
     code = (
-        "import json, sys; from senseapp.server.file_requests import answer_here; "
+        "import json, sys; from senseapp.server.process.requester import answer_here; "
         "print(json.dumps([answer_here(json.load(sys.stdin)), 'torch' in sys.modules]))"
     )
     told = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(encode(asked)), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], input=json.dumps(asked.encoded()), capture_output=True, text=True, check=True
     )
     answer, loaded = json.loads(told.stdout)
-    assert decode(answer, Schedule) == asked.answer()
+    assert asked.decoded(answer) == asked.call()
     assert not loaded

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from functools import partial
 
 import pytest
 import torch
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule, NotFound
 from senseapp.networks.sources.load import load_model
 from senseapp.records.jobs import RunState
@@ -18,9 +18,9 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, StrongestFound, TriedTarget
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.file_requests import answer_here
 from senseapp.server.model_cards import require_same_model
-from senseapp.server.run_requests import Couplings, FindCouplings
+from senseapp.server.process.requester import WorkerRequest, answer_here
+from senseapp.server.run_requests import find_couplings
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
@@ -118,8 +118,8 @@ def test_couplings_are_those_of_the_runs_network(service, backend):
     groups = {group.layer: group for group in found}
     assert {axis.layer for axis in groups["layer4.1.conv1"].axes} == {"layer4.1.conv1", "layer4.1.conv2"}
     assert groups["layer4.1.conv1"].num_units == 64
-    in_a_worker = FindCouplings(folder=str(backend.store.folder(run_id).path), model=spec.model)
-    assert decode(answer_here(encode(in_a_worker)), Couplings).groups == found
+    asked = WorkerRequest(call=partial(find_couplings, backend.store.folder(run_id).path, spec.model))
+    assert asked.decoded(answer_here(json.loads(json.dumps(asked.encoded())))) == found
 
 
 def test_a_model_that_may_not_be_read_any_more_is_not_loaded(service, backend, tmp_path, run_id):

@@ -26,18 +26,6 @@ def test_a_large_problem_is_given_up(monkeypatch):
     assert pareto_search(COSTS, SAVINGS, 6, price=0.0, below=14.0) is None
 
 
-def test_highs_takes_over_where_the_exact_search_gives_up(monkeypatch):
-    rng = np.random.default_rng(3)
-    damages = [np.sort(rng.random(6)) for _ in range(12)]
-    savings = [np.sort(rng.random(6)) for _ in range(12)]
-    exact = solve(damages, savings, 7.0)
-    monkeypatch.setattr("senseapp.solve.knapsack._EXACT_CHOICES", 0)
-    monkeypatch.setattr("senseapp.solve.knapsack._RELATIVE_GAP", 0.0)
-    by_highs = solve(damages, savings, 7.0)
-    cost = [sum(own[i] for own, i in zip(damages, chosen, strict=True)) for chosen in (exact, by_highs)]
-    assert cost[1] == pytest.approx(cost[0], rel=1e-6)
-
-
 def test_too_much_to_ask_names_what_is_possible():
     with pytest.raises(InfeasibleBudget) as caught:
         solve(COSTS, SAVINGS, 15.5)

@@ -261,7 +261,7 @@ def test_a_schedule_of_reports_lists_every_miss(tmp_path: Path, capsys: pytest.C
         (tmp_path / f"{level}.json").write_text(json.dumps({"execution_summary": summary, "execution_detail": rows}))
     times = [word for level in ("32", "8") for word in ("--times", f"{level}={tmp_path}/{level}.json")]
     asked = ["schedule", "--run", str(folder.path), "--format", "json", "--out", str(tmp_path / "out.json")]
-    assert main([*asked, *times, "--budget-ms", "4.1"]) == 0
+    assert main([*asked, *times, "--budget", "ms", "--target", "4.1"]) == 0
     said = capsys.readouterr()
     assert "Time of one call: 4 ms" in said.out
     assert "6 rows of 32.json of no layer, 0.006 ms together: /pool0, /pool1, /pool2, /pool3, …." in said.out

@@ -477,3 +477,18 @@ def test_answers_are_said_by_the_share_of_pixels() -> None:
     assert "near chance" in SEGMENTATION.baseline_warning({"pixel_accuracy": 0.2}, 8, 3)
     assert not SEGMENTATION.baseline_warning({"pixel_accuracy": 0.9}, 8, 3)
     assert not SEGMENTATION.baseline_warning({}, 8, 3)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_smaller_maps_of_scores_are_compared_at_the_size_of_the_images(last: bool) -> None:
+    scores = torch.randn(2, 3, 16, 24)
+    raw = scores.permute(0, 2, 3, 1) if last else scores
+    (layout,) = SEGMENTATION.readers(raw, (32, 48))
+    found = SEGMENTATION.reader_of(layout.key)(raw)
+    assert found.shape == (2, 3, 32, 48)
+    # between the middles of pixels, of which the first two are at 0.5 and 2.5 of the larger grid
+    assert torch.allclose(
+        found[..., 1, 1], scores[..., :2, :2].flatten(2) @ torch.tensor([9.0, 3.0, 3.0, 1.0]) / 16, atol=1e-6
+    )
+    (same,) = SEGMENTATION.readers(raw, (16, 24))
+    assert torch.equal(same(raw), scores)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import streamlit as st
@@ -48,11 +48,43 @@ def choose_one(
     return chosen if chosen in options else values[0]
 
 
-_DEMO_NETWORKS = {
-    ModelSpec().title: "Demo: a small residual network",
-    PHOTOGRAPHS_DEMO.model.title: "Demo: EfficientNet-Lite0",
-    DETECTION_DEMO.model.title: "Demo: a small detector",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Settings of a demo, its name on buttons, its network in a few words and in a line, and an icon."""
+
+    spec: RunSpec
+    title: str
+    network: str
+    line: str
+    icon: str = ""
+
+
+DEMOS = {
+    demo.spec.model.title: demo
+    for demo in (
+        Demo(
+            spec=usual_run(),
+            title="Handwritten digits",
+            network="a small network",
+            line="A small network that reads handwritten digits. It ships with senseapp; nothing to download.",
+        ),
+        Demo(
+            spec=PHOTOGRAPHS_DEMO,
+            title="Photographs",
+            network="EfficientNet-Lite0",
+            line="EfficientNet-Lite0, a network for phones, with its ImageNet weights. Nothing to download.",
+            icon=":material/photo_library:",
+        ),
+        Demo(
+            spec=DETECTION_DEMO,
+            title="Detector",
+            network="a small detector",
+            line="A small network that finds coloured rectangles on photographs. It ships with senseapp.",
+            icon=":material/select_all:",
+        ),
+    )
 }
+"""The demos by the title of their model, the one that is filled in first."""
 _DATA = {
     "demo": "Demo: handwritten digits",
     "photographs": "Demo: photographs",
@@ -110,7 +142,8 @@ def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
     """Return the settings of the model block in one line; empty without a model."""
     if model is None:
         return ""
-    name = model.checkpoint.rsplit("/", 1)[-1] or _DEMO_NETWORKS.get(model.title, model.title)
+    demo = DEMOS.get(model.title)
+    name = model.checkpoint.rsplit("/", 1)[-1] or (f"Demo: {demo.network}" if demo else model.title)
     if profile is None:
         return name
     return f"{name}, {fmt.count(profile.num_params)} parameters, {fmt.plural(len(profile.layers), 'layer')}"

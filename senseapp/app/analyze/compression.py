@@ -81,8 +81,7 @@ def choose_sensitivity(
         metric = _choose_metric(draft, task)
     quick = st.toggle(
         "Quick estimate only",
-        help="Estimate all layers at once from one backward pass, in seconds. Exact runs show the estimate first and "
-        "then measure every layer.",
+        help="Estimate all layers at once, in seconds. Exact runs show the estimate first, then measure every layer.",
         **filled("analyze.quick", draft.mode == "quick"),
     )
     if levels is None or measuring is None:

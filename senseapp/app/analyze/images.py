@@ -10,7 +10,7 @@ import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.class_mapping import confirm_classes
-from senseapp.app.common.download import download
+from senseapp.app.common.download import offer_file
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import filled
 from senseapp.app.common.uploads import LooseFiles, forget_refusal, upload_field
@@ -62,13 +62,8 @@ def _offer_download(name: str) -> None:
             IMAGE_SETS[name].megabytes,
         )
     )
-    row.button(
-        "Download now", key="analyze.data.set.download", on_click=_want, args=(_wanted_key(name),), width="content"
-    )
-
-
-def _want(key: str) -> None:
-    st.session_state[key] = True
+    wanted = {_wanted_key(name): True}
+    row.button("Download now", key="analyze.data.set.download", on_click=st.session_state.update, args=(wanted,))
 
 
 def choose_images(draft: DataSpec, model: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | None]:
@@ -118,7 +113,12 @@ def _demo(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
         return DETECTION_DEMO.data
     if model.checkpoint and draft.kind != "photographs" and not st.session_state.get(_PHOTOGRAPHS_KEY):
         st.info("Bring images like those that the network is made for, or take the photographs of the demo.")
-        st.button("Take photographs", key="analyze.data.take", on_click=_want, args=(_PHOTOGRAPHS_KEY,))
+        st.button(
+            "Take photographs",
+            key="analyze.data.take",
+            on_click=st.session_state.update,
+            args=({_PHOTOGRAPHS_KEY: True},),
+        )
         return None
     st.caption("Crops of freely licensed photographs, without labels: outputs are compared with the original model's.")
     return DataSpec(kind="photographs")
@@ -145,15 +145,12 @@ def _archive(draft: DataSpec) -> DataSpec | None:
         loose=_FILES,
     )
     if path is None:
-        st.download_button(
+        offer_file(
             "Download a sample zip",
-            download(sample_zip),
-            file_name="senseapp-sample.zip",
-            mime="application/zip",
+            sample_zip,
+            "senseapp-sample.zip",
             key="analyze.data.sample",
-            icon=":material/download:",
             type="tertiary",
-            on_click="ignore",
             help="Handwritten digits in class folders: what an archive of images looks like.",
         )
     return DataSpec(kind="archive", path=str(path)) if path else None

@@ -8,7 +8,7 @@ from functools import partial
 
 import streamlit as st
 
-from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.analyze.blocks import DEMOS, choose_one
 from senseapp.app.analyze.checkpoint import choose_checkpoint
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
@@ -23,10 +23,10 @@ from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
 from senseapp.descriptions import DENSE_BITS, SOURCES, ModelSource
 from senseapp.networks.sources.catalogue import find_entry, task_of_architecture
-from senseapp.records.goal_settings import usual_run, with_goal
+from senseapp.records.goal_settings import with_goal
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec
-from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO, UploadPurpose
+from senseapp.server.inputs import UploadPurpose
 from senseapp.tasks import CLASSIFICATION, TASKS, Task, task_named
 from senseapp.views.words import format as fmt
 
@@ -79,42 +79,23 @@ def choose_task(draft: str, *, key: str) -> str:
     )
 
 
-_DEMOS = {
-    "": (
-        "Handwritten digits",
-        usual_run(),
-        "A small residual network that reads handwritten digits. It ships with senseapp; nothing to download.",
-    ),
-    PHOTOGRAPHS_DEMO.model.name: (
-        "Photographs",
-        PHOTOGRAPHS_DEMO,
-        "EfficientNet-Lite0, a network for phones, with its ImageNet weights. Nothing to download.",
-    ),
-    DETECTION_DEMO.model.name: (
-        "Detector",
-        DETECTION_DEMO,
-        "A small SSD that finds coloured rectangles on photographs. It ships with senseapp; nothing to download.",
-    ),
-}
-
-
 def _demo(draft: ModelSpec) -> ModelSpec:
     chosen = st.segmented_control(
         "Demo",
-        _DEMOS,
+        DEMOS,
         required=True,
-        format_func=lambda name: _DEMOS[name][0],
+        format_func=lambda title: DEMOS[title].title,
         on_change=_fill_in,
         help="Fills in the whole page: a network, images for it, and how many to measure on.",
-        **filled(_DEMO_KEY, draft.name if draft.library == "demo" else ""),
+        **filled(_DEMO_KEY, draft.title if draft.title in DEMOS else next(iter(DEMOS))),
     )
-    _, spec, line = _DEMOS[chosen if chosen in _DEMOS else ""]
-    st.caption(line)
-    return spec.model
+    demo = DEMOS.get(chosen) or next(iter(DEMOS.values()))
+    st.caption(demo.line)
+    return demo.spec.model
 
 
 def _fill_in() -> None:
-    restart_with(with_goal(_DEMOS[st.session_state[_DEMO_KEY]][1], session().draft.goal))
+    restart_with(with_goal(DEMOS[st.session_state[_DEMO_KEY]].spec, session().draft.goal))
 
 
 def _library(draft: ModelSpec) -> ModelSpec | None:
@@ -201,6 +182,7 @@ def _show(profile: ModelProfile, task: Task) -> None:
         task.output_title: str(profile.num_classes),
     }
     helps = {
+        "Parameters": "Numbers that the network has learned.",
         "Multiplications": "Multiply-accumulates for one image, of the whole network; its layers do "
         f"{fmt.count(profile.layer_macs)} of them.",
         "Size in memory": "Of all weights and buffers as they are loaded; a checkpoint is about as large.",

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from senseapp.app.analyze.blocks import choose_one
+from senseapp.app.analyze.blocks import DEMOS, choose_one
 from senseapp.app.analyze.understood import Understood
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, errors_here, is_refused, wait_for
@@ -19,8 +19,7 @@ from senseapp.descriptions import CompressionDescription
 from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.measurement import counted
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
+from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import run_title
 
@@ -183,37 +182,21 @@ def start_bar(asked: RunSpec | None, profile: ModelProfile | None, seen: Underst
 
 
 def offer_demos() -> RunSpec | None:
-    """Offer the second and the third demo; return the one whose button was pressed."""
+    """Offer the demos that are not filled in at first; return the one whose button was pressed."""
+    first, *others = DEMOS.values()
+    chosen = None
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        is_filled_in = (session().shown or session().draft).model == ModelSpec()
+        is_filled_in = (session().shown or session().draft).model == first.spec.model
         filled_in = "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or try"
         st.markdown(filled_in, width="content")
-        photographs = st.button(
-            "Photographs",
-            key="analyze.photographs",
-            type="tertiary",
-            icon=":material/photo_library:",
-            help="EfficientNet-Lite0, a network for phones, on photographs.",
-        )
-        _promise(PHOTOGRAPHS_DEMO)
-        detector = st.button(
-            "A detector",
-            key="analyze.detector",
-            type="tertiary",
-            icon=":material/select_all:",
-            help="A small network that finds coloured rectangles on photographs.",
-        )
-        _promise(DETECTION_DEMO)
-    if photographs:
-        return PHOTOGRAPHS_DEMO
-    return DETECTION_DEMO if detector else None
-
-
-def _promise(demo: RunSpec) -> None:
-    """Say how long a demo takes beside its button, once its model was read."""
-    seconds = backend.service().inputs.known_time(demo)
-    if seconds is not None:
-        st.caption(fmt.about(seconds), width="content")
+        for demo in others:
+            key = f"analyze.{demo.title.lower()}"
+            if st.button(demo.title, key=key, type="tertiary", icon=demo.icon, help=demo.line):
+                chosen = demo.spec
+            seconds = backend.service().inputs.known_time(demo.spec)
+            if seconds is not None:  # its model was read
+                st.caption(fmt.about(seconds), width="content")
+    return chosen
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
@@ -257,7 +240,7 @@ def plan_text(
     selected = [(layer,) for layer in matching_layers(profile, settings.layers, settings.layer_types)]
     work = f"{counted(selected if groups is None else groups)} × {fmt.plural(len(settings.levels), 'level')}"
     images = f" on {fmt.plural(settings.num_samples, 'image')}" if settings.num_samples else " on all images"
-    doing = "estimated from one backward pass" if settings.mode == "quick" else "measured"
+    doing = "estimated" if settings.mode == "quick" else "measured"
     if seconds is None:
         return f"{work}{images}, {doing}; the time is not known yet."
     shared = settings.mode == "exact" and bool(cluster_address())
@@ -275,4 +258,4 @@ def start_run(spec: RunSpec) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    go_to("pages/results.py", run_id)
+    go_to(run_id)

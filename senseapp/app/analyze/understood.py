@@ -239,13 +239,18 @@ def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_ke
             row.markdown(
                 md(
                     "**{}** · {} · *{}*" if is_sure else "**{}** · {} · :material/help: *{}*",
-                    *(PART_TITLES[part], said, EVIDENCE_WORDS[known[part]]),
+                    *(PART_TITLES[part], said if expert() else _everyday(said), EVIDENCE_WORDS[known[part]]),
                 )
             )
             if part in changes:
                 label = f"Change reading of {PART_TITLES[part].lower()}"
                 with row.popover(label, type="tertiary", icon=":material/edit:", key=f"reading.{part}"):
                     _form(part, [changes[part]], task_key)
+
+
+def _everyday(said: str) -> str:
+    """Return how images are prepared without mean and deviation of their pixels."""
+    return ", ".join(each for each in said.split(", ") if " a mean " not in each and " a std " not in each)
 
 
 def _changes(found: PreviewReport, spec: RunSpec, task_key: str) -> dict[str, Callable[[], None]]:

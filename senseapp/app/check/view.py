@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-import pandas as pd
 import streamlit as st
 
 from senseapp.app.check.form import PARAMETER
 from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
-from senseapp.app.common.download import download
+from senseapp.app.common.download import offer_file
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain, progress_bar
-from senseapp.app.common.tables import changed_answers
+from senseapp.app.common.tables import changed_answers, text_table
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.check import CheckReport
@@ -100,21 +98,18 @@ def _report(report: CheckReport) -> None:
     _figures(report)
     if report.operators:
         with st.expander("Where the time goes"):
-            st.dataframe(
-                pd.DataFrame(operator_rows(report), columns=list(OPERATOR_COLUMNS)),
-                hide_index=True,
+            text_table(
+                OPERATOR_COLUMNS,
+                operator_rows(report.operators),
+                alt_text="What operators of each kind take in both files",
                 key="check.operators",
-                alt="What operators of each kind take in both files",
-                width="stretch",
             )
-    if report.parting is not None:
+    if report.divergence is not None:
         st.markdown(md("### Where they part"))
-        st.markdown(md("{}", report.parting.sentence))
-        rows = pd.DataFrame(tensor_rows(report.parting.tensors), columns=list(TENSOR_COLUMNS))
+        st.markdown(md("{}", report.divergence.sentence))
+        rows, alt_text = tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
         with st.expander(f"All {fmt.plural(len(rows), 'tensor')}"):
-            st.dataframe(
-                rows, hide_index=True, key="check.tensors", alt="How far tensors of both files differ", width="stretch"
-            )
+            text_table(TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
     if report.answers is not None:
         st.markdown(md("### Answers that differ"))
         changed_answers(report.answers, key="check")
@@ -134,8 +129,7 @@ def _figures(report: CheckReport) -> None:
     figures_row(figures, key="check_figures")
     if report.bound is not None:
         st.markdown(md("{}.", bound_text(report.bound)[:1].upper() + bound_text(report.bound)[1:]))
-        rows = pd.DataFrame(change_rows(report), columns=list(CHANGE_COLUMNS))
-        st.dataframe(rows, hide_index=True, key="check.metrics", alt="Every metric of both files", width="stretch")
+        text_table(CHANGE_COLUMNS, change_rows(report), alt_text="Every metric of both files", key="check.metrics")
     for title, side in (("Reference", report.reference), ("Candidate", report.candidate)):
         parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
@@ -145,23 +139,11 @@ def _figures(report: CheckReport) -> None:
 
 def _downloads(report: CheckReport) -> None:
     """Offer the page, the JUnit file and the summary, each made when it is fetched."""
-    row = st.container(horizontal=True)
     stem = fmt.file_stem(f"check {report.candidate.name}")
-    for label, make, suffix, mime in (
-        ("Page (HTML)", partial(_page, report), ".html", "text/html"),
-        ("JUnit (XML)", partial(junit_xml, report), ".xml", "application/xml"),
-        ("Summary (Markdown)", partial(markdown_summary, report), ".md", "text/markdown"),
-    ):
-        found: Callable[[], str] = make
-        row.download_button(
-            label,
-            download(found),
-            file_name=f"{stem}{suffix}",
-            mime=mime,
-            key=f"check.get{suffix}",
-            icon=":material/download:",
-            on_click="ignore",
-        )
+    with st.container(horizontal=True):
+        offer_file("Page (HTML)", partial(_page, report), f"{stem}.html", key="check.get.html")
+        offer_file("JUnit (XML)", partial(junit_xml, report), f"{stem}.xml", key="check.get.xml")
+        offer_file("Summary (Markdown)", partial(markdown_summary, report), f"{stem}.md", key="check.get.md")
 
 
 def _page(report: CheckReport) -> str:

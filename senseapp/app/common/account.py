@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlencode, urljoin, urlsplit
 
-import pandas as pd
 import segno
 import streamlit as st
 
@@ -19,6 +18,7 @@ from senseapp.app.common.expert import expert_switch
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain, errors_here, run_script
 from senseapp.app.common.state import RUN_PARAMETER, session
+from senseapp.app.common.tables import text_table
 from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
 from senseapp.core.files import home
@@ -42,8 +42,8 @@ def system_panel() -> None:
         figures_row(figures, helps=_SYSTEM_HELPS, key=f"system.{title.lower()}")
     st.header("Versions", anchor=False)
     st.caption(f"Python {report.python} on {report.system}")
-    table = pd.DataFrame(report.versions, columns=["Package", "Version"])
-    st.dataframe(table, hide_index=True, width="content", alt="Versions of the packages that the figures depend on")
+    alt_text = "Versions of the packages that the figures depend on"
+    text_table(("Package", "Version"), report.versions, alt_text=alt_text, key="system.versions")
 
 
 def _report() -> SystemReport:

@@ -12,12 +12,14 @@ step of the browser's history, and read when a page is opened or the browser goe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common.state import RUN_PARAMETER, Bound, Visit, kept, session
 from senseapp.compat.streamlit_internals import page_id, went_through_history
@@ -106,15 +108,15 @@ SWITCH: Form[bool] = named({"yes": True, "no": False})
 """The form of a switch."""
 
 
-def words(most: int = 200) -> Form[str]:
-    """Return the form of a typed text of up to ``most`` printable characters."""
+def _checked_words(text: str) -> str:
+    if len(text) > _LONGEST or not text.isprintable():
+        raise ValueError("too long, or not printable")
+    return text
 
-    def checked(text: str) -> str:
-        if len(text) > most or not text.isprintable():
-            raise ValueError("too long, or not printable")
-        return text
 
-    return Form(checked, checked)
+_LONGEST = 200  # characters of a typed text
+WORDS = Form(_checked_words, _checked_words)
+"""The form of a typed text of printable characters."""
 
 
 def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> dict[str, Any]:
@@ -143,10 +145,33 @@ def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> d
         _keep(texts, {name: asked})
     elif before is None or before.text != text:
         _keep(texts, {name: "" if st.session_state[key] == usual else text})
-    known[name] = Bound(page=visit.page, visit=visit.number, key=key, text=text)
+    known[name] = Bound(visit=visit.number, text=text)
     if linked != texts.get(name, ""):
         write_address(scope, {name: texts.get(name, "")})
     return kept(key)
+
+
+def choose(
+    label: str,
+    options: Mapping[T, str] | Sequence[T],
+    usual: T,
+    scope: str,
+    name: str,
+    *,
+    place: DeltaGenerator | None = None,
+    is_list: bool = False,
+    **look: Any,
+) -> T:
+    """Show a choice among ``options`` (with their texts, if those differ) as buttons, or as a list that unfolds.
+
+    ``scope`` and ``name`` are those of :func:`bound`; ``look`` are further arguments of Streamlit's widget.
+    """
+    row = place or st
+    texts = options if isinstance(options, Mapping) else {option: str(option) for option in options}
+    look |= bound(scope, name, one_of(options), usual) | {"format_func": lambda value: texts.get(value, "")}
+    pick = row.selectbox if is_list else partial(row.segmented_control, required=True)
+    chosen: T = pick(label, list(options), **look)
+    return chosen if chosen in texts else usual
 
 
 def setting(scope: str, name: str, form: Form[T], usual: T) -> T:

@@ -226,7 +226,7 @@ def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
         found = {record.run_id: owned.result(record.run_id) for record in finished}
         return {run_id: small_bars(result) for run_id, result in found.items() if result is not None}
 
-    return _request(("bars", *((record.run_id, record.updated_seconds) for record in finished)), read)
+    return _request(("bars", *((record.run_id, record.headline) for record in finished)), read)
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:
@@ -272,17 +272,6 @@ def _find(key: tuple[Hashable, ...], found: Future[T], answer: Callable[[], T]) 
 def warm_up_ahead() -> None:
     """Load torch in the background before the first visitor."""
     Service.at().warm_up(also=_load_slow_parts)
-
-
-@st.cache_resource(show_spinner=False)
-def warm_up() -> None:
-    """Load torch in the background, once per process, when the first page is up."""
-    threading.Thread(target=_warm, args=(service(),), name="warm-up", daemon=True).start()
-
-
-def _warm(owned: Service) -> None:
-    _let_the_page_paint()
-    owned.warm_up(also=_load_slow_parts)
 
 
 def _load_slow_parts() -> None:

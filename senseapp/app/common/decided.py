@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, Form, bound, named, one_of, setting
+from senseapp.app.common.address import SWITCH, Form, bound, choose, named, one_of, setting
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
@@ -73,21 +73,20 @@ def _tolerances(metric: str) -> Form[float]:
     return named({f"{view.factor * loss:g}": loss for loss in allowed})
 
 
-def choose_goal(record: RunRecord, *, key: str) -> Goal:
+def choose_goal(record: RunRecord) -> Goal:
     """Show what the file is for: one setting of the run on every page."""
-    chosen: Goal = st.segmented_control(
+    return choose(
         "What do you need?",
-        list(GOALS),
-        format_func=GOALS.__getitem__,
-        required=True,
-        **bound(record.run_id, "for", one_of(GOALS), record.spec.goal, key=key),
+        GOALS,
+        record.spec.goal,
+        record.run_id,
+        "for",
         help="Which of the measured files is recommended: the smallest, the fastest here, or the strongest schedule "
         "for a training tool.",
     )
-    return chosen
 
 
-def choose_tolerance(run_id: str, metric: str, *, key: str) -> float:
+def choose_tolerance(run_id: str, metric: str, *, page: str) -> float:
     """Show what a file may lose, in the unit of ``metric``: one setting of the run on every page."""
     view = METRICS[metric]
     allowed = [round(share * view.tolerable, 9) for share in _TOLERANCES]
@@ -96,7 +95,7 @@ def choose_tolerance(run_id: str, metric: str, *, key: str) -> float:
         allowed,
         format_func=lambda loss: f"{view.factor * loss:g}",
         required=True,
-        **bound(run_id, "tolerated", _tolerances(metric), allowed[2], key=key),
+        **bound(run_id, "tolerated", _tolerances(metric), allowed[2], key=f"{page}.tolerated.{run_id}"),
         help=f"{view.change_title}, at most, of a file that is recommended. The same on Results and Schedule.",
     )
     return chosen
@@ -106,7 +105,7 @@ def _can_be_promised(metric: str, allowed: float) -> bool:
     return METRICS[metric].is_share and 0 < allowed < 1
 
 
-def choose_promise(run_id: str, metric: str, allowed: float, *, key: str) -> Promise | None:
+def choose_promise(run_id: str, metric: str, allowed: float, *, page: str) -> Promise | None:
     """Show whether the tolerated loss is promised: one setting of the run on every page; None where it is not.
 
     Nothing is shown for a ``metric`` without a largest value, of which nothing can be promised.
@@ -115,7 +114,7 @@ def choose_promise(run_id: str, metric: str, allowed: float, *, key: str) -> Pro
         return None
     is_promised = st.toggle(
         f"Promise it with {certainty_text(CONFIDENCE)}",
-        **bound(run_id, "promised", SWITCH, False, key=key),
+        **bound(run_id, "promised", SWITCH, False, key=f"{page}.promised.{run_id}"),
         help="Only files are offered whose loss on new images is shown to be within this: the upper bound on held-out "
         "images decides, which chose nothing, with every file that was tried on them accounted for. Takes more images "
         "than a tolerated loss does.",

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import streamlit as st
 
@@ -97,6 +97,14 @@ def remove_new_files() -> None:
     shutil.rmtree(home() / _FOLDER, ignore_errors=True)
 
 
+def offer_file(
+    label: str, make: Callable[[], str | bytes | Path], file_name: str, *, is_temporary: bool = False, **look: Any
+) -> None:
+    """Show the button that downloads what ``make`` returns; ``look`` are further arguments of Streamlit's button."""
+    look = {"icon": ":material/download:", "on_click": "ignore"} | look
+    st.download_button(label, download(make, is_temporary=is_temporary), file_name=file_name, **look)
+
+
 def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key: str = "recommendation.get") -> None:
     """Show the button that downloads the file of ``candidate``; a sentence where only its figures are here."""
     owned = backend.service()
@@ -107,14 +115,12 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
         return
     primary_label = f"Get the file that runs ({candidate.runtime.file_title})"
     label = primary_label if primary and candidate.runs else f"Get the {candidate.title}"
-    st.download_button(
+    offer_file(
         f"{label}, {fmt.bytes_size(candidate.figures.file_bytes)}",
-        download(partial(owned.work.candidate_file, run_id, candidate)),
-        file_name=_name(run_id, candidate),
+        partial(owned.work.candidate_file, run_id, candidate),
+        _name(run_id, candidate),
         key=f"{key}.{run_id}",
-        icon=":material/download:",
         type="primary" if primary else "secondary",
-        on_click="ignore",
         help=f"{candidate.headline}. Opened by {candidate.opened_by}.",
     )
 
@@ -128,14 +134,13 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
     owned = backend.service()
     with st.container(horizontal=True, gap="small"):
         if chosen is not None and chosen.runs and chosen.runtime.is_installed:
-            st.download_button(
+            offer_file(
                 "Deployment kit (zip)",
-                download(partial(_kit, owned, run_id, chosen), is_temporary=True),
-                file_name=f"{_name(run_id, chosen).removesuffix(chosen.suffix)}-kit.zip",
-                mime="application/zip",
+                partial(_kit, owned, run_id, chosen),
+                f"{_name(run_id, chosen).removesuffix(chosen.suffix)}-kit.zip",
+                is_temporary=True,
                 key=f"recommendation.kit.{run_id}",
                 icon=":material/folder_zip:",
-                on_click="ignore",
                 help="The recommended file, how a picture is prepared, and how it is run.",
             )
         for place, each in enumerate(candidates):

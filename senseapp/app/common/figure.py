@@ -5,14 +5,14 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 import altair as alt
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common.address import bound, one_of
-from senseapp.app.common.download import download
+from senseapp.app.common.download import offer_file
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick, session
 from senseapp.core.markdown import md
@@ -44,22 +44,15 @@ def chart_downloads(
         rows = data if data is not None else drawn_rows(chart)
         return frame_csv(rows.drop(columns=list(_DRAWING_ONLY), errors="ignore"))
 
-    files: dict[str, tuple[Callable[[], str | bytes], str, str]] = {
-        "png": (lambda: picture_png(chart, title=title, lines=lines, legend=legend), "PNG image", "image/png"),
-        "svg": (lambda: picture_svg(chart, title=title, lines=lines, legend=legend), "SVG drawing", "image/svg+xml"),
-        "csv": (table, "CSV data", "text/csv"),
+    files: dict[str, tuple[str, Callable[[], str | bytes]]] = {
+        "png": ("PNG image", partial(picture_png, chart, title=title, lines=lines, legend=legend)),
+        "svg": ("SVG drawing", partial(picture_svg, chart, title=title, lines=lines, legend=legend)),
+        "csv": ("CSV data", table),
     }
     with st.popover("Save", icon=":material/download:", type="tertiary", key=f"{key}.save"):
-        for ending, (make, label, mime) in files.items():
-            st.download_button(
-                label,
-                download(make),
-                file_name=f"{fmt.file_stem(title)}.{ending}",
-                mime=mime,
-                key=f"{key}.{ending}",
-                on_click="ignore",
-                type="tertiary",
-            )
+        for ending, (label, make) in files.items():
+            name = f"{fmt.file_stem(title)}.{ending}"
+            offer_file(label, make, name, key=f"{key}.{ending}", icon=None, type="tertiary")
 
 
 _TALLEST = 560  # pixels: with the heading above and the caption below, a chart fits on a laptop's screen
@@ -223,7 +216,7 @@ def _legend_html(legend: Sequence[LegendEntry]) -> str:
     swatch = "display:inline-block;width:0.8em;height:0.8em;margin-right:0.35em"
     entries = (
         f'<span style="margin-right:1em;white-space:nowrap"><span style="{swatch};background:{entry.color};'
-        f'border:1px solid {entry.border}"></span>{html.escape(entry.text)}</span>'
+        f'border:1px solid {INK}"></span>{html.escape(entry.text)}</span>'
         for entry in legend
     )
     return f'<div role="note" aria-label="Colours" style="font-size:0.8rem;line-height:1.4">{"".join(entries)}</div>'
@@ -246,23 +239,6 @@ def _unless_forgotten(take: Callable[[], None]) -> Callable[[], None]:
 def _take_pick(key: str, run_id: str) -> None:
     picked = st.session_state[key]["selection"].get(PICK) or []
     pick(run_id, str(picked[0]["layer"]) if picked else "")
-
-
-def choose_one(
-    row: st.delta_generator.DeltaGenerator, label: str, options: tuple[str, str], *, scope: str, name: str, key: str
-) -> str:
-    """Show a switch between ways to draw a chart, the first at first; its ``label`` is for screen readers.
-
-    ``scope`` and ``name`` are those of the setting in the address, see :func:`senseapp.app.common.address.bound`.
-    """
-    chosen = row.segmented_control(
-        label,
-        options,
-        required=True,
-        **bound(scope, name, one_of(options), options[0], key=key),
-        label_visibility="collapsed",
-    )
-    return str(chosen)
 
 
 def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:

@@ -33,11 +33,12 @@ def errors_here() -> Iterator[None]:
         complain(str(error))
 
 
-def empty_state(title: str, text: str, *, level: Literal[1, 2] = 2) -> None:
-    """Show that there is nothing here yet, with a link to Analyze; ``level`` is the heading level of ``title``."""
+def empty_state(text: str, *, level: Literal[1, 2] = 2) -> None:
+    """Show that there is no run yet, with a link to Analyze; ``level`` is that of the heading."""
     with st.container(border=True, horizontal_alignment="center", gap="small"):
         st.space("small")
-        st.markdown(md("# {}" if level == 1 else "## {}", title), text_alignment="center")
+        st.markdown(md("# No run yet" if level == 1 else "## No run yet"), text_alignment="center")
+        text += " Start one: the demo is filled in and takes less than a minute."
         st.markdown(text, text_alignment="center")
         if st.button("Go to Analyze", type="primary"):
             st.switch_page("pages/analyze.py")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from typing import Literal
 
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.decided import Asked, asked_of
-from senseapp.app.common.download import download
+from senseapp.app.common.download import offer_file
 from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, progress_bar
 from senseapp.app.common.state import current_run, session
 from senseapp.core.errors import NotFound, SenseError
@@ -29,7 +30,7 @@ def require_run(what: str) -> RunRecord:
     """Return the run this page is about; without one, say so and stop the page."""
     run_id = current_run() or _latest_run()
     if not run_id:
-        empty_state("No run yet", f"{what} Start one: the demo is filled in and takes less than a minute.", level=1)
+        empty_state(what, level=1)
         st.stop()
     try:
         return backend.service().run(run_id)
@@ -62,14 +63,6 @@ def require_result(record: RunRecord) -> RunResult:
         st.info(f"{state.label}: nothing has been measured yet.", icon=state.icon)
         st.stop()
     return result
-
-
-def may_start(run_id: str, what: str) -> bool:
-    """Return whether this visitor may have something measured on the run; if not, say so with ``what`` it is."""
-    if not backend.service().run(run_id).read_only:
-        return True
-    st.info(f"Nobody has asked for {what} yet; only the owner of this run can.", icon=":material/visibility:")
-    return False
 
 
 def run_header(record: RunRecord, *, line: bool = True) -> st.delta_generator.DeltaGenerator:
@@ -116,15 +109,13 @@ def run_line(record: RunRecord) -> str:
 def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: tuple[Schedule, ...] = ()) -> None:
     """Offer the run's report with these ``schedules`` beside the proven ones; made on click, in a thread of its own."""
     service, asked = backend.service(), asked_of(record, result.judged_by)
-    st.download_button(
+    offer_file(
         "Download report",
-        download(lambda: make_report(service, record, result, schedules, asked)),
-        file_name=f"{download_stem(record.spec)}-report.html",
-        mime="text/html",
+        lambda: make_report(service, record, result, schedules, asked),
+        f"{download_stem(record.spec)}-report.html",
         key=key,
         icon=":material/description:",
         type="tertiary",
-        on_click="ignore",
         help="One HTML file: the answer, the layers, files, proofs and settings. It opens in any browser, offline.",
     )
 
@@ -155,18 +146,38 @@ def make_report(
     return build_report(contents).encode()
 
 
-def start_label(task: TaskT, label: str, what: str, *, cancel: str) -> str:
-    """Return the label of the button that starts ``task``, at first ``label``; empty if this visitor may not start it.
+def offer_task(
+    task: TaskT,
+    label: str,
+    what: str,
+    *,
+    key: str,
+    icon: str,
+    text: str = "",
+    about: str | None = None,
+    kind: Literal["primary", "secondary", "tertiary"] = "secondary",
+) -> bool:
+    """Show ``text`` and the button of key ``{key}.{run_id}`` that starts ``task``; return whether they are shown.
 
-    While it is on its way, watch it instead, with a button of key ``{cancel}.{run_id}`` that ends it.
+    While it is on its way, watch it instead, with a button of key ``{key}_stop.{run_id}`` that ends it. A visitor who
+    may not start it is told that nobody has asked for ``what`` it is.
     """
-    if watched(task, cancel=cancel):
-        return ""
-    snapshot = backend.service().work.progress(task)
+    if watched(task, cancel=f"{key}_stop"):
+        return False
+    work, run_id = backend.service().work, task.run_id
+    snapshot = work.progress(task)
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
         label = "Try again"
-    return label if may_start(task.run_id, what) else ""
+    if backend.service().run(run_id).read_only:
+        st.info(f"Nobody has asked for {what} yet; only the owner of this run can.", icon=":material/visibility:")
+        return False
+    if text:
+        st.markdown(text)
+    if st.button(label, key=f"{key}.{run_id}", type=kind, icon=f":material/{icon}:", help=about):
+        work.start(task)
+        st.rerun()
+    return True
 
 
 def watched(task: TaskT, *, cancel: str) -> bool:
@@ -176,12 +187,6 @@ def watched(task: TaskT, *, cancel: str) -> bool:
         return False
     st.fragment(_watch, run_every=POLL_SECONDS)(task, cancel)
     return True
-
-
-def begin(task: TaskT) -> None:
-    """Put a task in the queue, and draw the page anew."""
-    backend.service().work.start(task)
-    st.rerun()
 
 
 def _watch(task: TaskT, cancel: str) -> None:

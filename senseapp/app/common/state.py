@@ -35,18 +35,9 @@ class OpenBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A setting as it was drawn last.
+    """A setting as it was drawn last: the number of the :class:`Visit`, and the text of the value."""
 
-    Attributes:
-        page: id of the page that it is on.
-        visit: number of the :class:`Visit`.
-        key: of its widget.
-        text: of the value that the widget showed.
-    """
-
-    page: str
     visit: int
-    key: str
     text: str
 
 
@@ -130,10 +121,10 @@ def session() -> VisitorState:
     return found
 
 
-def go_to(page: str, run_id: str) -> NoReturn:
-    """Open ``page`` with this run, which the pages then show also after a click in the sidebar."""
+def go_to(run_id: str) -> NoReturn:
+    """Open the results of this run, which the pages then show also after a click in the sidebar."""
     session().last_run = run_id
-    st.switch_page(page, query_params={RUN_PARAMETER: run_id, **session().addressed.get(run_id, {})})
+    st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id, **session().addressed.get(run_id, {})})
 
 
 def current_run() -> str:
@@ -177,22 +168,6 @@ def layer_edits(run_id: str) -> LayerEdits:
 def edits_key(run_id: str) -> str:
     """Return the key of what was set for single layers of the run's schedule."""
     return f"schedule.edits.{run_id}"
-
-
-def forget_typed() -> None:
-    """Redraw the table of layers without the values typed into it."""
-    session().edit_round += 1
-
-
-def open_blocks(run_id: str) -> OpenBlocks:
-    """Return the open blocks of the run's module tree: the session's own object, which callers may change."""
-    return session().blocks.setdefault(run_id, OpenBlocks())
-
-
-def turn_to(run_id: str, tab: str) -> bool:
-    """Remember that the run's view ``tab`` is shown; tell whether another one was, or none."""
-    before, session().tabs[run_id] = session().tabs.get(run_id), tab
-    return before != tab
 
 
 def drop_pick(run_id: str) -> None:

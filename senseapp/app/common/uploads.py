@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,42 +108,39 @@ def expect_files() -> None:
         upload_registry().expect(session_id(), backend.service())
 
 
-def read_upload(uploaded: UploadedFile, *, most_megabytes: int) -> bytes:
-    """Return the content of a small file, which exists until its field is cleared.
+def upload_path(uploaded: UploadedFile) -> Path:
+    """Return where an uploaded file lies until it is dropped or its field is cleared.
 
     Raises:
-        InvalidFile: it is larger than that.
         SenseError: it was not stored: a quota would be passed, or the disk refuses.
     """
     upload = upload_registry().look(session_id(), uploaded.file_id)
     if upload is None:
-        return uploaded.getvalue()
+        upload = _from_memory(uploaded)
+        upload_registry().keep(session_id(), uploaded.file_id, upload, backend.service())
     if upload.path is None:
         raise QuotaExceeded(upload.refused)
-    with storage_errors("the folder uploads"), upload.path.open("rb") as stream:
+    return upload.path
+
+
+def drop_upload(uploaded: UploadedFile) -> None:
+    """Remove an uploaded file that was read."""
+    upload_registry().drop(session_id(), uploaded.file_id)
+    free_upload(uploaded.file_id)
+
+
+def read_upload(uploaded: UploadedFile, *, most_megabytes: int) -> bytes:
+    """Return the content of a small file.
+
+    Raises:
+        InvalidFile: it is larger than that.
+        SenseError: as of :func:`upload_path`.
+    """
+    with storage_errors("the folder uploads"), upload_path(uploaded).open("rb") as stream:
         content = stream.read(most_megabytes * 1_000_000 + 1)
     if len(content) > most_megabytes * 1_000_000:
         raise InvalidFile(f"This file may have up to {most_megabytes} MB. Choose a smaller one.")
     return content
-
-
-@contextmanager
-def borrowed_upload(uploaded: UploadedFile) -> Iterator[Path]:
-    """Yield the path of an uploaded file, which is removed once it has been read; after an exception it is kept.
-
-    Raises:
-        SenseError: it was not stored: a quota would be passed, or the disk refuses.
-    """
-    registry = upload_registry()
-    upload = registry.look(session_id(), uploaded.file_id)
-    if upload is None:
-        upload = _from_memory(uploaded)
-        registry.keep(session_id(), uploaded.file_id, upload, backend.service())
-    if upload.path is None:
-        raise QuotaExceeded(upload.refused)
-    yield upload.path
-    registry.drop(session_id(), uploaded.file_id)
-    free_upload(uploaded.file_id)
 
 
 def store_upload(uploaded: UploadedFile) -> Path:

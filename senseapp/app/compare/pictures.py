@@ -12,13 +12,11 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
 from senseapp.app.common.decided import decided
 from senseapp.app.common.notices import answer_or_wait
-from senseapp.app.common.run_guard import begin, start_label
 from senseapp.core.markdown import md
 from senseapp.records.answers import AnswerSide, DifferentAnswer, differences
 from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunRecord
 from senseapp.records.spec import DataSpec
-from senseapp.server.layer_tasks import AnswersTask
 from senseapp.tasks import task_named
 from senseapp.views.frames.files import difference_line, difference_sentence
 from senseapp.views.words import format as fmt
@@ -47,12 +45,6 @@ class _Choice:
     def text(self) -> str:
         """Names the choice in the address."""
         return f"{self.record.run_id[:8]}.{self.file.file if self.file else 'original'}"
-
-    @property
-    def asked(self) -> Candidate | None:
-        """The file to ask for answers that were not kept; of the original, one that was measured beside it."""
-        files = self.files if self.file is None else (self.file,)
-        return next((each for each in files if each.runs), None)
 
     def answers(self) -> AnswerSide | None:
         """Return its answers; None where they were not kept."""
@@ -87,13 +79,9 @@ def pictures_view(known: KnownFiles) -> None:
     if sides[0] is not None and sides[1] is not None:
         _show(first, sides[0], sides[1])
         return
-    missing = {
-        choice.asked.file if choice.asked else choice.text: choice
-        for choice, side in zip(map(by_text.__getitem__, texts), sides, strict=True)
-        if side is None
-    }
-    for choice in missing.values():
-        _offer_to_ask(choice)
+    for text, side in zip(dict.fromkeys(texts), sides, strict=True):
+        if side is None:
+            st.caption(f"{by_text[text].label}: its answers were not kept. Make the file again to see this.")
 
 
 def _same_images(one: DataSpec, other: DataSpec) -> bool:
@@ -123,20 +111,6 @@ def _choose(column: DeltaGenerator, side: str, choices: Mapping[str, _Choice], u
         **bound("compare", f"file-{side.lower()}", form, usual, key=key),
     )
     return found
-
-
-def _offer_to_ask(choice: _Choice) -> None:
-    """Offer to ask a file for its answers, which were not kept when it was made."""
-    if choice.asked is None:
-        st.caption(f"{choice.label}: its answers were not kept. Make the file again to see this.")
-        return
-    file, run_id = choice.asked.file, choice.record.run_id
-    task = AnswersTask(run_id=run_id, file=file)
-    what = f"Ask {choice.asked.made_of} of {choice.record.title} for its answers"
-    label = start_label(task, what, "its answers", cancel=f"compare.stop.{file}")
-    about = "The file is from before answers were kept; it is run once more on the images that measured it."
-    if label and st.button(label, key=f"compare.ask.{run_id}.{file}", icon=":material/question_answer:", help=about):
-        begin(task)
 
 
 def _show(record: RunRecord, first: AnswerSide, second: AnswerSide) -> None:

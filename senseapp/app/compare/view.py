@@ -9,13 +9,14 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.address import choose
 from senseapp.app.common.decided import decided
 from senseapp.app.common.download import file_button
 from senseapp.app.common.expert import metric_shown
-from senseapp.app.common.figure import choose_one, figure, rows_height
+from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
-from senseapp.app.common.tables import show_table
+from senseapp.app.common.tables import text_table
 from senseapp.app.compare.pictures import pictures_view
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -64,9 +65,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         st.caption("These runs judge answers in different ways, so their files are not drawn on one axis.")
         _best_files(known)
         return
-    shown = choose_one(
-        st.container(), "Against", (_SIZE, _TIME), scope="compare", name="against", key="compare.against"
-    )
+    shown = choose("Against", (_SIZE, _TIME), _SIZE, "compare", "against", label_visibility="collapsed")
     rows = pd.concat(parts, ignore_index=True)
     figure(
         "Which file to take?",
@@ -157,20 +156,13 @@ def _unmatched(comparison: Comparison) -> None:
     rows = unmatched_frame(comparison)
     if rows.empty:
         return
-    columns = {"layer": st.column_config.TextColumn("Layer", pinned=True)}
-    for side in map(letter, range(len(comparison.sides))):
-        columns[side] = st.column_config.TextColumn(f"In {side}", width="large")
+    heads = ["Layer", *(f"In {letter(side)}" for side in range(len(comparison.sides)))]
     with st.expander(f"{fmt.plural(len(rows), 'layer')} without a value in every run", expanded=not comparison.layers):
-        show_table(
-            rows,
-            columns,
-            alt_text="Layers that lack a value in a run, with the reason",
-            key="compare.unmatched",
-        )
+        alt_text = "Layers that lack a value in a run, with the reason"
+        text_table(heads, rows.to_numpy(), alt_text=alt_text, key="compare.unmatched")
 
 
 MOST_RUNS = 4  # columns beside each other that still hold a name; the letters and colours are distinct up to eight
-LEVEL_PARAMETER = "level"
 _RUNS = "compare.runs"
 
 
@@ -221,4 +213,3 @@ def _keep_runs() -> None:
     chosen = st.session_state[_RUNS]
     session().compared = tuple(chosen)
     st.query_params[RUN_PARAMETER] = chosen
-    st.query_params.pop(LEVEL_PARAMETER, None)  # they were those of the runs in their order

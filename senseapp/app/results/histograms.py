@@ -5,10 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, bound, one_of
+from senseapp.app.common.address import SWITCH, bound, choose, one_of
 from senseapp.app.common.figure import figure, figures_row
-from senseapp.app.common.notices import POLL_SECONDS, complain, errors_here, progress_bar
-from senseapp.app.common.run_guard import may_start
+from senseapp.app.common.notices import errors_here
+from senseapp.app.common.run_guard import offer_task
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -35,12 +35,13 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     """Show the controls; the layer is the picked one, or the most fragile while none is."""
     run_id = view.run_id
     row = st.container(horizontal=True, vertical_alignment="top", gap="medium")
-    tensor = row.segmented_control(
+    tensor = choose(
         "Values",
-        list(_TENSORS),
-        required=True,
-        format_func=_TENSORS.__getitem__,
-        **bound(run_id, "values", one_of(_TENSORS), "weights", key=f"histogram.tensor.{run_id}"),
+        _TENSORS,
+        "weights",
+        run_id,
+        "values",
+        place=row,
         help="Weights, the activations that a layer takes in, or its outputs.",
     )
     bits = row.select_slider(
@@ -53,11 +54,14 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     score = task_named(view.result.spec.model.task).score_label
     titles = {"output": score, "loss": "Loss", "mean": "Mean output", "none": "Nothing"}
     objectives = [name for name in _OBJECTIVES if name != "loss" or view.result.has_labels]
-    objective = row.selectbox(
+    objective = choose(
         "Sensitivity to",
-        objectives,
-        format_func=titles.__getitem__,
-        **bound(run_id, "sensitivity", one_of(objectives), objectives[0], key=f"histogram.objective.{run_id}"),
+        {name: titles[name] for name in objectives},
+        objectives[0],
+        run_id,
+        "sensitivity",
+        place=row,
+        is_list=True,
         help=f"What is back-propagated to the values: each image's {score.lower()}, its loss, or the mean of all its "
         "outputs. Nothing is fastest, and shows the values only.",
         width=160,
@@ -96,46 +100,24 @@ def histograms_tab(view: RunView) -> None:
         histogram = backend.service().work.outcome(task)
         if histogram is not None:
             _show(histogram, view)
-        else:
-            question = f"Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?"
-            make(task, question, "Show histogram", "Choose another layer above.")
+            return
+        st.markdown(md("## {}", _question(spec)))
+        images = fmt.plural(spec.num_images, "image")
+        text = f"Looks at up to {images} of this run; a large network takes some seconds. Choose another layer above."
+        offer_task(
+            task, "Show histogram", "this histogram", key="histogram.start", icon="bar_chart", text=text, kind="primary"
+        )
 
 
-def make(task: HistogramTask, question: str, label: str, advice: str) -> None:
-    """Show the progress of ``task``, or a button that starts it, below the heading ``question``."""
-    run_id, spec = task.run_id, task.spec
-    snapshot = backend.service().work.progress(task)
-    if snapshot is not None and not snapshot.state.finished:
-        st.fragment(_wait, run_every=POLL_SECONDS)(task)
-        return
-    if snapshot is not None and snapshot.error:
-        complain(snapshot.error)
-        label = "Try again"
-    if question:
-        st.markdown(md("## {}", question))
-    if not may_start(run_id, "this histogram"):
-        return
-    st.caption(
-        f"Looks at up to {fmt.plural(spec.num_images, 'image')} of this run; a large network takes some seconds. "
-        f"{advice}"
-    )
-    if st.button(label, key=f"histogram.start.{run_id}", type="primary"):
-        backend.service().work.start(task)
-        st.rerun()
-
-
-def _wait(task: HistogramTask) -> None:
-    snapshot = backend.service().work.progress(task)
-    if snapshot is None or snapshot.state.finished:
-        st.rerun()
-    progress_bar(snapshot)
+def _question(spec: HistogramSpec) -> str:
+    return f"Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?"
 
 
 def _show(histogram: QuantizationHistogram, view: RunView) -> None:
     spec = histogram.spec
     _figures(histogram)
     figure(
-        f"Where do the {spec.tensor} of {spec.layer} lie on the quantization grid, and which matter?",
+        _question(spec),
         histogram_chart(histogram),
         alt_text=f"{spec.tensor} of {spec.layer} on a grid of {spec.bits} bits: "
         f"{fmt.percent(histogram.zero_share, digits=1)} become zero, "

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, one_of, some_of, whole, words
+from senseapp.app.common.address import WORDS, bound, choose, some_of, whole
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import begin, start_label
+from senseapp.app.common.run_guard import offer_task
 from senseapp.app.common.state import drop_pick
-from senseapp.app.common.tables import changed_answers, show_table, top_columns
+from senseapp.app.common.tables import changed_answers, text_table
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.core.texts import matcher, part_of_name
@@ -32,29 +31,21 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerFilter:
-    """Conditions on a layer; an empty field means none, and one of several blocks or types is enough."""
+def fitting_rows(
+    frame: pd.DataFrame, *, name: str = "", blocks: Sequence[str] = (), types: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return the rows of layers, or of groups with a member, that fit a part of a name or a pattern, blocks and types.
 
-    name: str = ""
-    """A part of the name, or a pattern such as ``layer1.*.conv2``."""
-    blocks: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
+    An empty condition fits all; one of several blocks or types is enough.
+    """
+    named = matcher([part_of_name(name)])
 
-    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of ``frame``, of a coupled group if one of its members fits."""
-        named = matcher([part_of_name(self.name)])
-        fits = {
-            members: any(self._takes(name, named) for name in members.split(", ")) for members in set(frame["members"])
-        }
-        chosen = frame["members"].map(fits).astype(bool)
-        if self.types:
-            chosen &= frame["layer_type"].isin(self.types)
-        return frame[chosen]
+    def fits(layer: str) -> bool:
+        return named(layer.lower()) and (not blocks or any(layer.startswith(f"{block}.") for block in blocks))
 
-    def _takes(self, layer: str, named: Callable[[str], bool]) -> bool:
-        inside = not self.blocks or any(layer.startswith(f"{block}.") for block in self.blocks)
-        return inside and named(layer.lower())
+    known = {members: any(map(fits, members.split(", "))) for members in set(frame["members"])}
+    chosen = frame["members"].map(known).astype(bool)
+    return frame[chosen & frame["layer_type"].isin(types)] if types else frame[chosen]
 
 
 def types_of(frame: pd.DataFrame) -> list[str]:
@@ -74,7 +65,7 @@ _AT_FIRST = 5  # curves whose colours and names are told apart at a glance
 
 def choose_layers(view: RunView) -> list[str]:
     """Return ``row`` of the chosen layers, in network order; the picked layer is always among them."""
-    frame = _filter(view).rows(view.frame)
+    frame = _filtered(view)
     fitting = list(dict.fromkeys(frame["row"]))
     chosen = _chosen(view, fitting)
     named = set(most_fragile(frame, view.level, chosen) if isinstance(chosen, int) else chosen)
@@ -87,12 +78,12 @@ def choose_layers(view: RunView) -> list[str]:
 
 def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
     """Return how many of the most fragile layers to draw, or which layers."""
-    modes = [_FRAGILE, _ALL, _NAMED]
-    mode = st.segmented_control(
+    mode = choose(
         "Draw",
-        modes,
-        required=True,
-        **bound(view.run_id, "curves", one_of(modes), _FRAGILE, key=f"curves.mode.{view.run_id}"),
+        (_FRAGILE, _ALL, _NAMED),
+        _FRAGILE,
+        view.run_id,
+        "curves",
         help="The most fragile ones, all, or those you name, of the layers that pass the filters.",
     )
     if mode == _ALL:
@@ -115,11 +106,11 @@ def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
     return int(number)
 
 
-def _filter(view: RunView) -> LayerFilter:
+def _filtered(view: RunView) -> pd.DataFrame:
     run_id, types, blocks = view.run_id, types_of(view.frame), blocks_of(view.result.profile)
     name = st.text_input(
         "Search",
-        **bound(run_id, "search", words(), "", key=f"curves.search.{run_id}"),
+        **bound(run_id, "search", WORDS, "", key=f"curves.search.{run_id}"),
         placeholder="Part of a name, or layer1.*.conv2",
     )
     chosen_blocks = st.multiselect(
@@ -138,7 +129,7 @@ def _filter(view: RunView) -> LayerFilter:
         if len(types) > 1
         else []
     )
-    return LayerFilter(name=name, blocks=tuple(chosen_blocks), types=tuple(chosen))
+    return fitting_rows(view.frame, name=name, blocks=chosen_blocks, types=chosen)
 
 
 def layer_side(view: RunView) -> None:
@@ -219,9 +210,12 @@ def _curve(view: RunView) -> None:
         lines=(view.picked, *view.lines),
         level=3,
     )
-    columns = {"level_text": st.column_config.TextColumn("Level", width=60), **top_columns(view.metric)}
-    del columns["row"]
-    show_table(rows, columns, alt_text=f"{view.picked} at every level", key=f"panel.table.{view.run_id}")
+    text_table(
+        ("Level", "Drop", "95 % interval"),
+        rows[["level_text", "change_text", "interval_text"]].to_numpy(),
+        alt_text=f"{view.picked} at every level",
+        key=f"panel.table.{view.run_id}",
+    )
 
 
 def _answers(view: RunView) -> None:
@@ -233,10 +227,11 @@ def _answers(view: RunView) -> None:
         found = backend.service().work.outcome(task)
         if found is not None:
             changed_answers(found, key=f"layer.{view.run_id}")
-        elif label := start_label(task, "Which answers change?", "these pictures", cancel="panel.answers_stop"):
+        else:
             about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
-            if st.button(label, key=f"panel.answers.{view.run_id}", icon=":material/compare:", help=about):
-                begin(task)
+            offer_task(
+                task, "Which answers change?", "these pictures", key="panel.answers", icon="compare", about=about
+            )
 
 
 def _why(view: RunView) -> None:
@@ -257,7 +252,6 @@ def _why(view: RunView) -> None:
             reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
             st.markdown(md("\n").join(md("- {}", reason) for reason in reasons))
             st.markdown(md(":material/healing: {}", found.remedy), help=found.measured)
-        elif label := start_label(task, "Why this layer?", "a look at this layer", cancel="panel.why_stop"):
+        else:
             about = "Looks at its weights, its input and its norm, and measures what would help."
-            if st.button(label, key=f"panel.why.{view.run_id}", icon=":material/help:", help=about):
-                begin(task)
+            offer_task(task, "Why this layer?", "a look at this layer", key="panel.why", icon="help", about=about)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common.address import SWITCH, bound
-from senseapp.app.common.figure import FigureHead, choose_one, figure, figure_head, place_of, rows_height
+from senseapp.app.common.address import SWITCH, bound, choose
+from senseapp.app.common.figure import FigureHead, figure, figure_head, place_of, rows_height
 from senseapp.app.common.state import session
-from senseapp.app.common.tables import apart_columns, level_columns, show_table, unlisted_columns
+from senseapp.app.common.tables import level_columns
 from senseapp.app.results.layer_side import layer_panel
 from senseapp.app.results.levels import layer_files
 from senseapp.app.results.view import RunView, answer_first
@@ -26,6 +24,7 @@ _READING = (
     "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "
     "clear loss; grey: too few images to say."
 )
+_LONGEST_NAME = 34  # characters that fit into the column of a layer's name
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
 
 
@@ -56,10 +55,7 @@ def layers_tab(view: RunView) -> None:
 def _choose_look(view: RunView) -> tuple[bool, bool]:
     """Show the controls of the chart; return whether by sensitivity, and whether logarithmic."""
     run_id = view.run_id
-    place = st.container()
-    order = choose_one(
-        place, "Order", (_NETWORK, _SENSITIVITY), scope=run_id, name="order", key=f"layers.order.{run_id}"
-    )
+    order = choose("Order", (_NETWORK, _SENSITIVITY), _NETWORK, run_id, "order", label_visibility="collapsed")
     is_log = st.toggle(
         "Logarithmic",
         **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
@@ -120,11 +116,15 @@ def values_table(view: RunView) -> None:
     if note:
         st.caption(note)
     reached = bool(note) and view.result.profile.sizes_known
-    show_table(
-        rows,
-        level_columns(view.metric, reached=reached, mixed=rows["source"].nunique() > 1),
-        alt_text=f"{view.metric.label} of {counted_rows(rows)} at {view.level_text}",
+    columns = level_columns(view.metric, reached=reached, mixed=rows["source"].nunique() > 1)
+    known = [name for name in columns if name in rows and not (name == "rank" and rows["rank"].isna().all())]
+    st.dataframe(
+        rows.assign(row=rows["row"].map(fmt.distinct_names(rows["row"], _LONGEST_NAME)))[known],
+        column_config=columns,
+        hide_index=True,
+        alt=f"{view.metric.label} of {counted_rows(rows)} at {view.level_text}",
         key=f"layers.values.{view.run_id}",
+        width="stretch",
     )
 
 
@@ -141,38 +141,26 @@ def _bars_in_words(view: RunView) -> str:
 
 
 def _layers_apart(view: RunView) -> None:
+    columns = {"row": "Layer", "status": "Status", "levels": "Levels", "reason": "Reason"}
     rows = apart_frame(view.result)
-    apart, partly = rows[~rows["partly"]], rows[rows["partly"]]
-    unlisted = unlisted_frame(view.result.profile)
     _listed(
-        apart,
-        f"{fmt.plural(apart['layer'].nunique(), 'layer')} without a value",
-        "They are not robust and not fragile: nothing could be measured, for the reason given.",
-        apart_columns(),
-        alt_text="Layers without a value, with the reason",
+        rows[[*columns]].rename(columns=columns),
+        f"{fmt.plural(rows['layer'].nunique(), view.target_noun)} without a value, or without one at some levels",
+        "Where nothing could be measured they are not robust and not fragile, for the reason given.",
         key=f"apart.{view.run_id}",
     )
-    _listed(
-        partly,
-        f"{fmt.plural(partly['layer'].nunique(), view.target_noun)} without a value at some levels",
-        "They have values at the other levels.",
-        apart_columns(),
-        alt_text="Layers and groups without a value at some levels, with the reason",
-        key=f"partly.{view.run_id}",
-    )
+    unlisted = unlisted_frame(view.result.profile)
     _listed(
         unlisted,
         f"{fmt.plural(len(unlisted), 'module')} with weights that are not analysed",
         "These weights are used without a convolution or linear layer, so no compression here touches them. "
         "Position embeddings, attention with inputs of several widths and recurrent layers have such weights.",
-        unlisted_columns(),
-        alt_text="Weights that belong to no layer, with their share",
         key=f"unlisted.{view.run_id}",
     )
 
 
-def _listed(rows: pd.DataFrame, title: str, note: str, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
+def _listed(rows: pd.DataFrame, title: str, note: str, *, key: str) -> None:
     if not rows.empty:
         st.markdown(md("## {}", title))
         st.caption(note)
-        show_table(rows, columns, alt_text=alt_text, key=key)
+        st.dataframe(rows, hide_index=True, alt=title, key=key, width="stretch")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import streamlit as st
 
-from senseapp.app.common.download import download
+from senseapp.app.common.download import offer_file
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import session
 from senseapp.app.results.layer_side import choose_layers, layer_side
@@ -107,28 +104,28 @@ def _cells_in_words(view: RunView, layers: int) -> str:
 
 def layer_files(view: RunView) -> None:
     """Offer everything that was measured as files."""
-    row = st.container(horizontal=True)
-
-    def offer(kind: str, name: str, make: Callable[[], str | bytes], mime: str, about: str) -> None:
-        row.download_button(
-            f"Download {kind}",
-            download(make),
-            file_name=name,
-            mime=mime,
-            key=f"table.{kind.split()[0].lower()}.{view.run_id}",
-            on_click="ignore",
-            icon=":material/download:",
-            help=about,
+    run_id = view.run_id
+    with st.container(horizontal=True):
+        offer_file(
+            "Download CSV",
+            lambda: sensitivity_csv(view.result),
+            "sensitivity.csv",
+            key=f"table.csv.{run_id}",
+            help="One row per layer, level and metric; opens in any spreadsheet.",
         )
-
-    rows_about = "One row per layer, level and metric; opens in any spreadsheet."
-    offer("CSV", "sensitivity.csv", lambda: sensitivity_csv(view.result), "text/csv", rows_about)
-    whole_about = (
-        "Everything this run found, with its settings; senseapp reads it back. Of files on this server it has the "
-        "names alone."
-    )
-    offer("JSON", "result.json", lambda: dumps(view.result.without_folders()), "application/json", whole_about)
-    if can_be_distiller_csv(view.result):
-        about = "Columns parameter, sparsity, top1, top5, loss, as Distiller writes them; the Runs page reads it."
-        table = partial(write_distiller_csv, view.result)
-        offer("Distiller CSV", "distiller_sensitivity.csv", table, "text/csv", about)
+        offer_file(
+            "Download JSON",
+            lambda: dumps(view.result.without_folders()),
+            "result.json",
+            key=f"table.json.{run_id}",
+            help="Everything this run found, with its settings; senseapp reads it back. Of files on this server it has "
+            "the names alone.",
+        )
+        if can_be_distiller_csv(view.result):
+            offer_file(
+                "Download Distiller CSV",
+                lambda: write_distiller_csv(view.result),
+                "distiller_sensitivity.csv",
+                key=f"table.distiller.{run_id}",
+                help="Columns parameter, sparsity, top1, top5, loss, as Distiller writes them; the Runs page reads it.",
+            )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from senseapp.app.common.address import bound, named, one_of
+from senseapp.app.common.address import bound, choose, named
 from senseapp.app.common.figure import figure, place_of, rows_height
-from senseapp.app.common.state import open_blocks, pick, session
+from senseapp.app.common.state import OpenBlocks, pick, session
 from senseapp.app.results.layer_side import layer_side
 from senseapp.app.results.view import RunView
 from senseapp.records.profile import ModelProfile
@@ -67,13 +67,10 @@ def _choose(view: RunView, row: DeltaGenerator) -> tuple[str, bool]:
     """Return the block to show (empty: all), and whether lengths are MACs; set how many levels are open."""
     profile, run_id = view.result.profile, view.run_id
     blocks = [_WHOLE, *blocks_of(profile)]
-    chosen = row.selectbox(
-        "Show",
-        blocks,
-        **bound(run_id, "block", named({name: name for name in blocks}), _WHOLE, key=f"network.block.{run_id}"),
-        help="One block, or all of them.",
-        width=260,
-    )
+    about = "One block, or all of them."
+    form = named({name: name for name in blocks})
+    setting = bound(run_id, "block", form, _WHOLE, key=f"network.block.{run_id}")
+    chosen = row.selectbox("Show", blocks, **setting, help=about, width=260)
     block = "" if chosen == _WHOLE else chosen
     most, key = deepest(profile, block), f"network.depth.{run_id}.{block}"
     row.number_input(
@@ -88,25 +85,23 @@ def _choose(view: RunView, row: DeltaGenerator) -> tuple[str, bool]:
     )
     by_macs = False
     if profile.sizes_known:
-        lengths = [_PARAMS, _MACS]
-        length = row.segmented_control(
-            "Length",
-            lengths,
-            required=True,
-            **bound(run_id, "length", one_of(lengths), _PARAMS, key=f"network.length.{run_id}"),
-        )
-        by_macs = length == _MACS
+        by_macs = choose("Length", (_PARAMS, _MACS), _PARAMS, run_id, "length", place=row) == _MACS
     return block, by_macs
 
 
+def _tree(run_id: str) -> OpenBlocks:
+    return session().blocks.setdefault(run_id, OpenBlocks())
+
+
 def _open_levels(run_id: str, profile: ModelProfile, block: str, depth: int) -> None:
-    outside = {name for name in open_blocks(run_id).names or () if block and not name.startswith(f"{block}.")}
-    open_blocks(run_id).names = opened_to(profile, depth, block) | outside
+    tree = _tree(run_id)
+    outside = {name for name in tree.names or () if block and not name.startswith(f"{block}.")}
+    tree.names = opened_to(profile, depth, block) | outside
 
 
 def _opened(view: RunView) -> frozenset[str]:
     """Return the open blocks; a layer that was picked elsewhere opens those that hold it."""
-    tree, profile = open_blocks(view.run_id), view.result.profile
+    tree, profile = _tree(view.run_id), view.result.profile
     if tree.names is None:
         tree.names = opened_to(profile, _OPEN_AT_FIRST)
     if view.picked != tree.shown:
@@ -118,7 +113,7 @@ def _opened(view: RunView) -> frozenset[str]:
 def _click(run_id: str, key: str) -> None:
     """Pick the layer, or a block's most fragile one; a block also opens or closes."""
     clicked = st.session_state[key]["selection"].get(PICK) or [{"layer": "", "is_block": False}]
-    tree, layer = open_blocks(run_id), str(clicked[0]["layer"])
+    tree, layer = _tree(run_id), str(clicked[0]["layer"])
     pick(run_id, layer)
     tree.shown = layer
     if clicked[0]["is_block"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import streamlit as st
 
@@ -20,14 +20,12 @@ from senseapp.app.results.recommendation import (
     recommendation_figure,
     recommended_changes,
 )
-from senseapp.app.results.view import RunView, usual_view
+from senseapp.app.results.view import RunView, finding, usual_view
 from senseapp.core.markdown import md
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
-from senseapp.server.leaderboard import headline
 from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import provenance_line
@@ -37,46 +35,15 @@ _CODE_WIDTH, _PICTURE_WIDTH = 260, 190
 _MOST_ROWS = 14  # of bars with names that are read from the last row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """What the screens show: what is not there has no screen."""
-
-    record: RunRecord
-    result: RunResult
-    candidates: tuple[Candidate, ...]
-    found: Recommendation | None
-    view: RunView | None
-    changed: ChangedAnswers | None
-
-    @property
-    def screens(self) -> list[Callable[[_Run], None]]:
-        """The screens, in their order."""
-        there = {
-            _answer: True,
-            _bars: self.view is not None,
-            _range: self.found is not None and bool(self.found.tried),
-            _pictures: self.changed is not None,
-            _how_it_is_known: True,
-        }
-        return [screen for screen, is_there in there.items() if is_there]
-
-
 def present(record: RunRecord, result: RunResult) -> None:
     """Show the screen that the address names, and the buttons that turn to the next and the one before."""
     run_id = record.run_id
-    run = _Run(
-        record=record,
-        result=result,
-        candidates=backend.service().work.candidates(run_id),
-        found=backend.recommendation_of(run_id),
-        view=usual_view(run_id, result),
-        changed=recommended_changes(run_id),
-    )
-    key, last = f"present.screen.{run_id}", len(run.screens) - 1
-    bound(run_id, "screen", named({str(place + 1): place for place in range(last + 1)}), 0, key=key)
+    screens = _screens(record, result)
+    key, last = f"screen.{run_id}", len(screens) - 1
+    bound(run_id, "screen", named({str(place + 1): place for place in range(last + 1)}), 0)
     place = st.session_state[key]
     with st.container(key="present", gap="small"):
-        run.screens[place](run)
+        screens[place]()
     with st.bottom.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center"):
         for label, icon, step, shortcut in _KEYS:
             st.button(
@@ -90,7 +57,20 @@ def present(record: RunRecord, result: RunResult) -> None:
             )
         st.caption(md("{} of {}", place + 1, last + 1), width="content")
         if st.button("Leave", icon=":material/close:", key="present.leave", shortcut="Esc", type="tertiary"):
-            go_to("pages/results.py", run_id)
+            go_to(run_id)
+
+
+def _screens(record: RunRecord, result: RunResult) -> list[Callable[[], None]]:
+    """Return what draws each screen, in their order; what is not known has none."""
+    run_id = record.run_id
+    screens = [partial(_answer, record, result)]
+    if (view := usual_view(run_id, result)) is not None:
+        screens.append(partial(_bars, view))
+    if (found := backend.recommendation_of(run_id)) is not None and found.tried:
+        screens.append(partial(_range, run_id, found, result))
+    if (changed := recommended_changes(run_id)) is not None:
+        screens.append(partial(_pictures, run_id, changed))
+    return [*screens, partial(_how_it_is_known, record, result)]
 
 
 _KEYS = (
@@ -107,20 +87,20 @@ def _turn(key: str, step: int, last: int) -> None:
     st.session_state[key] = min(max(st.session_state.get(key, 0) + step, 0), last)
 
 
-def _answer(run: _Run) -> None:
-    st.title(run.record.title, anchor=False)
-    if not run.candidates:
-        st.markdown(md("## {}", run.record.headline or headline(run.result)))
+def _answer(record: RunRecord, result: RunResult) -> None:
+    st.title(record.title, anchor=False)
+    candidates = backend.service().work.candidates(record.run_id)
+    if not candidates:
+        st.markdown(md("## {}", finding(result)))
         return
-    recommendation_answer(run.record, run.candidates)
-    candidates_figure(run.record, run.candidates, run.result, large=True)
+    recommendation_answer(record, candidates)
+    candidates_figure(record, candidates, result, large=True)
 
 
-def _bars(run: _Run) -> None:
-    assert run.view is not None  # else it has no screen
-    st.title(_on_layers(run.view), anchor=False)
-    rows = marked(run.view.ranked).head(_MOST_ROWS)
-    bars_figure(run.view, rows, key=f"present.bars.{run.view.run_id}", picks=False, large=True)
+def _bars(view: RunView) -> None:
+    st.title(_on_layers(view), anchor=False)
+    rows = marked(view.ranked).head(_MOST_ROWS)
+    bars_figure(view, rows, key=f"present.bars.{view.run_id}", picks=False, large=True)
 
 
 def _on_layers(view: RunView) -> str:
@@ -133,29 +113,27 @@ def _on_layers(view: RunView) -> str:
     return f"{fragile} of {total} {'loses' if fragile == 1 else 'lose'} more than is tolerable at {view.level_text}"
 
 
-def _range(run: _Run) -> None:
-    assert run.found is not None  # else it has no screen
+def _range(run_id: str, found: Recommendation, result: RunResult) -> None:
     st.title("How much can be removed?", anchor=False)
-    recommendation_figure(run.record.run_id, run.found, run.result, large=True)
+    recommendation_figure(run_id, found, result, large=True)
 
 
-def _pictures(run: _Run) -> None:
-    assert run.changed is not None  # else it has no screen
-    st.title(run.changed.sentence, anchor=False)
-    changed_pictures(run.changed, key=f"present.{run.record.run_id}", width=_PICTURE_WIDTH)
+def _pictures(run_id: str, changed: ChangedAnswers) -> None:
+    st.title(changed.sentence, anchor=False)
+    changed_pictures(changed, key=f"present.{run_id}", width=_PICTURE_WIDTH)
 
 
-def _how_it_is_known(run: _Run) -> None:
+def _how_it_is_known(record: RunRecord, result: RunResult) -> None:
     st.title("How this is known", anchor=False)
     text, code = st.columns([3, 1], gap="large")
     with code.container(key="present_code"):
-        _code(run.record)
+        _code(record)
     text.markdown(
-        f"Each of {fmt.plural(len(run.result.profile.layers), 'layer')} was compressed alone, and the loss measured on "
-        f"{fmt.plural(run.result.num_samples, 'image')}. Every file was then made and measured whole."
+        f"Each of {fmt.plural(len(result.profile.layers), 'layer')} was compressed alone, and the loss measured on "
+        f"{fmt.plural(result.num_samples, 'image')}. Every file was then made and measured whole."
     )
-    text.markdown(md("**{}**", run.record.headline or headline(run.result)))
-    text.caption(md("{}  \n{}", run_line(run.record), provenance_line(run.result)))
+    text.markdown(md("**{}**", finding(result)))
+    text.caption(md("{}  \n{}", run_line(record), provenance_line(result)))
 
 
 def _code(record: RunRecord) -> None:

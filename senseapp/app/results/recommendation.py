@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import pandas as pd
 import streamlit as st
@@ -20,14 +19,14 @@ from senseapp.app.common.decided import (
     decided,
     has_enough_images,
 )
-from senseapp.app.common.download import download, file_button, other_files
+from senseapp.app.common.download import file_button, offer_file, other_files
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import begin, start_label, watched
-from senseapp.app.common.tables import changed_answers, show_table
+from senseapp.app.common.run_guard import offer_task, watched
+from senseapp.app.common.tables import changed_answers
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.try_picture import try_picture
-from senseapp.app.results.view import layers_are_open, usual_view
+from senseapp.app.results.view import finding, layers_are_open, usual_view
 from senseapp.core.markdown import md
 from senseapp.formats.registry import FORMATS
 from senseapp.metrics import METRICS
@@ -39,7 +38,6 @@ from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
-from senseapp.server.leaderboard import headline
 from senseapp.views.charts.savings import candidates_chart, recommended_chart
 from senseapp.views.frames.files import (
     AXES,
@@ -51,7 +49,7 @@ from senseapp.views.frames.files import (
 )
 from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of, download_stem
+from senseapp.views.words.wording import caveat_of, download_stem, markdown_table
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 _MOST_BARS = 9  # rows of the one chart
@@ -96,7 +94,7 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
     chosen = answer.choice
     with place:
         if asked.goal == "look":
-            st.markdown(md("## {}", result.summary or headline(result)))
+            st.markdown(md("## {}", finding(result)))
             return asked
         st.markdown(md("## {}", answer.headline))
         if chosen is not None:
@@ -118,11 +116,11 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
 def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.delta_generator.DeltaGenerator) -> None:
     """Show what the answer depends on, and in ``searched`` the search for files that it asks for."""
     run_id, metric = record.run_id, candidates[0].metric
-    choose_goal(record, key=f"recommendation.goal.{run_id}")
+    choose_goal(record)
     if not _can_search(record):
         return
-    allowed = choose_tolerance(run_id, metric, key=f"recommendation.allowed.{run_id}")
-    choose_promise(run_id, metric, allowed, key=f"recommendation.promised.{run_id}")
+    allowed = choose_tolerance(run_id, metric, page="results")
+    choose_promise(run_id, metric, allowed, page="results")
     asked = asked_of(record, metric)
     is_usual = math.isclose(asked.tolerance, METRICS[metric].tolerable)
     search = RecommendationTask(
@@ -140,39 +138,36 @@ def _can_search(record: RunRecord) -> bool:
 def _target_button(record: RunRecord, schedule: Schedule, result: RunResult) -> None:
     """Show the button to the schedule in the first format that can hold it."""
     form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
-    st.download_button(
+    offer_file(
         f"Get the targets ({form.title})",
-        download(partial(form.write, schedule, result.profile)),
-        file_name=f"{download_stem(record.spec)}-schedule{form.suffix}",
+        partial(form.write, schedule, result.profile),
+        f"{download_stem(record.spec)}-schedule{form.suffix}",
         key=f"recommendation.targets.{record.run_id}",
-        icon=":material/download:",
         type="primary",
-        on_click="ignore",
         help="One amount for each layer. Other formats are under Schedule.",
     )
 
 
-def first_answer(record: RunRecord) -> bool:
-    """Show the file that was made before the layers of a run are measured; return whether there is any."""
+def first_answer(record: RunRecord) -> None:
+    """Show the file that was made before the layers of a run are measured, if there is any."""
     candidates = backend.service().work.candidates(record.run_id)
     if not candidates:
-        return False
+        return
     answer = decided(record, candidates)
     if answer.choice is None:
         st.caption(md("No file to take yet: {} {}.", answer.reason, candidates[-1].headline))
-        return True
+        return
     st.markdown(md("## {}", answer.headline))
     file_button(record.run_id, answer.choice, primary=True)
     made_of = answer.choice.made_of
     st.caption(f"{made_of}. Measured: this very file, in turns with the original. The run goes on.")
-    return True
 
 
 def _without_files(record: RunRecord, result: RunResult) -> None:
     """Show the finding on the layers, and how far the search for files is, or what starts it."""
     run_id = record.run_id
     task = RecommendationTask(run_id=run_id)
-    st.markdown(md("## {}", result.summary or headline(result)))
+    st.markdown(md("## {}", finding(result)))
     if backend.service().work.outcome(task) is None and _can_search(record):
         if not watched(original_in_int8(run_id, METRICS[result.judged_by].tolerable), cancel="recommendation.first"):
             _on_its_way(task)
@@ -200,21 +195,15 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         return
     asked = asked_of(record, candidates[0].metric)
     answer = asked.decide(candidates)
-    rows = candidates_frame(candidates, answer)
-    text = st.column_config.TextColumn
-    show_table(
-        rows,
-        {
-            "name": text("Content", pinned=True, width=165),
-            "megabytes": st.column_config.NumberColumn("MB", format="%.3g", width=50),
-            "time": text("Time of a call", width=185),
-            "answers": text("Answers", width=230),
-            "opened_by": text("What for", width=150),
-            "standing": text("Worth it", width=130),
-        },
-        alt_text="; ".join(rows["description"]),
-        key=f"recommendation.table.{record.run_id}",
-    )
+    heads = {
+        "name": "Content",
+        "size": "Size",
+        "time": "Time of a call",
+        "answers": "Answers",
+        "opened_by": "What for",
+        "standing": "Worth it",
+    }
+    st.markdown(markdown_table([*heads.values()], candidates_frame(candidates, answer)[[*heads]].to_numpy()))
     for machine in dict.fromkeys(filter(None, map(_timed, candidates))):
         st.caption(machine)
     shown = [one for one in candidates if answer.offers(one) or asked.promise is None]
@@ -261,17 +250,18 @@ def recommended_changes(run_id: str) -> ChangedAnswers | None:
 
 def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
     title = "Look for files within this loss" if again else "Find the smallest good model"
-    label = start_label(task, title, "a recommendation", cancel="recommendation.stop")
-    result = backend.result_of(task.run_id) if label else None
-    if result:
+    if result := backend.result_of(task.run_id):
         seconds = fmt.about(backend.service().schedules.recommendation_seconds(result))
-        about = (
-            "Measures whole schedules, proves the strongest whose loss is tolerable on held-out images, makes files."
+        offer_task(
+            task,
+            f"{title} ({seconds})",
+            "a recommendation",
+            key="recommendation.start",
+            icon="science",
+            about="Measures whole schedules, proves the strongest whose loss is tolerable on held-out images, makes "
+            "files.",
+            kind="secondary" if again else "primary",
         )
-        key = f"recommendation.start.{task.run_id}"
-        kind: Literal["primary", "secondary"] = "secondary" if again else "primary"
-        if st.button(f"{label} ({seconds})", key=key, icon=":material/science:", type=kind, help=about):
-            begin(task)
 
 
 def candidates_figure(

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.account import share_run
-from senseapp.app.common.address import SWITCH, address_of, bound, named, one_of, setting, words
+from senseapp.app.common.address import SWITCH, WORDS, address_of, bound, named, one_of, setting
 from senseapp.app.common.expert import metric_shown, metrics_offered
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import pick, pick_key, picked_layer
@@ -20,7 +20,7 @@ from senseapp.descriptions import CompressionDescription
 from senseapp.metrics import METRICS, Metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
-from senseapp.server.leaderboard import charted_metric, headline_level
+from senseapp.server.leaderboard import charted_metric, headline, headline_level
 from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.views.words.wording import compression_text, provenance_text
 
@@ -117,7 +117,7 @@ _OF_LAYERS = ("tab", "layer")  # level and metric are also those of a run while 
 
 def asks_for_layers(run_id: str) -> bool:
     """Return whether the address of a run has a setting of its layers."""
-    return any(setting(run_id, name, words(), "") for name in _OF_LAYERS)
+    return any(setting(run_id, name, WORDS, "") for name in _OF_LAYERS)
 
 
 def layers_key(run_id: str) -> str:
@@ -177,6 +177,11 @@ def usual_view(run_id: str, result: RunResult) -> RunView | None:
     level = headline_level(result)
     frame = kept_frame(run_id, result, name)
     return RunView(run_id=run_id, result=result, metric=metric_shown(name), level=level, frame=frame)
+
+
+def finding(result: RunResult) -> str:
+    """Return the finding on the layers, in the metric that bars show."""
+    return headline(result, charted_metric(result))
 
 
 def kept_frame(run_id: str, result: RunResult, metric: str) -> pd.DataFrame:

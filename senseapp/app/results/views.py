@@ -8,11 +8,11 @@ from dataclasses import replace
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, bound, one_of
+from senseapp.app.common.address import SWITCH, bound, choose, one_of
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
-from senseapp.app.common.state import turn_to
+from senseapp.app.common.state import session
 from senseapp.app.common.tables import changed_pictures
 from senseapp.app.results.histograms import histograms_tab
 from senseapp.app.results.layers import layers_tab
@@ -61,9 +61,8 @@ def _details(record: RunRecord, result: RunResult) -> None:
 
 def _more_tab(view: RunView) -> None:
     names = list(_MORE)
-    setting = bound(view.run_id, "more", one_of(names), names[0], key=f"results.more.{view.run_id}")
-    shown = st.segmented_control("View", names, required=True, label_visibility="collapsed", **setting)
-    _MORE.get(shown, network_tab)(view)
+    shown = choose("View", names, names[0], view.run_id, "more", label_visibility="collapsed")
+    _MORE[shown](view)
 
 
 @st.fragment
@@ -79,4 +78,5 @@ def result_views(run_id: str, result: RunResult) -> None:
     for tab, (label, show) in zip(tabs, VIEWS.items(), strict=True):
         if tab.open:
             with tab:
-                show(replace(view, opened=turn_to(run_id, label)))
+                before, session().tabs[run_id] = session().tabs.get(run_id), label
+                show(replace(view, opened=before != label))

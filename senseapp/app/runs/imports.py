@@ -11,7 +11,7 @@ from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import go_to
-from senseapp.app.common.uploads import borrowed_upload, expect_files, read_upload
+from senseapp.app.common.uploads import drop_upload, expect_files, read_upload, upload_path
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -63,10 +63,9 @@ def _try(key: str, file_id: str, pressed: bool, act: Callable[[], None]) -> None
 
 
 def _import(uploaded: UploadedFile) -> None:
-    owned = backend.service()
-    with borrowed_upload(uploaded) as path:
-        run_id = owned.import_run(path)
-    go_to("pages/results.py", run_id)
+    run_id = backend.service().import_run(upload_path(uploaded))
+    drop_upload(uploaded)
+    go_to(run_id)
 
 
 _UNITS: dict[SparsityGranularity, str] = {"weight": "Single weights", "filter": "Whole filters"}
@@ -98,13 +97,8 @@ def import_table() -> None:
     ready = uploaded is not None and not model_missing
     pressed = st.button("Import", key="runs.import", disabled=not ready, type="primary")
 
-    def read(file: UploadedFile) -> None:
-        with st.spinner("Reading the table"):
-            content = read_upload(file, most_megabytes=_MOST_MEGABYTES)
-            _import_rows(file.name, content, unit, model)
-
     if uploaded is not None:
-        _try("runs.import.refused", uploaded.file_id, pressed, lambda: read(uploaded))
+        _try("runs.import.refused", uploaded.file_id, pressed, lambda: _import_rows(uploaded, unit, model))
 
 
 def _choose_model() -> tuple[ModelSpec | None, bool]:
@@ -119,7 +113,9 @@ def _choose_model() -> tuple[ModelSpec | None, bool]:
     return model, named and entry is None
 
 
-def _import_rows(name: str, content: bytes, granularity: SparsityGranularity, model: ModelSpec | None) -> None:
-    title = name.rsplit(".", 1)[0] or "Imported"
-    run_id = backend.service().import_csv(title, content, granularity=granularity, model=model)
-    go_to("pages/results.py", run_id)
+def _import_rows(uploaded: UploadedFile, granularity: SparsityGranularity, model: ModelSpec | None) -> None:
+    title = uploaded.name.rsplit(".", 1)[0] or "Imported"
+    with st.spinner("Reading the table"):
+        content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
+        run_id = backend.service().import_csv(title, content, granularity=granularity, model=model)
+    go_to(run_id)

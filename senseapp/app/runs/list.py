@@ -14,10 +14,10 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.account import share_run
-from senseapp.app.common.address import bound, one_of
+from senseapp.app.common.address import choose
 from senseapp.app.common.backend import visitor
 from senseapp.app.common.decided import decisions
-from senseapp.app.common.download import download, new_file
+from senseapp.app.common.download import new_file, offer_file
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
@@ -103,14 +103,12 @@ def keep_run(record: RunRecord) -> None:
                 backend.service().tag(record.run_id, (tags or "").split(","))
                 st.rerun()
     if record.state is RunState.DONE:
-        st.download_button(
+        offer_file(
             f"Download run ({fmt.bytes_size(record.num_bytes)} here)",
-            download(_packer(record.run_id), is_temporary=True),
-            file_name=f"{download_stem(record.spec)}-{record.run_id[:8]}{RUN_FILE_SUFFIX}",
-            mime="application/zip",
+            _packer(record.run_id),
+            f"{download_stem(record.spec)}-{record.run_id[:8]}{RUN_FILE_SUFFIX}",
+            is_temporary=True,
             key=f"runs.download.{record.run_id}",
-            icon=":material/download:",
-            on_click="ignore",
             help="Everything about this run in one file that another senseapp imports. Model and images stay here.",
         )
 
@@ -188,14 +186,7 @@ _NEWEST, _SMALLEST = "Newest first", "Smallest file first"
 
 def _ordered(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Show the choice of an order, and return the runs in it; those without a measured file come last."""
-    orders = [_NEWEST, _SMALLEST]
-    order = st.segmented_control(
-        "Order",
-        orders,
-        required=True,
-        label_visibility="collapsed",
-        **bound("runs", "order", one_of(orders), _NEWEST, key="runs.order"),
-    )
+    order = choose("Order", (_NEWEST, _SMALLEST), _NEWEST, "runs", "order", label_visibility="collapsed")
     if order == _NEWEST:
         return list(records)
     known = decisions(records)
@@ -225,7 +216,7 @@ def _table(records: Sequence[RunRecord]) -> list[RunRecord]:
         wait_for(lambda: backend.bars_of(records), "Reading the results")
     clicked = st.session_state.get(_OPEN)
     if clicked is not None and 0 <= clicked["row"] < len(records):
-        go_to("pages/results.py", records[clicked["row"]].run_id)
+        go_to(records[clicked["row"]].run_id)
     return [records[row] for row in sorted(event["selection"]["rows"]) if row < len(records)]
 
 
@@ -279,7 +270,7 @@ def _actions(chosen: Sequence[RunRecord]) -> None:
 
 def _actions_on(record: RunRecord) -> None:
     if st.button("Open", key=f"runs.open.{record.run_id}", icon=":material/open_in_new:", type="primary"):
-        go_to("pages/results.py", record.run_id)
+        go_to(record.run_id)
     if record.spec.model.is_runnable and st.button(
         "Duplicate",
         key=f"runs.again.{record.run_id}",

@@ -11,7 +11,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import hold
 from senseapp.app.common.backend import seconds_to_next_look
-from senseapp.app.common.download import download
+from senseapp.app.common.download import offer_file
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.notices import (
     complain,
@@ -41,16 +41,13 @@ _KEPT_CHARTS = 32  # of all runs that are watched, with those of other levels an
 
 
 def progress_panel(record: RunRecord) -> None:
-    """Show how far a run is that works or waits, and its first file.
+    """Show how far a run is that works or waits, and what it has found so far, again and again.
 
-    It looks again and again, and reruns the page when the run begins or ends, or has its first file.
+    The page runs again when the run begins or ends.
     """
-    run_id, has_file = record.run_id, False
-    with errors_here():
-        has_file = first_answer(record)
-    seconds, waits = seconds_to_next_look(), not _has_chart(run_id)
+    seconds, waits = seconds_to_next_look(), not _has_chart(record.run_id)
     run_every = seconds * _BEFORE_A_CHART if waits else seconds
-    st.fragment(_panel, run_every=run_every)(record, seconds, waits, has_file)
+    st.fragment(_panel, run_every=run_every)(record, seconds, waits)
 
 
 def _has_chart(run_id: str) -> bool:
@@ -59,7 +56,7 @@ def _has_chart(run_id: str) -> bool:
     return False
 
 
-def _panel(record: RunRecord, seconds: float, waits: bool, has_file: bool) -> None:
+def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
     run_id, drawn, title = record.run_id, record.state, record.title
     if seconds_to_next_look() >= 2 * seconds:
         st.rerun()  # many more watch than when this page began to
@@ -69,8 +66,7 @@ def _panel(record: RunRecord, seconds: float, waits: bool, has_file: bool) -> No
         complain(str(error))
         return
     has_begun = snapshot.state is RunState.RUNNING and drawn is RunState.QUEUED
-    has_first_file = not has_file and bool(backend.service().work.candidates(run_id))
-    if snapshot.state.finished or has_begun or has_first_file:
+    if snapshot.state.finished or has_begun:
         st.rerun()
     session().watched.add(run_id)
     st.set_page_config(page_title=f"{_in_the_tab(snapshot)} · {title}")
@@ -81,6 +77,8 @@ def _panel(record: RunRecord, seconds: float, waits: bool, has_file: bool) -> No
         if st.button("Tell me when it is done", key="run.notify", type="tertiary", icon=":material/notifications:",
                      help="By a notification of your browser, as long as this tab stays open."):  # fmt: skip
             run_script("ask_to_notify")
+    with errors_here():
+        first_answer(record)
     if _chart_so_far(run_id, time.time() // _REDRAW_SECONDS) and waits:
         st.rerun()  # from here on, look as often as usual
 
@@ -162,16 +160,8 @@ def run_log(run_id: str) -> None:
             return
         with st.expander("Log of this run", icon=":material/receipt_long:"):
             st.code(_text(entries[-_SHOWN:]), language=None, wrap_lines=True, height=min(400, 60 + 30 * len(entries)))
-            st.download_button(
-                "Download log",
-                download(lambda: _text(entries)),
-                file_name=f"senseapp-{run_id[:8]}.log",
-                mime="text/plain",
-                key="run.log",
-                type="tertiary",
-                icon=":material/download:",
-                on_click="ignore",
-            )
+            name = f"senseapp-{run_id[:8]}.log"
+            offer_file("Download log", lambda: _text(entries), name, mime="text/plain", key="run.log", type="tertiary")
 
 
 def _text(entries: Sequence[LogEntry]) -> str:
@@ -232,4 +222,4 @@ def _resume(record: RunRecord, *, here: bool) -> None:
     except SenseError as error:
         complain(str(error))
         return
-    go_to("pages/results.py", record.run_id)
+    go_to(record.run_id)

@@ -8,8 +8,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, bound, number, one_of, span, whole
-from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits
+from senseapp.app.common.address import SWITCH, bound, choose, number, one_of, span, whole
+from senseapp.app.common.state import LayerEdits, edits_key, layer_edits, session
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner, choose_time, edits_form
 from senseapp.core.markdown import md
 from senseapp.descriptions import LevelScale
@@ -78,7 +78,7 @@ def choose_schedule(run_id: str, result: RunResult, first: DeltaGenerator) -> Sc
 
 def take_target(run_id: str, result: RunResult, kind: str, figure: float) -> None:
     """Move the target to ``figure`` (a fraction, or average bits) before the page is drawn again."""
-    method = f"schedule.method.{run_id}"
+    method = f"choose.{run_id}"
     if st.session_state.get(method) != "optimal":
         st.session_state[method] = "optimal"
     if kind == MILLISECONDS:
@@ -91,28 +91,14 @@ def take_target(run_id: str, result: RunResult, kind: str, figure: float) -> Non
 
 
 def _choose_method(run_id: str, scale: LevelScale) -> str:
-    methods = [name for name in _METHODS if scale.any_between or name != "gamma"]
-    chosen = st.segmented_control(
-        "How to choose",
-        methods,
-        required=True,
-        format_func=_METHODS.__getitem__,
-        **bound(run_id, "choose", one_of(methods), "optimal", key=f"schedule.method.{run_id}"),
-        help=_METHOD_HELP,
-    )
-    return chosen if chosen in methods else "optimal"
+    methods = {name: text for name, text in _METHODS.items() if scale.any_between or name != "gamma"}
+    return choose("How to choose", methods, "optimal", run_id, "choose", help=_METHOD_HELP)
 
 
 def _choose_budget(run_id: str, result: RunResult, *, timed: bool) -> str:
-    kinds = [*result.compression.description.budgets, *([MILLISECONDS] if timed else [])]
-    chosen = st.selectbox(
-        "Goal",
-        kinds,
-        format_func=_BUDGETS.__getitem__,
-        **bound(run_id, "goal", one_of(kinds), kinds[0], key=f"schedule.budget.{run_id}"),
-        help=_BUDGET_HELP,
-    )
-    return chosen if chosen in kinds else kinds[0]
+    kinds = (*result.compression.description.budgets, *([MILLISECONDS] if timed else []))
+    offered = {kind: _BUDGETS[kind] for kind in kinds}
+    return choose("Goal", offered, kinds[0], run_id, "goal", is_list=True, help=_BUDGET_HELP)
 
 
 def _choose_fraction(run_id: str, result: RunResult) -> float:
@@ -194,7 +180,7 @@ def _follow_edits(run_id: str, result: RunResult) -> None:
     )
     bound(run_id, "locks", edits_form(layers, result.compression.scale.bounds), LayerEdits(), key=key)
     if before is not None and st.session_state[key] is not before:
-        forget_typed()
+        session().edit_round += 1
 
 
 def _with_edits(run_id: str, low: float, high: float) -> Limits:
@@ -219,13 +205,8 @@ def _choose_loss(run_id: str, result: RunResult) -> DropLimit:
     metrics = [name for name in metrics_of(result) if METRICS[name].additive]
     finer = divergence_among(metrics)
     usual = finer if finer and hides_losses(result, metrics[0]) else metrics[0]
-    metric = st.selectbox(
-        "Loss measured by",
-        metrics,
-        format_func=lambda name: METRICS[name].label,
-        **bound(run_id, "loss_by", one_of(metrics), usual, key=f"schedule.drop_metric.{run_id}"),
-    )
-    view = METRICS[metric if metric in metrics else metrics[0]]
+    offered = {name: METRICS[name].label for name in metrics}
+    view = METRICS[choose("Loss measured by", offered, usual, run_id, "loss_by", is_list=True)]
     if hidden := hides_losses(result, view.name):
         st.caption(md(":material/info: {}.", hidden))
     first = 1.0 if view.is_share else 0.05

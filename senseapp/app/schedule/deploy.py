@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, number, one_of, whole
+from senseapp.app.common.address import bound, choose, number, whole
 from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
 from senseapp.app.common.download import file_button, other_files
-from senseapp.app.common.int8_pays import show_int8_timing
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import begin, start_label
-from senseapp.app.common.tables import show_table
+from senseapp.app.common.run_guard import offer_task
+from senseapp.app.common.tables import text_table
 from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
 from senseapp.descriptions.runtimes import runtime_words
-from senseapp.metrics import METRICS
 from senseapp.prove.decision import Standing
 from senseapp.records.candidate import Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
@@ -28,8 +25,9 @@ from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.timing_tasks import Int8Trial
-from senseapp.views.frames.files import border_share, deployment_frame, operators_frame, shown_metrics
+from senseapp.views.frames.files import deployment_frame
 from senseapp.views.words import format as fmt
+from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
 
 _KINDS: dict[DeployKind, str] = {
     "quickest": "As quick as possible",
@@ -51,8 +49,8 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
     run_id = proof.run_id
     with st.container(gap="small"):
         st.markdown(md("## The file that runs"))
-        allowed = choose_tolerance(run_id, result.judged_by, key=f"schedule.tolerated.{run_id}")
-        promise = choose_promise(run_id, result.judged_by, allowed, key=f"schedule.promised.{run_id}")
+        allowed = choose_tolerance(run_id, result.judged_by, page="schedule")
+        promise = choose_promise(run_id, result.judged_by, allowed, page="schedule")
         task = DeliverTask(
             run_id=run_id,
             schedule=proof.schedule,
@@ -69,48 +67,45 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 _files(run_id, delivery, promise, asked_of(backend.service().run(run_id), result.judged_by))
             elif not has_enough_images(backend.service().work.candidates(run_id), promise):
                 return
-            elif label := start_label(task, "Make the file and measure it", "this file", cancel="schedule.deploy_stop"):
+            else:
                 runtime = runtime_words(task.settings.runtime)
-                if task.settings.kind != "float":
-                    _time_int8(run_id, task.settings)
-                st.markdown(
-                    md(
-                        "The proven weights become one {} file, which {} runs{}. It runs here beside the original: "
-                        "what it answers, how long it takes, how large it is. If the proven weights lose more than is "
-                        "tolerated, adapted ones are tried too.",
-                        runtime.file_title,
-                        runtime.label,
-                        f" {runtime.runs_on}" if runtime.runs_on else "",
-                    )
+                text = (
+                    f"The proven weights become one {runtime.file_title} file, which {runtime.label} runs "
+                    f"{runtime.runs_on}".rstrip()
+                    + ". It runs here beside the original: what it answers, how long it takes, how large it is. If the "
+                    "proven weights lose more than is tolerated, adapted ones are tried too."
                 )
-                if st.button(label, key=f"schedule.deploy.{run_id}", icon=":material/rocket_launch:"):
-                    begin(task)
+                is_offered = offer_task(
+                    task,
+                    "Make the file and measure it",
+                    "this file",
+                    key="schedule.deploy",
+                    icon="rocket_launch",
+                    text=text,
+                )
+                if is_offered and task.settings.kind != "float":
+                    _time_int8(run_id, task.settings)
 
 
 def _time_int8(run_id: str, settings: DeploySettings) -> None:
     """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
     task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     found = backend.service().work.outcome(task)
-    if found is not None:
-        show_int8_timing(found)
-    elif (label := start_label(task, "Does int8 pay here?", "this answer", cancel="schedule.int8_stop")) and st.button(
-        label, key=f"schedule.int8.{run_id}", icon=":material/speed:", type="tertiary"
-    ):
-        begin(task)
+    if found is None:
+        offer_task(task, "Does int8 pay here?", "this answer", key="schedule.int8", icon="speed", kind="tertiary")
+        return
+    if found.pays:
+        st.caption(md(":material/speed: {}", found.sentence))
+    else:
+        st.warning(found.sentence, icon=":material/speed:")
+    st.caption(found.machine_sentence)
 
 
 def _choose(run_id: str, allowed: float) -> DeploySettings:
     runtime = choose_runtime(run_id)
     chosen: DeployKind = "float"
     if runtime_words(runtime).has_int8:
-        chosen = st.segmented_control(
-            "How it computes",
-            list(_KINDS),
-            required=True,
-            format_func=_KINDS.__getitem__,
-            **bound(run_id, "form", one_of(_KINDS), "quickest", key=f"schedule.deploy_kind.{run_id}"),
-            help=_KIND_HELP,
-        )
+        chosen = choose("How it computes", _KINDS, "quickest", run_id, "form", help=_KIND_HELP)
     usual = DeploySettings()
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1
@@ -195,9 +190,8 @@ def _measured(record: Deployment, run_id: str) -> None:
     else:
         st.success(does, icon=":material/check_circle:")
     rows = deployment_frame(record)
-    show_table(
-        rows, _columns(record), alt_text="; ".join(rows.agg(", ".join, axis=1)), key=f"schedule.deployed.{run_id}"
-    )
+    alt_text = "; ".join(rows.agg(", ".join, axis=1))
+    st.dataframe(rows, hide_index=True, alt=alt_text, key=f"schedule.deployed.{run_id}", width="stretch")
     settings = record.settings
     st.caption(
         md(
@@ -225,26 +219,20 @@ def _measured(record: Deployment, run_id: str) -> None:
 
 def _where_time_went(record: Deployment, run_id: str) -> None:
     """Show the time of each kind of operator of the file and of the original, if the runtime reports it."""
-    rows, converts = operators_frame(record), border_share(record)
-    if converts is None:
+    whole = sum(each.seconds for each in record.operators)
+    if not whole:
         return
+    converts = sum(each.seconds for each in record.operators if each.is_border)
     st.markdown(
         md(
-            "**Where the time goes**: {:.0f} % of the file's operators' time converts between float and int8.",
-            100 * converts,
+            "**Where the time goes**: {} of the file's operators' time converts between float and int8.",
+            fmt.percent(converts / whole),
         )
     )
-    show_table(
-        rows,
-        {
-            "operator": st.column_config.TextColumn("Operator", pinned=True),
-            "border": st.column_config.TextColumn("Converts"),
-            "float_ms": st.column_config.NumberColumn("Original, ms", format="%.3f"),
-            "file_ms": st.column_config.NumberColumn("File, ms", format="%.3f"),
-            "float_calls": st.column_config.NumberColumn("Original, calls"),
-            "file_calls": st.column_config.NumberColumn("File, calls"),
-        },
-        alt_text="; ".join(f"{row.operator}: {row.float_ms:.3f} to {row.file_ms:.3f} ms" for row in rows.itertuples()),
+    text_table(
+        OPERATOR_COLUMNS,
+        operator_rows(record.operators),
+        alt_text="What operators of each kind take in the original and in the file",
         key=f"schedule.operators.{run_id}",
     )
 
@@ -252,18 +240,3 @@ def _where_time_went(record: Deployment, run_id: str) -> None:
 def _notes(notes: Sequence[str]) -> None:
     for note in notes:
         st.caption(md(":material/info: {}", note))
-
-
-def _columns(record: Deployment) -> dict[str, Any]:
-    columns: dict[str, Any] = {"file": st.column_config.TextColumn("File", pinned=True, width=140)}
-    for name in shown_metrics(record):
-        metric = METRICS[name]
-        head = f"{metric.label} ({metric.value_unit})" if metric.value_unit else metric.label
-        columns[name] = st.column_config.TextColumn(head, help=metric.help, width=150)
-    return columns | {
-        "time": st.column_config.TextColumn("ms a call", help="Median, with its 95 % interval.", width=150),
-        "share": st.column_config.TextColumn(
-            "% of the time", help="Of the original's: median of the ratios, call by call.", width=100
-        ),
-        "size": st.column_config.TextColumn("Size", help="On disk.", width=70),
-    }

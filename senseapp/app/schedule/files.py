@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import bound, one_of
-from senseapp.app.common.download import download
+from senseapp.app.common.address import choose
+from senseapp.app.common.download import offer_file
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -47,7 +44,7 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner
     """
     record = backend.service().run(run_id)
     command = "RUN" if record.read_only else run_id  # a link opens no folder
-    both = f"{command} --with {partner_id}" if partner_id else command
+    both = f"{command} --run {partner_id}" if partner_id else command
     of = _Of(run_id=run_id, stem=f"{download_stem(record.spec)}-schedule", command=both)
     left, right = st.columns([3, 5], gap="large")
     with left:
@@ -70,17 +67,19 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner
 def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
     """Offer the formats that have words for what ``schedule`` compresses."""
     names = [name for name, form in FORMATS.items() if not form.mismatch(schedule)]
-    name = st.selectbox(
+    name = choose(
         "Format",
-        names,
-        format_func=lambda name: FORMATS[name].title,
-        **bound(run_id, "format", one_of(names), names[0], key=f"schedule.format.{run_id}"),
+        {name: FORMATS[name].title for name in names},
+        names[0],
+        run_id,
+        "format",
+        is_list=True,
         help="The same schedule in the words of the tool that will read it.",
     )
     if others := [form.title for name, form in FORMATS.items() if name not in names]:
         kinds = " and ".join(sorted({entry.compression for entry in schedule.entries} - {"none"}))
         st.caption(f"Not offered, as they have no words for {kinds} of each layer: {', '.join(others)}.")
-    return FORMATS[name if name in names else names[0]]
+    return FORMATS[name]
 
 
 def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, of: _Of) -> str:
@@ -103,7 +102,7 @@ def _graph(of: _Of) -> GraphFiles | None:
         return None
     service = backend.service()
     # Asks anew whether this visitor may read the run.
-    _offer(
+    offer_file(
         "Download the graph (.pt2)",
         lambda: service.schedules.graph(of.run_id).path,
         f"{of.stem}.model-explorer.pt2",
@@ -116,24 +115,18 @@ def _graph(of: _Of) -> GraphFiles | None:
 def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, of: _Of) -> None:
     name = of.stem + chosen.suffix
     key = f"schedule.download.{of.run_id}"
-    _offer(f"Download {chosen.title}", lambda: text, name, key=key, type="primary", disabled=not text)
+    offer_file(f"Download {chosen.title}", lambda: text, name, key=key, type="primary", disabled=not text)
     if chosen.companion is not None and text:
         name, content = chosen.companion
         key = f"schedule.companion.{of.run_id}"
-        _offer(f"Download {name}", lambda: content, name, key=key, icon=":material/code:")
+        offer_file(f"Download {name}", lambda: content, name, key=key, icon=":material/code:")
     service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
-    _offer(
+    offer_file(
         "Download every format (zip)",
         lambda: service.schedules.target_zip(of.run_id, schedule, run=of.command),
         f"{of.stem}s.zip",
         key=f"schedule.zip.{of.run_id}",
-        mime="application/zip",
         icon=":material/folder_zip:",
         help="One file for each format that can hold this schedule, and a manifest with their checksums; not the large "
         "graph of Model Explorer, which comes with that format. The first time this takes a few seconds.",
     )
-
-
-def _offer(label: str, make: Callable[[], str | bytes | Path], file_name: str, **look: Any) -> None:
-    look = {"icon": ":material/download:", "on_click": "ignore"} | look
-    st.download_button(label, download(make), file_name=file_name, **look)

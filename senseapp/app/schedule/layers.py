@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.figure import rows_height
-from senseapp.app.common.state import LayerEdits, edits_key, forget_typed, layer_edits, session
+from senseapp.app.common.state import LayerEdits, edits_key, layer_edits, session
 from senseapp.descriptions import CompressionDescription, LevelScale
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
@@ -80,7 +80,7 @@ def _take_edits(key: str, run_id: str, rows: pd.DataFrame, scale: LevelScale) ->
     for index, changes in st.session_state[key]["edited_rows"].items():
         row = rows.iloc[int(index)]
         if take_row(edits, str(row["layer"]), changes, row, scale):
-            forget_typed()
+            session().edit_round += 1
 
 
 def take_row(edits: LayerEdits, layer: str, changes: dict[str, Any], row: pd.Series[Any], scale: LevelScale) -> bool:
@@ -103,4 +103,4 @@ def take_row(edits: LayerEdits, layer: str, changes: dict[str, Any], row: pd.Ser
 
 def _unlock_all(run_id: str) -> None:
     st.session_state[edits_key(run_id)] = LayerEdits()
-    forget_typed()
+    session().edit_round += 1

@@ -13,7 +13,7 @@ from senseapp.app.schedule.controls import choose_schedule, take_target
 from senseapp.app.schedule.deploy import deploy_block
 from senseapp.app.schedule.files import downloads
 from senseapp.app.schedule.layers import layer_rows, layer_table
-from senseapp.app.schedule.proof import proof_block, strongest_block, verified
+from senseapp.app.schedule.proof import proof_block, strongest_block
 from senseapp.app.schedule.settings import ScheduleSettings, partner_id, schedule_file
 from senseapp.app.schedule.trade_off import trade_off_view
 from senseapp.core.errors import InfeasibleBudget, SenseError
@@ -64,7 +64,7 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
         found = strongest_block(run_id, settings.drop) if settings.drop is not None and opened is None else None
         schedule = opened or _schedule(run_id, settings, found, result, groups)
         if schedule is not None:
-            _figures(schedule, settings, result, measured=verified(schedule, run_id, partner=settings.partner))
+            _figures(schedule, settings, result)
             _amounts(schedule, settings, result, run_id)
     is_final = schedule is not None and exact  # one of estimated size is about to be replaced
     proven = None
@@ -170,8 +170,8 @@ def _solved_elsewhere(
     return found
 
 
-def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, *, measured: str) -> None:
-    """Show size before and after, what is left, and the loss: predicted, and measured once it is."""
+def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> None:
+    """Show size before and after, what is left, and the predicted loss."""
     metric = METRICS[schedule.metric]
     predicted = f"Predicted {metric.change_inside}"
     own = result.compression.description.size_label
@@ -179,12 +179,10 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
     figures = {
         **_saved(schedule, settings, result, size=size),
         predicted: metric.change_text(schedule.predicted_damage),
-        "Checked": measured or md(":gray[not yet]"),
     }
     helps = {
         predicted: "What the layers lose alone, each measured at its level, and what they add to each other as far as "
         "their answers foretell it. Check the whole schedule before you rely on it.",
-        "Checked": "The same, measured on the whole compressed model.",
         size: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
         "and what is not zero, at its bits. Once it is checked, every file says its size on the disk.",
         "Multiplications": "Of a kernel that skips what is zero or gone.",

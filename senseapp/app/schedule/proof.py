@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, bound, one_of
-from senseapp.app.common.download import download
+from senseapp.app.common.address import SWITCH, bound, choose
+from senseapp.app.common.download import offer_file
+from senseapp.app.common.expert import metrics_offered
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import begin, start_label
-from senseapp.app.common.tables import changed_answers
-from senseapp.core.errors import NotFound, SenseError
+from senseapp.app.common.run_guard import offer_task
+from senseapp.app.common.tables import changed_answers, text_table
+from senseapp.core.errors import NotFound
 from senseapp.core.markdown import Markdown, md
-from senseapp.metrics import METRICS, MetricChange
+from senseapp.metrics import METRICS
 from senseapp.records.deployment import CHECKPOINT, model_file, small_form
 from senseapp.records.file_names import named
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.service import Service
-from senseapp.views.frames.files import figure_text
+from senseapp.views.frames.files import PROOF_COLUMNS, figure_text, proof_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, size_changes, step_lines
 
 
 def proof_figures(validation: ValidationResult, result: RunResult) -> None:
-    """Show before, compressed and uniform in a table, which form is delivered, sizes before and after, every note."""
-    judged = _judged_by(result, validation)
-    st.markdown(_table(judged, validation), help=_in_own_metric(validation))
+    """Show each form of the model in a table, which one is delivered, sizes before and after, every note."""
+    measured = [change.metric for change in validation.changes]
+    metrics = metrics_offered(measured, _judged_by(result, validation))
+    alt_text = "What was measured of each form of the model"
+    text_table(PROOF_COLUMNS, proof_rows(validation, metrics), alt_text=alt_text, key="schedule_proof")
     if validation.delivered_reason:
         st.markdown(validation.delivered_reason)
     figures_row(size_changes(validation), key="schedule_proof_sizes")
@@ -49,54 +50,6 @@ def _judged_by(result: RunResult, validation: ValidationResult) -> str:
     name = validation.schedule.metric
     asked = (result.metric, *(metric.name for metric in METRICS.values() if metric.primary))
     return next((one for one in asked if one != name and change_in(validation.changes, one)), name)
-
-
-def _forms(validation: ValidationResult) -> dict[str, tuple[MetricChange, ...]]:
-    form = validation.repair_words[1]
-    return {
-        "Compressed": validation.changes,
-        f"Compressed, {form}": validation.repaired,
-        "Uniform": validation.uniform,
-        "Uniform, repaired": validation.uniform_repaired,
-    }
-
-
-def _table(name: str, validation: ValidationResult) -> Markdown:
-    """Return the forms of the model as a table of Markdown, the delivered one in bold."""
-    view = METRICS[name]
-    rows = [md("| | {} | {} | 95 % interval |", view.label, view.change_title), md("|---|---|---|---|")]
-    for label, changes in _forms(validation).items():
-        change = change_in(changes, name)
-        if change is None:
-            continue
-        if len(rows) == 2 and not view.divergence:
-            rows.append(md("| Before | {} | | |", view.value_text(change.baseline)))
-        interval = view.interval_text(change.ci_low, change.ci_high)
-        cells = (label, view.value_text(change.value), view.change_text(change.delta), interval)
-        is_kept = changes is validation.kept_changes
-        rows.append(md("| **{}** | **{}** | **{}** | **{}** |" if is_kept else "| {} | {} | {} | {} |", *cells))
-    return md("\n").join(rows)
-
-
-def _in_own_metric(validation: ValidationResult) -> Markdown:
-    """Return what the schedule was solved in: the loss as predicted, and as measured of each form."""
-    view = METRICS[validation.schedule.metric]
-    found = [f"{view.label}, predicted: {view.change_text(validation.predicted)}."]
-    for label, changes in _forms(validation).items():
-        if (change := change_in(changes, view.name)) is not None:
-            interval = view.interval_text(change.ci_low, change.ci_high)
-            found.append(f"{label}: {view.change_text(change.delta)} ({interval}).")
-    return md("  \n").join(found)
-
-
-def headline_of(validation: ValidationResult) -> str:
-    """Return the measured damage in the schedule's own metric, of the model that was kept."""
-    name = validation.schedule.metric
-    change = change_in(validation.kept_changes, name)
-    if change is None:
-        return ""
-    repaired = f" after {validation.repair_words[0]}" if validation.keeps_repair else ""
-    return f"{METRICS[name].change_text(change.delta)}{repaired}"
 
 
 _ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes", "best": "Best"}
@@ -120,19 +73,24 @@ def proof_block(
             "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
         )
         adapting = _choose_adapting(run_id, result)
-    proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
+    other = partner.spec.sensitivity.compression if partner is not None else None
+    proof = Verification(run_id=run_id, schedule=schedule, repair=repair, adapting=adapting, other=other)
     with action, errors_here():
         validation = backend.service().work.outcome(proof)
         if validation is not None:
             st.markdown(_proven_line(validation, result))
             with details:
                 _proof_details(proof, validation, result)
-        elif label := start_label(
-            proof, "Check the whole schedule", "a proof of this schedule", cancel="schedule.stop"
-        ):
-            st.caption("Predicted from layers alone: check what they lose together.")
-            if st.button(label, key=f"schedule.verify.{run_id}", type="primary", icon=":material/science:"):
-                begin(proof)
+        else:
+            offer_task(
+                proof,
+                "Check the whole schedule",
+                "a proof of this schedule",
+                key="schedule.verify",
+                icon="science",
+                about="The loss is predicted from layers alone: check what they lose together.",
+                kind="primary",
+            )
     return proof
 
 
@@ -159,53 +117,32 @@ def _proof_details(proof: Verification, validation: ValidationResult, result: Ru
 def _choose_adapting(run_id: str, result: RunResult) -> Adapting:
     """Show whether compressed layers get new weights, in the proof and in every file that is made of it."""
     usual: Adapting = "minutes" if result.spec.sensitivity.adapted else "off"
-    chosen: Adapting = st.segmented_control(
+    return choose(
         "Adapt weights",
-        list(_ADAPTING),
-        format_func=lambda each: _ADAPTING[each],
-        required=True,
-        **bound(run_id, "adapt", one_of(_ADAPTING), usual, key=f"schedule.adapt.{run_id}"),
+        _ADAPTING,
+        usual,
+        run_id,
+        "adapt",
         help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "
         "channels, make up for what compression took away: in closed form, on images of the run, without labels. "
         "Best takes minutes more and then tunes norms, biases and weights block by block, where no channels went. "
         "Kept only where it measures better on images that it was not fitted to.",
     )
-    return chosen
-
-
-def _verification(
-    schedule: Schedule, run_id: str, partner: RunResult | None, *, repair: bool, adapting: Adapting
-) -> Verification:
-    other = partner.spec.sensitivity.compression if partner is not None else None
-    return Verification(run_id=run_id, schedule=schedule, repair=repair, adapting=adapting, other=other)
-
-
-def verified(schedule: Schedule, run_id: str, *, partner: RunResult | None = None) -> str:
-    """Return the measurement of ``schedule`` in its own metric, as delivered; empty before a proof."""
-    for adapting, repair in product(reversed(_ADAPTING), (True, False)):
-        with suppress(SenseError):  # the block of the proof says what is wrong with it
-            proof = _verification(schedule, run_id, partner, repair=repair, adapting=adapting)
-            outcome = backend.service().work.outcome(proof)
-            if outcome is not None:
-                return headline_of(outcome)
-    return ""
 
 
 def _compressed_model(proof: Verification) -> None:
     owned = backend.service()
     files = owned.work.compressed_model(proof)
     name = partial(named, owned.run(proof.run_id).spec.model, proof.schedule)
-    row = st.container(horizontal=True)
-    for path in files:
-        form = model_file(path.name)
-        row.download_button(
-            f"Compressed model: {form.title} ({fmt.bytes_size(path.stat().st_size)})",
-            download(partial(_model_file, owned, proof, path.name)),
-            file_name=name(form.suffix),
-            key=f"schedule.model.{form.suffix}.{proof.run_id}",
-            icon=":material/download:",
-            on_click="ignore",
-        )
+    with st.container(horizontal=True):
+        for path in files:
+            form = model_file(path.name)
+            offer_file(
+                f"Compressed model: {form.title} ({fmt.bytes_size(path.stat().st_size)})",
+                partial(_model_file, owned, proof, path.name),
+                name(form.suffix),
+                key=f"schedule.model.{form.suffix}.{proof.run_id}",
+            )
     for small in (small for path in files if (small := small_form(path.name))):
         with st.popover("How these files are read", icon=":material/code:"):
             st.caption(
@@ -234,13 +171,12 @@ def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
         found = backend.service().work.outcome(search)
         if found is not None:
             st.success(_sentence(found, drop), icon=":material/check_circle:")
-        elif label := start_label(search, "Search", "this search", cancel="schedule.search_stop"):
-            st.markdown(
+        else:
+            text = (
                 "Tries up to 7 schedules and keeps the smallest that stays within your limit: each is compressed whole "
                 "and measured on the images of the run."
             )
-            if st.button(label, key=f"schedule.search.{run_id}", type="primary", icon=":material/search:"):
-                begin(search)
+            offer_task(search, "Search", "this search", key="schedule.search", icon="search", text=text, kind="primary")
     return found
 
 

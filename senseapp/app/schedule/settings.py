@@ -12,17 +12,20 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import Form, bound, named, number, one_of
+from senseapp.app.common.address import Form, bound, choose, named, number
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import begin, run_line, start_label
+from senseapp.app.common.run_guard import offer_task, run_line
 from senseapp.app.common.state import LayerEdits
+from senseapp.app.common.tables import text_table
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import code, md
+from senseapp.core.texts import printable
 from senseapp.descriptions.runtimes import RUNTIMES, installed_runtimes, runtime_words, usual_runtime
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
@@ -36,7 +39,6 @@ from senseapp.solve.problem import budget_of
 from senseapp.solve.time_budget import schedule_within, time_range
 from senseapp.solve.trade_off import schedule_for
 from senseapp.store.layer_times import is_report, merged, report_tools
-from senseapp.views.frames.results import misses_frame
 
 _PART = re.compile(r"(\d{1,5})([fab])([0-9.e-]{1,20})")
 _BETWEEN = "~"
@@ -112,10 +114,8 @@ class ScheduleSettings:
         """Unit of the target: the kind of a budget, or milliseconds."""
         return MILLISECONDS if self.time is not None else self.budget.kind
 
-    def solve(self, result: RunResult, *, method: str = "", groups: Sequence[CoupledGroup] = ()) -> Schedule:
-        """Return the schedule, by another ``method`` on request.
-
-        With ``groups``, what shrinks together when channels go, budgets of pruning are truly met.
+    def solve(self, result: RunResult, *, groups: Sequence[CoupledGroup]) -> Schedule:
+        """Return the schedule; with ``groups``, what shrinks together when channels go, budgets are truly met.
 
         Raises:
             InfeasibleBudget: nothing meets the budget; names the nearest target that does.
@@ -123,11 +123,12 @@ class ScheduleSettings:
         """
         if self.time is not None:
             return schedule_within(result, self.time.times, self.time.most_seconds, limits=self.limits)
-        if self.partner is not None and not method:
+        if self.partner is not None:
             limits = {result.spec.sensitivity.compression.kind: self.limits}
             return mixed_schedule(result, self.partner, budget=self.budget, limits=limits)
-        chosen = method or self.method
-        return schedule_for(result, self.budget, method=chosen, limits=self.limits, gamma=self.gamma, groups=groups)
+        return schedule_for(
+            result, self.budget, method=self.method, limits=self.limits, gamma=self.gamma, groups=groups
+        )
 
 
 def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
@@ -137,12 +138,12 @@ def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
     """
     installed, chosen = [each.name for each in installed_runtimes()], usual_runtime()
     if len(installed) > 1:
-        chosen = st.segmented_control(
+        chosen = choose(
             "Runtime",
-            installed,
-            required=True,
-            format_func=lambda name: RUNTIMES[name].label,
-            **bound(run_id, setting, one_of(installed), usual_runtime(), key=f"schedule.{setting}.{run_id}"),
+            {name: RUNTIMES[name].label for name in installed},
+            usual_runtime(),
+            run_id,
+            setting,
             help="The program that the file is written for, and measured in. Times in the others are measured beside "
             "it where they open its file.",
         )
@@ -217,11 +218,12 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
     """Show where times come from and how long a call may take; None while there are no times, or none differ."""
     description = result.compression.description
     sources = [_FILES] if description.zeroes_weights else [_HERE, _FILES]
-    source = st.segmented_control(
+    source = choose(
         "Times of layers",
         sources,
-        required=True,
-        **bound(run_id, "times", one_of(sources), sources[0], key=f"schedule.times_from.{run_id}"),
+        sources[0],
+        run_id,
+        "times",
         help="Measured on this machine, bits as float and int8 with what changes between them cost; or from a CSV with "
         f"the columns layer,level,ms, or reports of a device by {report_tools()}.",
     )
@@ -235,12 +237,12 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
 def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
     task = TimingTask(run_id=run_id, runtime=choose_runtime(run_id, setting="times_runtime"))
     times = backend.service().work.outcome(task)
-    if times is None and (label := start_label(task, "Time the layers", "these times", cancel="schedule.times_stop")):
+    if times is None:
         levels = "as float and as int8" if result.compression.description.sets_bits else "at every level of this run"
-        runtime = runtime_words(task.runtime).label
-        st.markdown(md("Every layer runs in {} {}, one image a call on one thread.", runtime, levels))
-        if st.button(label, key=f"schedule.times.{run_id}", type="primary", icon=":material/timer:"):
-            begin(task)
+        text = f"Every layer runs in {runtime_words(task.runtime).label} {levels}, one image a call on one thread."
+        offer_task(
+            task, "Time the layers", "these times", key="schedule.times", icon="timer", text=text, kind="primary"
+        )
     return times
 
 
@@ -278,7 +280,12 @@ def _say_how_matched(times: LayerTimes, result: RunResult) -> None:
     untimed = times.untimed(result.profile)
     if times.unmatched or untimed:
         with st.expander("Rows of no layer, layers without a time", icon=":material/link_off:"):
-            st.dataframe(misses_frame(times.unmatched, untimed), hide_index=True)
+            text_table(
+                ("Row of no layer", "Layer without a time"),
+                [tuple(map(printable, pair)) for pair in zip_longest(times.unmatched, untimed, fillvalue="")],
+                alt_text="Rows of reports that are of no layer, beside layers that no report has a time of",
+                key="schedule.times_missed",
+            )
 
 
 def _choose(run_id: str, result: RunResult, times: LayerTimes) -> TimeGoal | None:

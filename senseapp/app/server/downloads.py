@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from senseapp.app.common.download import Download, DownloadOwner, new_file
+from senseapp.app.common.download import Download, new_file
 from senseapp.app.logins import logouts
 from senseapp.compat.streamlit_internals import Made, address_of, browser_key, is_connected
 from senseapp.core.errors import SenseError
@@ -39,23 +39,25 @@ class _Offer:
     Attributes:
         path: of the file.
         own: whether it goes with the offer.
-        requester: who may fetch it.
-        check: see :class:`~senseapp.app.common.download.Download`.
+        download: who may fetch it, and what makes it.
         until: when it expires.
     """
 
     path: Path
     own: bool
-    requester: DownloadOwner
-    check: Callable[[], object]
+    download: Download
     name: str
     mime: str
     until: float
 
     @property
+    def session(self) -> str:
+        return self.download.requester.session
+
+    @property
     def is_allowed(self) -> bool:
         try:
-            self.check()
+            self.download.check()
         except SenseError:
             return False
         return True
@@ -97,17 +99,14 @@ class DownloadRegistry:
         offer = _Offer(
             path=path,
             own=own,
-            requester=download.requester,
-            check=download.check,
+            download=download,
             name=name,
             mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
             until=self._clock() + _KEPT_SECONDS,
         )
         with self._lock:
             self._offers[token] = offer
-            of_session = [
-                key for key, other in self._offers.items() if other.requester.session == download.requester.session
-            ]
+            of_session = [key for key, other in self._offers.items() if other.session == download.requester.session]
             removed = [self._offers.pop(key) for key in of_session[:-_MOST_OF_A_SESSION]]
         for old in removed:
             old.close()
@@ -117,23 +116,17 @@ class DownloadRegistry:
         """Return the file of ``token`` if ``connection`` may fetch it."""
         with self._lock:
             offer = self._offers.get(token)
-        if offer is None or offer.until < self._clock() or not self._is_open(offer.requester.session):
+        if offer is None or self._is_over(offer):
             return None
-        browser = offer.requester.browser
-        own_browser = bool(browser) and secrets.compare_digest(browser_key(connection.cookies), browser)
-        same_person = (
-            offer.requester.owner == LOCAL_OWNER or logouts().owner(connection.cookies) == offer.requester.owner
-        )
+        asked = offer.download.requester
+        own_browser = bool(asked.browser) and secrets.compare_digest(browser_key(connection.cookies), asked.browser)
+        same_person = asked.owner in (LOCAL_OWNER, logouts().owner(connection.cookies))
         return offer if own_browser and same_person and offer.path.is_file() and offer.is_allowed else None
 
     def sweep(self) -> None:
         """Remove what has expired or whose page was closed."""
         with self._lock:
-            gone = [
-                token
-                for token, offer in self._offers.items()
-                if offer.until < self._clock() or not self._is_open(offer.requester.session)
-            ]
+            gone = [token for token, offer in self._offers.items() if self._is_over(offer)]
             removed = [self._offers.pop(token) for token in gone]
         for offer in removed:
             offer.close()
@@ -144,6 +137,9 @@ class DownloadRegistry:
             removed, self._offers = list(self._offers.values()), {}
         for offer in removed:
             offer.close()
+
+    def _is_over(self, offer: _Offer) -> bool:
+        return offer.until < self._clock() or not self._is_open(offer.session)
 
 
 @functools.cache

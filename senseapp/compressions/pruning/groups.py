@@ -1,4 +1,4 @@
-"""Coupled channel groups: layers that lose output channels together, and in which units."""
+"""Coupled channel groups: layers that lose output channels or attention heads together, and in which units."""
 
 from __future__ import annotations
 
@@ -6,29 +6,36 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import Any
 
+import torch
 from torch import nn
 
+from senseapp.compat.timm_internals import head_layout, nothing_between
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, why_untraceable
 from senseapp.networks.profile import CONVOLUTIONS
 
-_LAYERS_PER_SENTENCE = 20  # so that progress is told now and then, and not for each of a thousand layers
 
+@dataclass(frozen=True, slots=True)
+class ModuleHeads:
+    """The heads of the attention module ``name``, of a class that is known."""
 
-class AttentionHeads(Protocol):
-    """The heads of one attention."""
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """Names of what changes with their number besides the layers around."""
-
-    @property
-    def products(self) -> tuple[str, ...]:
-        """Names of the modules in whose own code are their products of activations."""
+    name: str
+    num_heads: int
 
     def remove(self, model: nn.Module, heads: Sequence[int]) -> None:
-        """Remove ``heads`` from :attr:`modules` of ``model``; layers are pruned as channels."""
+        """Remove ``heads`` from the per-head tables and numbers of the module."""
+        module = model.get_submodule(self.name)
+        layout = head_layout(module)
+        assert layout is not None
+        keep = [head for head in range(self.num_heads) if head not in set(heads)]
+        for name in layout.widths:
+            setattr(module, name, getattr(module, name) // self.num_heads * len(keep))
+        for name, axis in layout.tables.items():
+            table = module.get_parameter(name)
+            index = torch.tensor(keep, device=table.device)
+            setattr(module, name, nn.Parameter(table.index_select(axis, index), requires_grad=table.requires_grad))
+        module.num_heads = len(keep)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +46,14 @@ class ChannelGroup:
         cuts: everything that shrinks when all of the root's channels are removed, the root first.
         units: the smallest sets of root channels that can be removed: one channel, one channel of each convolution
             group, or one attention head.
-        heads: the attention whose heads the units are; None for plain channels.
+        heads: the attention module whose heads the units are; None for plain channels.
     """
 
     graph: ChannelGraph
     cuts: tuple[Cut, ...]
     units: tuple[tuple[int, ...], ...]
     members: tuple[str, ...]
-    heads: AttentionHeads | None = None
+    heads: ModuleHeads | None = None
 
     def channels(self, units: Sequence[int]) -> frozenset[int]:
         """Return the root channels of these units."""
@@ -68,8 +75,34 @@ def modules_of(group: ChannelGroup) -> tuple[str, ...]:
     owners = [group.graph.owner(cut) for cut in group.cuts]
     names = dict.fromkeys(group.graph.names[owner] for owner in owners if owner is not None)
     if group.heads is not None:
-        names.update(dict.fromkeys(group.heads.modules))
+        names[group.heads.name] = None
     return tuple(names)
+
+
+def head_groups(graph: ChannelGraph) -> list[ChannelGroup]:
+    """Return one group per attention module of a known class: its layers of queries, keys and values, and its heads."""
+    found = []
+    for name, module in graph.model.named_modules():
+        known = head_layout(module) is not None and nothing_between(module) and int(module.num_heads) > 1
+        if known and module.qkv in graph and module.proj in graph:
+            found.append(_group_of_module(graph, name, module))
+    return found
+
+
+def _group_of_module(graph: ChannelGraph, name: str, module: Any) -> ChannelGroup:
+    num_heads, width = int(module.num_heads), module.proj.in_features
+    head_dim = width // num_heads
+    channels = tuple(range(width))
+    return ChannelGroup(
+        graph=graph,
+        cuts=(
+            graph.cut(module.proj, channels, channels, outputs=False),
+            graph.cut(module.qkv, tuple(range(3 * width)), channels * 3, outputs=True),
+        ),
+        units=tuple(tuple(range(head * head_dim, (head + 1) * head_dim)) for head in range(num_heads)),
+        members=(f"{name}.qkv" if name else "qkv",),
+        heads=ModuleHeads(name, num_heads),
+    )
 
 
 def channel_groups(
@@ -90,7 +123,7 @@ def channel_groups(
     reasons: dict[str, str] = {}
     taken = set(claimed)
     for index, name in enumerate(layers):
-        if index % _LAYERS_PER_SENTENCE == 0:
+        if index % 20 == 0:  # not for each of a thousand layers
             progress(f"Finding which channels are coupled: layer {index + 1} of {len(layers)}")
         if name in taken or name in reasons:
             continue

@@ -194,7 +194,7 @@ def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGr
 
 def _macs_of_heads(group: ChannelGroup, other_macs: Mapping[str, int]) -> int:
     """Return the activation products of all heads of an attention; all heads have equally many."""
-    return sum(other_macs.get(name, 0) for name in group.heads.products) if group.heads is not None else 0
+    return other_macs.get(group.heads.name, 0) if group.heads is not None else 0
 
 
 def savings(

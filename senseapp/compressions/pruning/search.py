@@ -18,12 +18,11 @@ from senseapp.compat.torch_pruning_internals import group_of
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import find_weights
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, left_as_found, mixes_neighbours, why_untraceable
-from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, is_layer, positions_of
-from senseapp.compressions.pruning.heads import head_groups
+from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, head_groups, is_layer, positions_of
 from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed, first_line_of
-from senseapp.networks.onnx.attention import GraphAttention, attention_in
+from senseapp.networks.onnx.attention import layers_of_products
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, wrapped_forwards
 from senseapp.records.profile import LayerProfile
@@ -60,9 +59,8 @@ def find_groups(
     reasons: dict[str, str] = {}
     try:
         reasons |= _fixed_layers(model, profiles)
-        attentions, kept = attention_in(model, trace)
         graph = ChannelGraph(model, example, widest=_most_numbers(trace))
-        groups = _candidates(graph, profiles, reasons, attentions, kept, progress)
+        groups = _candidates(graph, profiles, reasons, layers_of_products(model), progress)
         progress("Checking which channels can be removed")
         for check in (_miswired, unshrinkable):
             wrong = check(graph, groups, example, trace, seed)
@@ -79,7 +77,6 @@ def _candidates(
     graph: ChannelGraph,
     profiles: Mapping[str, LayerProfile],
     reasons: dict[str, str],
-    attentions: Sequence[GraphAttention],
     kept: Mapping[str, str],
     progress: Callable[[str], None],
 ) -> list[ChannelGroup]:
@@ -94,7 +91,7 @@ def _candidates(
         elif module not in graph:
             reasons[name] = "torch-pruning sees no call of this layer that the model's output depends on."
     kept = {name: why for name, why in kept.items() if name in profiles and name not in reasons}
-    heads = [group for group in head_groups(graph, attentions) if not (reasons | kept).keys() & set(group.members)]
+    heads = [group for group in head_groups(graph) if not (reasons | kept).keys() & set(group.members)]
     taken = {member for group in heads for member in group.members}
     free = [name for name in profiles if name not in reasons and name not in kept]
     channels, left_out = channel_groups(graph, free, reasons, kept, taken, progress)

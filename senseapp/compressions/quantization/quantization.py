@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -18,15 +19,12 @@ from senseapp.compressions.base import (
     Target,
     UpdateConstraint,
     WeightCompressor,
-    WeightGrid,
     find_weights,
     ordinary_tensors,
-    swapped,
 )
 from senseapp.compressions.quantization.activations import (
     OBSERVERS,
     MinMaxObserver,
-    Rounding,
     changed_inputs,
     observe_inputs,
 )
@@ -78,38 +76,17 @@ class QuantizationCompressor(WeightCompressor):
         weight, bits = self._weights[target.layer], int(level)
         with ordinary_tensors():
             rounded = self._rounded(weight, bits)
-            input_range = self._input_range(target.layer, bits)
-
-        applied = Applied(achieved_level=level)
-        grid, shared = GRIDS[self._config.number_format](bits), self._config.granularity == "tensor"
-        integers = self._config.number_format == "int"
-        allowed = WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers)
-        constraint = UpdateConstraint(grid=allowed)
+            inputs = self._rounded_inputs(weight, bits)
+        grid = replace(GRIDS[self._config.number_format](bits), shared=self._config.granularity == "tensor")
         on_grid = rounded.dtype is torch.float32
-        scale = partial(self._scale, weight, weight.parameter.detach(), bits) if on_grid else None
-        if input_range is None:
-            return Prepared(
-                applied=applied,
-                active=lambda: swapped(weight.parameter, rounded),
-                weight=lambda: rounded,
-                constraint=constraint,
-                scale=scale,
-            )
-        low, high = input_range
-        round_input = self._input_rounding(bits)
-
-        def rounded_input(values: Tensor) -> Tensor:
-            return round_input(values, low, high)
-
-        def inputs() -> AbstractContextManager[None]:
-            return changed_inputs(weight.module, rounded_input)
-
-        @contextmanager
-        def active() -> Iterator[None]:
-            with swapped(weight.parameter, rounded), inputs():
-                yield
-
-        return Prepared(applied=applied, active=active, inputs=inputs, constraint=constraint, scale=scale)
+        return Prepared(
+            applied=Applied(achieved_level=level),
+            parameter=weight.parameter,
+            weight=lambda: rounded,
+            inputs=inputs,
+            constraint=UpdateConstraint(grid=grid),
+            scale=partial(self._scale, weight, weight.parameter.detach(), bits) if on_grid else None,
+        )
 
     def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
         parameter = weight.parameter
@@ -136,16 +113,17 @@ class QuantizationCompressor(WeightCompressor):
                 channel_axis=weight.profile.channel_axis,
             )
 
-    def _input_rounding(self, bits: int) -> Rounding:
-        bits = self._config.input_bits or bits
-        return partial(fake_quantize_input, bits=bits, number_format=self._config.number_format)
-
-    def _input_range(self, layer: str, bits: int) -> tuple[float, float] | None:
+    def _rounded_inputs(self, weight: LayerWeight, bits: int) -> Callable[[], AbstractContextManager[None]] | None:
+        """Return a context inside which the inputs of the layer are rounded; None if they never are."""
         if not self._config.activations:
             return None
-        value_range = self._observers[layer].value_range(self._input_rounding(bits))
+        rounding = partial(
+            fake_quantize_input, bits=self._config.input_bits or bits, number_format=self._config.number_format
+        )
+        value_range = self._observers[weight.profile.name].value_range(rounding)
         if value_range is None:
             raise MeasurementFailed(
                 "The layer's input is not finite (NaN or infinity) on the calibration images, so it has no range."
             )
-        return value_range
+        low, high = value_range
+        return lambda: changed_inputs(weight.module, lambda values: rounding(values, low, high))

@@ -146,7 +146,7 @@ class SparsityCompressor(WeightCompressor):
         )
         return Prepared(
             applied=applied,
-            active=lambda: swapped(weight.parameter, sparse.weight()),
+            parameter=weight.parameter,
             weight=sparse.weight,
             release=sparse.release,
             constraint=UpdateConstraint(kept=self._chooser(weight, level, kept)),

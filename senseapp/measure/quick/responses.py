@@ -326,7 +326,7 @@ class WeightResponses:
     def _each(self, name: str, place: int, seen: SeenCall, keys: Sequence[Key], *, again: bool) -> list[Tensor]:
         """Return the inner products of one call for each of ``keys``, (N, directions)."""
         products = None
-        if all(self._prepared[key].weight is not None for key in keys):
+        if all(self._prepared[key].inputs is None for key in keys):
             products = self._from_gradients(name, seen, keys)
         if products:
             return products
@@ -356,7 +356,6 @@ class WeightResponses:
         """Yield the difference of each compressed weight of the module from the original."""
         own = self.watched[name].get_parameter("weight")
         for prepared in (self._prepared[key] for key in keys):
-            assert prepared.weight is not None
             yield prepared.weight() - own
             prepared.release()
 

@@ -11,7 +11,7 @@ direction, and one forward of each layer per level, or for some layers less (see
 :mod:`senseapp.measure.quick.responses`).
 
 First-order estimates miss units that become active: large estimates are limited to the largest divergence possible on
-these images, and corrected by true passes over a few of them (see :mod:`senseapp.measure.quick.true_passes`).
+these images, and replaced by true passes over a few of them (see :mod:`senseapp.measure.quick.true_passes`).
 
 Source: Martens (2020), JMLR 21, sections 8 and 9 (generalized Gauss-Newton); Theis et al. (2018),
 arXiv 1801.05787, equation 6, for pruning by Fisher information.
@@ -42,7 +42,7 @@ from senseapp.measure.quick.amounts import (
 from senseapp.measure.quick.reach import Reach, inner_products
 from senseapp.measure.quick.recorder import Recorder
 from senseapp.measure.quick.responses import ChannelResponses, Key, Responses, WeightResponses
-from senseapp.measure.quick.true_passes import correct_by_true_passes
+from senseapp.measure.quick.true_passes import true_divergences
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored
 from senseapp.networks.network import images_per_pass
@@ -150,19 +150,17 @@ def _norms_to_fold(sweep: Sweep) -> dict[str, nn.BatchNorm2d]:
 
 def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
     """Correct the divergences of ``found`` and return the images of each true pass; on failure, change nothing."""
-    if not found:
-        return {}
+    name = sweep.context.task.divergence
+    divergences = {key: changes[name] for key, changes in found.items()}
     try:
-        scanned, name = _num_scanned(found), sweep.context.task.divergence
-        divergences = {key: changes[name] for key, changes in found.items()}
-        factors, images_passed = correct_by_true_passes(sweep, divergences, scanned * passes(sweep))
+        measured, num_images = true_divergences(sweep, divergences, _num_scanned(found) * passes(sweep))
     except Exception as error:
         first = first_line_of(error, most=300)
         _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
         return {}
-    for key, factor in factors.items():
-        found[key][name] = found[key][name] * factor
-    return images_passed
+    for key, divergence in measured.items():
+        found[key][name] *= divergence / float(divergences[key].mean())
+    return dict.fromkeys(measured, num_images)
 
 
 def _baselines(sweep: Sweep, found: dict[Key, Changes]) -> dict[str, float]:

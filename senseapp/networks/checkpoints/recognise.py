@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from senseapp.networks.checkpoints.by_order import MOST_WEIGHTS
 from senseapp.networks.checkpoints.fingerprint import (
-    MODULUS,
     BuiltWith,
     Fingerprint,
     OrderedWeights,
@@ -23,12 +22,6 @@ from senseapp.networks.checkpoints.fingerprint import (
 )
 from senseapp.networks.sources.catalogue import find_entry
 
-_SCORE_AT_OTHER_SIZE = 0.99  # scores order candidates: all weights fit, for another image size
-SCORE_OF_RENAMED_HEAD = 0.98  # the classifier fits under another name
-_SCORE_WITH_SURPLUS = 0.975  # all fit, and there are others
-_SCORE_WITHOUT_HEAD = 0.97  # all but the classifier
-_SCORE_BY_ORDER = 0.96  # shapes fit in their order, under other names
-_BEST_INEXACT_SCORE = 0.95  # times the share of equal names and shapes: below all that fit
 _LEAST_SCORE = 0.05  # one name in twenty: below, networks have nothing in common
 T = TypeVar("T")
 
@@ -103,32 +96,6 @@ class ArchitectureMatch(BuiltWith[int | None]):
         return f"{self.library}/{self.name}"
 
 
-class Layers:
-    """The names and shapes of a checkpoint, and its layers by the signature of their weights.
-
-    Attributes:
-        shapes: by name, without buffers that a network computes by itself.
-        signature: of all of them.
-    """
-
-    def __init__(self, shapes: Shapes) -> None:
-        self.shapes = weights_only(shapes)
-        self.signature = signature_of(self.shapes)
-        self._by_signature: dict[tuple[str, ...], dict[int, str]] = {}
-
-    def find(self, signature: int, suffixes: tuple[str, ...]) -> str:
-        """Return the layer whose weights with these suffixes have ``signature``; empty if there is none."""
-        if suffixes not in self._by_signature:
-            owners = (name.removesuffix(suffixes[0]) for name in self.shapes if name.endswith(f".{suffixes[0]}"))
-            groups = ([owner + suffix for suffix in suffixes] for owner in owners)
-            self._by_signature[suffixes] = {
-                signature_of({name: self.shapes[name] for name in group}): group[0].rpartition(".")[0]
-                for group in groups
-                if all(name in self.shapes for name in group)
-            }
-        return self._by_signature[suffixes].get(signature, "")
-
-
 def recognise(
     shapes: Shapes,
     *,
@@ -147,78 +114,55 @@ def recognise(
     """
     if len(shapes) > MOST_WEIGHTS and not known:
         return ()
-    layers = Layers(shapes)
-    sketch, found = sketch_of(layers.shapes), list(known)
+    weights = weights_only(shapes)
+    signature, sketch, found = signature_of(weights), sketch_of(weights), list(known)
     done = {(item.library, item.name) for item in known}
     for fingerprint in load_fingerprints() if among is None else among:
         if (fingerprint.library, fingerprint.name) in done:
             continue
-        candidate = fit_by_names(fingerprint, layers)
+        candidate = fit_by_names(fingerprint, weights, signature)
         if candidate is None:
-            score = round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
-            candidate = _candidate(fingerprint, layers.shapes, score=score)
+            # the share of equal names and shapes, below the scores of all that fit
+            score = round(0.95 * resemblance(sketch, fingerprint.sketch), 4)
+            candidate = _candidate(fingerprint, weights, score=score)
         if candidate.score >= _LEAST_SCORE:
             found.append(candidate)
     found.sort(key=lambda candidate: _sort_key(candidate, arch_hint, _compact(file_name)))
     return tuple(found[:limit])
 
 
-def fit_by_names(fingerprint: Fingerprint, layers: Layers) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if its names and shapes fit, with or without its classifier."""
-    size = fingerprint.free.read_off(layers.shapes).img_size
-    size_is_known = (size is None) == (fingerprint.free.size is None)
-    if size_is_known and fingerprint.fits(layers.shapes, layers.signature):
-        score = 1.0 if size in (None, fingerprint.img_size) else _SCORE_AT_OTHER_SIZE
-        return _candidate(fingerprint, layers.shapes, exact=True, score=score)
-    head = fit_but_for_head(fingerprint, layers)
-    if head is None:
+def fit_by_names(fingerprint: Fingerprint, shapes: Shapes, signature: int) -> ArchitectureMatch | None:
+    """Return the architecture as a candidate if these weights, of that signature, have its names and shapes."""
+    if not _size_is_whole(fingerprint, shapes) or not fingerprint.fits(shapes, signature):
         return None
-    score = _SCORE_WITHOUT_HEAD if head.missing else SCORE_OF_RENAMED_HEAD
-    return _candidate(fingerprint, head.renamed(layers.shapes), score=score, head=head)
+    size = fingerprint.free.read_off(shapes).img_size
+    score = 1.0 if size in (None, fingerprint.img_size) else 0.99
+    return _candidate(fingerprint, shapes, exact=True, score=score)
 
 
-def fit_but_for_head(fingerprint: Fingerprint, layers: Layers) -> HeadFit | None:
-    """Return how a checkpoint fits the architecture in all but its classifier's name.
-
-    None if it fits exactly, or differs in more.
-    """
-    free, shapes = fingerprint.free, layers.shapes
-    own = free.classes[0].rpartition(".")[0] if free.classes else ""
-    head = {name: pattern for name, pattern in free.patterns.items() if name.rpartition(".")[0] == own}
-    if not own or any(name in shapes for name in head):
-        return None
-    others = [name for name in free.patterns if name not in head]
-    if not free.fit(shapes, others):
-        return None
-    known = fingerprint.fixed_signature + signature_of({name: shapes[name] for name in others})
-    left = (layers.signature - known) % MODULUS
-    if left == 0:
-        return HeadFit(own=own, found="")
-    suffixes = tuple(name.rpartition(".")[2] for name in head)
-    found = layers.find(left, suffixes)
-    renamed = {f"{own}.{suffix}": shapes[f"{found}.{suffix}"] for suffix in suffixes if found}
-    return HeadFit(own=own, found=found) if found and free.fit(renamed, head) else None
+def _size_is_whole(fingerprint: Fingerprint, shapes: Shapes) -> bool:
+    """Return whether the shapes give an image size, where they depend on one."""
+    return (fingerprint.free.read_off(shapes).img_size is None) == (fingerprint.free.size is None)
 
 
 def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> ArchitectureMatch | None:
     """Return the architecture as a candidate if its shapes fit those of the checkpoint in one of ``orders``."""
     for ordered in orders:
         free = fingerprint.free_shapes(ordered)
-        if free is not None:
-            candidate = _candidate(fingerprint, free, score=_SCORE_BY_ORDER, order=ordered.names)
-            if (candidate.img_size is None) == (fingerprint.free.size is None):
-                return candidate
+        if free is not None and _size_is_whole(fingerprint, free):
+            return _candidate(fingerprint, free, score=0.96, order=ordered.names)
     return None
 
 
-def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> ArchitectureMatch | None:
-    """Return the architecture as a candidate if the checkpoint has all its weights, and surplus ones.
+def fit_inexactly(fingerprint: Fingerprint, shapes: Shapes, own: Shapes) -> ArchitectureMatch | None:
+    """Return the architecture as a candidate if all its weights are there, but perhaps for its classifier.
 
-    ``own`` are the architecture's weights as its library builds it. A classifier of another name is accepted if no
-    other layer is surplus. None if a weight is missing, or if a surplus layer is inside the network: that is another
-    architecture.
+    ``own`` are the architecture's weights as its library builds it, ``shapes`` those of the checkpoint. A classifier of
+    another name is accepted if no other layer is surplus. None if another weight is missing, or if a surplus layer is
+    inside the network: that is another architecture.
     """
-    free, shapes = fingerprint.free, layers.shapes
+    free = fingerprint.free
+    own = {**own, **{name: () for name in free.patterns if name not in own}}  # some are built without a classifier
     missing = [name for name in own if name not in shapes]
     fixed = (name for name in own if name in shapes and name not in free.patterns)
     if any(shapes[name] != own[name] for name in fixed) or not free.fit(shapes, set(free.patterns) - set(missing)):
@@ -236,9 +180,11 @@ def fit_with_surplus(fingerprint: Fingerprint, layers: Layers, own: Shapes) -> A
         surplus = [name for name in surplus if name not in taken]
         if not head.missing and any(is_layer(shapes[name]) for name in surplus):
             return None
-    if layers_between(surplus, shapes, own):
+    if layers_between(surplus, shapes, own) or not _size_is_whole(fingerprint, shapes):
         return None
-    score = _SCORE_WITHOUT_HEAD if head and head.missing else _SCORE_WITH_SURPLUS
+    score = 0.975 if surplus else 0.98
+    if head and head.missing:
+        score = 0.97
     renamed = head.renamed(shapes) if head else shapes
     return _candidate(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
 

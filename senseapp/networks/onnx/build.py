@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -11,17 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from senseapp.networks.onnx.activations import with_activations
 from senseapp.networks.onnx.evaluate import is_scalar
-from senseapp.networks.onnx.graph import Graph, Node
-from senseapp.networks.onnx.infer import Values
-from senseapp.networks.onnx.known import (
-    Growing,
-    with_image_norms,
-    with_plain_targets,
-    with_rolls,
-    without_known,
-)
+from senseapp.networks.onnx.growth import Growing
+from senseapp.networks.onnx.infer import Facts
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import (
     Counted,
@@ -36,8 +28,10 @@ from senseapp.networks.onnx.modules import (
     Stored,
 )
 from senseapp.networks.onnx.names import Names, without_folding
-from senseapp.networks.onnx.operators import Attributes, operation_of
+from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
+from senseapp.networks.onnx.rewrite import simplified
+from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _RESERVED = frozenset(dir(OnnxNetwork()))
 
@@ -81,16 +75,14 @@ class BuiltNetwork:
     readers: Mapping[str, tuple[ReadAt, ...]]
 
 
-def build_network(graph: Graph, facts: Sequence[tuple[int, Values]]) -> BuiltNetwork:
+def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
     """Return a network that computes ``graph``, in ``eval()`` mode.
 
     Args:
         graph: in topological order.
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
-    graph = with_plain_targets(without_known(graph, facts), facts)
-    graph = with_activations(with_image_norms(with_rolls(graph, facts), facts))
-    return _Builder(graph=graph, facts=facts).build()
+    return _Builder(graph=simplified(graph, facts), facts=facts).build()
 
 
 _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
@@ -98,8 +90,8 @@ _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the valu
 
 @dataclass(slots=True, kw_only=True)
 class _Builder:
-    graph: Graph
-    facts: Sequence[tuple[int, Values]]
+    graph: TorchGraph
+    facts: Facts
     network: OnnxNetwork = field(default_factory=OnnxNetwork)
     names: Names = field(default_factory=lambda: Names(_RESERVED))
     paths: dict[object, str] = field(default_factory=dict)  # by what makes calls those of one module
@@ -180,11 +172,10 @@ class _Builder:
         path = self.paths[layer.identity]
         for attribute, read_by, position in layer.places(node):
             tensors = layer.tensors[attribute]
-            whole = read_by.part_of
             self.readers.setdefault(f"{path}.{attribute}", []).append(
                 ReadAt(
-                    output=read_by.outputs[0] if whole is None else whole.output,
-                    position=position if whole is None else whole.positions[position],
+                    output=read_by.outputs[0],
+                    position=position,
                     transposed=tensors.transposed,
                     shape=tuple(self.graph.constants[tensors.name].value.shape),
                 )
@@ -267,7 +258,7 @@ class _Builder:
             self._use(name)
         wanted = node.name if node.scope is None else f"{node.scope}.{node.op.lower()}"
         path = self.names.claim(wanted)
-        self._place(path, Operation(node.op, operator.make(Attributes.of(node)), slots))
+        self._place(path, Operation(node.op, operator.of(node), slots))
         self._step(path, tensors, node.outputs)
 
     def _slot(self, node: Node, position: int, name: str, tensors: list[str]) -> Slot:
@@ -293,8 +284,8 @@ class _Builder:
         found = self.growing.growth(name)
         if found is None:
             return None
-        index = self._position(found.source, tensors)
-        return Counted(numbers=found.numbers, scalar=found.scalar, index=index, axis=found.axis, unit=found.unit)
+        source, counted = found
+        return replace(counted, index=self._position(source, tensors))
 
     def _use(self, name: str) -> None:
         """Make sure that the network can read the constant ``name``, from a layer that holds it or on its own."""

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime
 import torch
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import TensorProto
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
-from senseapp.networks.onnx.graph import Graph
+from senseapp.networks.onnx.graph import OnnxGraph, label
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.operators.elementwise import dtype_of
-from senseapp.networks.onnx.read import DEFAULT_DOMAINS, read_by
+from senseapp.networks.onnx.torch_graph import TorchGraph
 
 TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
-_TIMES_OWN_ROUNDING = 4.0  # that of a file which amplifies rounding: onnxruntime's own two ways, or ours in float64
 _UNIT_RANGE = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
 _ROUNDING_OF_RANGE = 2.0**-21  # onnxruntime approximates a sigmoid with such an error, also where all of it is smaller
 _CANNOT_RUN = "onnxruntime cannot run the file"
@@ -37,20 +35,20 @@ class Differs(UnsupportedModel):
 
 
 def check(
-    network: OnnxNetwork, model: ModelProto, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float = TOLERANCE
+    network: OnnxNetwork, graph: OnnxGraph, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float = TOLERANCE
 ) -> float:
     """Return the largest relative difference between outputs of ``network`` and of onnxruntime.
 
     Args:
-        network: built from ``model``.
-        model: the file's.
+        network: built from ``graph``.
+        graph: of the file.
         inputs: by name, for any number of images.
         batch: images that onnxruntime takes in one run.
         tolerance: relative to the largest number of each output.
 
     Raises:
-        Differs: they differ by more, and by more than float32 rounding does, as between a plain graph and an optimised
-            one in onnxruntime, or between ``network`` in float32 and float64; the message names the first such node.
+        Differs: they differ by more, and not only because the network amplifies rounding: a step gives other numbers
+            than onnxruntime does for the same input. The message names the first such node.
         InvalidCheckpoint: onnxruntime cannot open or run the file.
     """
     names = network.output_names
@@ -62,47 +60,22 @@ def check(
                 raise
             raise Differs(f"The file's network cannot be run as it is read: {first_line_of(error)}.") from error
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    theirs = by_onnxruntime(model, names, inputs, batch=batch)
-    least = _rounding_of(model)
+    theirs = by_onnxruntime(graph, names, inputs, batch=batch)
+    least = _rounding_of(graph)
     worst = max(
         _difference(mine, theirs[name], least.get(name, 0.0)) for mine, name in zip(outputs, names, strict=True)
     )
-    if worst <= tolerance or worst <= _TIMES_OWN_ROUNDING * _own_rounding(model, inputs, theirs, batch=batch):
+    if worst <= tolerance:
         return worst
-    if worst <= _TIMES_OWN_ROUNDING * _rounding_of_float32(network, inputs, outputs):
+    node = graph.maker(first_unlike(network, graph, inputs, batch=batch, tolerance=tolerance))
+    if node is None and math.isfinite(worst):
         return worst
-    node = _first_that_differs(network, model, inputs, batch=batch, tolerance=tolerance)
-    named = "" if node is None else f", first at node “{node.name or node.output[0]}” ({node.op_type})"
+    named = "" if node is None else f", first at {label(node)}"
     raise Differs(f"The file's network gives other numbers than onnxruntime does ({worst:.1g} of the largest){named}.")
 
 
-def _own_rounding(model: ModelProto, inputs: Mapping[str, Tensor], plain: Mapping[str, Array], *, batch: int) -> float:
-    """Return by how much outputs differ where onnxruntime sums in another order, at most what rounded numbers may."""
-    other = by_onnxruntime(model, list(plain), inputs, batch=batch, optimised=True)
-    worst = max(_difference(torch.from_numpy(other[name]), values) for name, values in plain.items())
-    return min(worst, TOLERANCE_OF_ROUNDED / _TIMES_OWN_ROUNDING)
-
-
-def _rounding_of_float32(network: OnnxNetwork, inputs: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> float:
-    """Return by how much outputs of ``network`` in float64 differ, at most what rounded numbers may."""
-    try:
-        with torch.no_grad():
-            precise = copy.deepcopy(network).double()(
-                *[_doubled(inputs[name]) for name in network.input_names]  # whole numbers stay
-            )
-    except Exception:  # a step that has no float64, as those that onnxruntime computes
-        return 0.0
-    precise = precise if isinstance(precise, tuple) else (precise,)
-    worst = max(_difference(one, other.double().numpy()) for one, other in zip(outputs, precise, strict=True))
-    return min(worst, TOLERANCE_OF_ROUNDED / _TIMES_OWN_ROUNDING)
-
-
-def _doubled(values: Tensor) -> Tensor:
-    return values.double() if values.is_floating_point() else values
-
-
 def sample_inputs(
-    graph: Graph, shapes: Mapping[str, tuple[int, ...]], images: Tensor | None = None
+    graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]], images: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Return values for every input of ``graph``: ``images`` (N, C, H, W) where it takes some, else random ones."""
     generator = torch.Generator().manual_seed(0)
@@ -124,16 +97,14 @@ def sample_inputs(
 _ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
 
 
-def rounds(graph: Graph) -> bool:
+def rounds(graph: TorchGraph) -> bool:
     """Return whether ``graph`` rounds on the way, so that the last bit of a sum can move a value by a whole step."""
     return any(node.op in _ROUNDING or "Quant" in node.op for node in graph.nodes)
 
 
-def _rounding_of(model: ModelProto) -> dict[str, float]:
+def _rounding_of(graph: OnnxGraph) -> dict[str, float]:
     """Return by which absolute difference values from 0 to 1 count as equal, by their names."""
-    return {
-        name: _ROUNDING_OF_RANGE for node in model.graph.node if node.op_type in _UNIT_RANGE for name in node.output
-    }
+    return {name: _ROUNDING_OF_RANGE for node in graph.nodes if node.op_type in _UNIT_RANGE for name in node.output}
 
 
 def _difference(mine: Tensor, theirs: Array, least: float = 0.0) -> float:
@@ -152,38 +123,34 @@ def _difference(mine: Tensor, theirs: Array, least: float = 0.0) -> float:
 
 
 def by_onnxruntime(
-    model: ModelProto, names: Sequence[str], inputs: Mapping[str, Tensor], *, batch: int, optimised: bool = False
+    graph: OnnxGraph, names: Sequence[str], inputs: Mapping[str, Tensor], *, batch: int
 ) -> dict[str, Array]:
-    """Return values that onnxruntime computes, ``batch`` images a run, joined along the first axis.
-
-    Its graph is computed node by node unless it is ``optimised``.
-    """
+    """Return values that onnxruntime computes node by node, ``batch`` images a run, joined along the first axis."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = torch.get_num_threads()
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        content = part_of(model, names).SerializeToString()
+        content = graph.part(names).content()
         # Without the fallback a file that cannot be opened is not tried twice, and nothing is printed.
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
         parts = [session.run(list(names), feed) for feed in _feeds(session, inputs, batch)]
     except Exception as error:  # onnxruntime's own errors share no base
-        raise InvalidCheckpoint(_why_not(model, str(error)) or f"{_CANNOT_RUN}: {first_line_of(error)}.") from error
+        raise InvalidCheckpoint(_why_not(graph, str(error)) or f"{_CANNOT_RUN}: {first_line_of(error)}.") from error
     if len(parts) == 1:
         return dict(zip(names, parts[0], strict=True))
     return {name: _together([part[index] for part in parts]) for index, name in enumerate(names)}
 
 
-def _why_not(model: ModelProto, said: str) -> str:
+def _why_not(graph: OnnxGraph, said: str) -> str:
     """Return a sentence for a file that onnxruntime refuses for what a user can change; empty for others."""
     newest = re.search(r"max supported IR version: (\d+)", said)
     if newest is not None:
         return (
-            f"The file is of IR version {model.ir_version}, and onnxruntime {onnxruntime.__version__} reads up to "
-            f"{newest[1]}. Set model.ir_version = {newest[1]} and save it again, or use a newer onnxruntime."
+            f"The file is of IR version {graph.model.ir_version}, and onnxruntime {onnxruntime.__version__} reads up "
+            f"to {newest[1]}. Set model.ir_version = {newest[1]} and save it again, or use a newer onnxruntime."
         )
-    values = [each.type.tensor_type.elem_type for each in model.graph.input]
+    values = [each.type.tensor_type.elem_type for each in graph.model.graph.input]
     if TensorProto.DOUBLE in values and "NOT_IMPLEMENTED" in said:
         return f"{_CANNOT_RUN}: it computes in float64. Export the network in float32, after model.float()."
     return ""
@@ -203,71 +170,34 @@ def _feeds(session: Any, inputs: Mapping[str, Tensor], batch: int) -> Iterator[d
         }
 
 
-def part_of(model: ModelProto, outputs: Sequence[str]) -> ModelProto:
-    """Return the part of ``model`` that computes ``outputs``."""
-    declared = {each.name: each for each in model.graph.output}
-    wanted, kept = set(outputs), []
-    for node in reversed(model.graph.node):
-        if not wanted.isdisjoint(node.output):
-            kept.append(node)
-            wanted.update(read_by(node))
-    part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    declared_domains = {each.domain for each in part.opset_import}
-    for domain in sorted({node.domain for node in kept} - declared_domains - DEFAULT_DOMAINS):
-        part.opset_import.add(domain=domain, version=1)  # onnxruntime's own optimiser may leave it out
-    part.graph.name = model.graph.name
-    part.graph.node.extend(reversed(kept))
-    part.graph.initializer.extend(each for each in model.graph.initializer if each.name in wanted)
-    part.graph.input.extend(each for each in model.graph.input if each.name in wanted)
-    part.graph.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in outputs)
-    return part
-
-
-def _first_that_differs(
-    network: OnnxNetwork, model: ModelProto, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float
-) -> onnx.NodeProto | None:
-    """Return the first node, in the order of the graph, of which an output differs; outputs are compared in parts."""
-    computed = {name for step in network.steps for name in step.outputs}
-    makers: dict[str, onnx.NodeProto] = {
-        name: node for node in model.graph.node for name in node.output if name in computed
-    }
-    names, least = list(makers), _rounding_of(model)
-    for first in range(0, len(names), _AT_ONCE):
-        some = names[first : first + _AT_ONCE]
-        with torch.no_grad():
-            mine = network.values(some, *[inputs[name] for name in network.input_names])
-        theirs = by_onnxruntime(model, some, inputs, batch=batch)
-        for name in some:
-            own = mine.get(name)
-            if isinstance(own, Tensor) and _difference(own, theirs[name], least.get(name, 0.0)) > tolerance:
-                return makers[name]
-    return None
-
-
 def first_unlike(
-    network: OnnxNetwork, model: ModelProto, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float
+    network: OnnxNetwork, graph: OnnxGraph, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float
 ) -> str:
     """Return the first value that a step computes differently from the values that onnxruntime computes before it.
 
     Empty where there is none: outputs that differ all the same are rounding, which the network amplifies. Arguments are
-    those of :func:`check`, for one run of onnxruntime.
+    those of :func:`check`.
     """
-    named_outputs, least = {name for node in model.graph.node for name in node.output if name}, _rounding_of(model)
+    named_outputs, least = {name for node in graph.nodes for name in node.output if name}, _rounding_of(graph)
+    is_one_run = max(map(len, inputs.values())) <= batch  # else values that are not one per image are joined wrongly
     values: dict[str, Any] = {name: inputs[name] for name in network.input_names}
     values |= {each.name: getattr(each.holder, each.attribute) for each in network.stored}
     for first in range(0, len(network.steps), _AT_ONCE):
         steps = network.steps[first : first + _AT_ONCE]
-        theirs = by_onnxruntime(
-            model, [name for step in steps for name in step.outputs if name in named_outputs], inputs, batch=batch
-        )
+        names = [name for step in steps for name in step.outputs if name in named_outputs]
+        theirs = by_onnxruntime(graph, names, inputs, batch=batch) if names else {}
         for step in steps:
             with torch.no_grad():
                 results = getattr(step.holder, step.attribute)(*[values[name] for name in step.inputs])
             results = results if isinstance(results, tuple) else (results,)
             for name, mine in zip(step.outputs, results, strict=False):
-                if name in theirs and _difference(mine, theirs[name], least.get(name, 0.0)) > tolerance:
+                other = theirs.get(name)
+                if other is None or (other.shape != tuple(mine.shape) and not is_one_run):
+                    values[name] = mine
+                elif _difference(mine, other, least.get(name, 0.0)) > tolerance:
                     return name
-                values[name] = torch.from_numpy(theirs[name]).to(mine.dtype) if name in theirs else mine
+                else:
+                    values[name] = torch.from_numpy(other).to(mine.dtype)
             for name in step.done:
                 values.pop(name, None)
     return ""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.graph import Graph, Node, UnreadNode
 from senseapp.networks.onnx.infer import Values
+from senseapp.networks.onnx.torch_graph import Node, TorchGraph, UnreadNode
 
 CONTROL_FLOW = frozenset({"Loop", "If", "Scan"})
 """Barriers that are none where onnxruntime computes them."""
@@ -70,7 +70,7 @@ class GraphCut:
         return "" if barrier is None or barrier.op not in CONTROL_FLOW else f"“{barrier.name}” ({barrier.op})"
 
 
-def cut(graph: Graph) -> GraphCut:
+def cut(graph: TorchGraph) -> GraphCut:
     """Return candidates for the outputs of ``graph``.
 
     Raises UnsupportedModel where nothing but the input lies before what cannot be differentiated.
@@ -89,7 +89,7 @@ def cut(graph: Graph) -> GraphCut:
     return GraphCut(candidates=(*found, *logits), lost=lost, barrier=barrier)
 
 
-def _behind_barriers(graph: Graph) -> tuple[set[str], Node | None]:
+def _behind_barriers(graph: TorchGraph) -> tuple[set[str], Node | None]:
     behind: set[str] = set()
     first: Node | None = None
     for node in graph.nodes:
@@ -103,7 +103,7 @@ def _is_barrier(node: Node) -> bool:
     return node.op in BARRIERS and not node.source
 
 
-def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:
+def _frontier(graph: TorchGraph, behind: set[str]) -> Iterable[str]:
     """Return the values before the barriers, behind which nothing but selection and order of elements lies.
 
     Those that outputs of the file hold already are not among them.
@@ -133,7 +133,7 @@ def _frontier(graph: Graph, behind: set[str]) -> Iterable[str]:
     return found
 
 
-def _logits(name: str, makers: Mapping[str, Node], graph: Graph) -> OutputCandidate | None:
+def _logits(name: str, makers: Mapping[str, Node], graph: TorchGraph) -> OutputCandidate | None:
     value = name
     while (node := makers.get(value)) is not None and node.op in _PASSED:
         value = node.inputs[0]

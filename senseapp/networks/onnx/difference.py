@@ -1,31 +1,20 @@
-"""What differs between an ONNX file and an edited copy of it, found from their bytes."""
+"""What differs between an ONNX file and an edited copy of it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import onnx
-from onnx import NodeProto, StringStringEntryProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from senseapp.core.texts import first_names, plural
-from senseapp.networks.onnx.read import tensor_in
-from senseapp.networks.onnx.wire import (
-    DECLARED,
-    GRAPH,
-    INITIALIZERS,
-    INPUTS,
-    INPUTS_OF_GRAPH,
-    METADATA,
-    NODES,
-    OUTPUTS,
-    replaced,
-    rewritten,
-)
+from senseapp.networks.onnx.graph import OnnxGraph, tensor_in
 
+HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+"""Types of half precision."""
 _SHOWN = 5  # names in a sentence
 
 
@@ -60,7 +49,7 @@ class OnnxDifference:
         regrouped_nodes: convolutions with another number of groups.
         declared: names of values that are declared with other shapes, or no longer.
         metadata: keys of entries with other values.
-        otherwise_identical: whether all other bytes are the same, in the same order.
+        otherwise_identical: whether all else is the same, in the same order.
     """
 
     tensors: tuple[ChangedTensor, ...] = ()
@@ -79,9 +68,9 @@ class OnnxDifference:
         """The differences, in sentences."""
         found = self.parts
         if not found and self.otherwise_identical:
-            return ("The file is the uploaded one, byte for byte.",)
+            return ("The file is the uploaded one.",)
         rest = (
-            "All else in the file is the uploaded one's, byte for byte."
+            "All else in the file is as it was uploaded."
             if self.otherwise_identical
             else "Other parts of the file differ as well."
         )
@@ -133,26 +122,21 @@ class OnnxDifference:
 
 def difference(before: bytes, after: bytes) -> OnnxDifference:
     """Return what differs between two ONNX files."""
-    old, new = _ChangedParts.of(before), _ChangedParts.of(after)
-    tensors = tuple(
-        found for name in old.tensors.keys() & new.tensors.keys() if (found := _changed(name, old, new)) is not None
-    )
-    order = {name: place for place, name in enumerate(old.tensors)}
+    old, new = _Parts.of(before), _Parts.of(after)
+    tensors = [found for name in old.tensors if (found := _changed(name, old, new)) is not None]
     pairs = _pairs(old.nodes, new.nodes)
     rewired = {key: other for key, other in pairs.items() if old.nodes[key] != new.nodes[other]}
     other = {key for key in old.nodes.keys() & new.nodes.keys() if key not in pairs and key not in pairs.values()}
-    regrouped = {key for key in other if _ungrouped(old.nodes[key]) == _ungrouped(new.nodes[key])}
+    regrouped = {key for key in other if _unwired(old.nodes[key], "group") == _unwired(new.nodes[key], "group")}
     added = new.nodes.keys() - pairs.values() - other
     removed = old.nodes.keys() - pairs.keys() - other
     declared = {
         name for name in old.declared.keys() | new.declared.keys() if old.declared.get(name) != new.declared.get(name)
     }
-    changed = {each.name for each in tensors} | (old.tensors.keys() ^ new.tensors.keys())
     metadata = {key for key, _ in old.metadata.items() ^ new.metadata.items()}
-    touched = _Touched(tensors=changed, nodes={*rewired, *removed, *regrouped}, declared=declared, metadata=metadata)
-    touched_after = replace(touched, nodes={*rewired.values(), *added, *regrouped})
+    named = {each.name for each in tensors} | (old.tensors.keys() ^ new.tensors.keys()) | declared | metadata
     return OnnxDifference(
-        tensors=tuple(sorted(tensors, key=lambda each: order[each.name])),
+        tensors=tuple(tensors),
         added_tensors=tuple(name for name in new.tensors if name not in old.tensors),
         removed_tensors=tuple(name for name in old.tensors if name not in new.tensors),
         added_nodes=new.kinds(added),
@@ -161,52 +145,67 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
         regrouped_nodes=tuple(key for key in old.nodes if key in regrouped),
         declared=tuple(sorted(declared)),
         metadata=tuple(sorted(metadata)),
-        otherwise_identical=touched.rest(before) == touched_after.rest(after),
+        otherwise_identical=old.without(named, {*rewired, *removed, *regrouped})
+        == new.without(named, {*rewired.values(), *added, *regrouped}),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ChangedParts:
-    """The parts of a file by name: bytes of nodes and declarations, and tensors."""
+class _Parts:
+    """The parts of a file by name."""
 
+    graph: OnnxGraph
     tensors: Mapping[str, TensorProto]
-    nodes: Mapping[str, bytes]
+    nodes: Mapping[str, NodeProto]
     declared: Mapping[str, bytes]
     metadata: Mapping[str, str]
 
     @classmethod
-    def of(cls, content: bytes) -> _ChangedParts:
-        tensors: dict[str, TensorProto] = {}
-        nodes: dict[str, bytes] = {}
-        declared: dict[str, bytes] = {}
-        model = onnx.load_from_string(content)
-        graph = model.graph
-        tensors.update({each.name: each for each in graph.initializer})
-        for node in graph.node:
-            constant = tensor_in(node)
-            if constant is not None:
-                tensors[node.output[0]] = constant
-            else:
-                nodes[_key(node)] = node.SerializeToString()
-        declared.update({each.name: each.SerializeToString() for each in graph.value_info})
-        declared.update({each.name: each.SerializeToString() for each in graph.input if each.name in tensors})
-        metadata = {each.key: each.value for each in model.metadata_props}
-        return cls(tensors=tensors, nodes=nodes, declared=declared, metadata=metadata)
+    def of(cls, content: bytes) -> _Parts:
+        graph = OnnxGraph(content)
+        tensors, model = graph.tensors(), graph.model
+        declared = [*model.graph.value_info, *(each for each in model.graph.input if each.name in tensors)]
+        return cls(
+            graph=graph,
+            tensors=tensors,
+            nodes={_key(node): node for node in graph.nodes if tensor_in(node) is None},
+            declared={each.name: each.SerializeToString() for each in declared},
+            metadata={each.key: each.value for each in model.metadata_props},
+        )
 
     def kinds(self, keys: Collection[str]) -> Counter[str]:
-        return Counter(NodeProto.FromString(self.nodes[key]).op_type for key in keys)
+        return Counter(self.nodes[key].op_type for key in keys)
+
+    def without(self, named: Collection[str], nodes: Collection[str]) -> ModelProto:
+        """Return the file without some nodes, and without the tensors, declarations and entries of these names."""
+        rest = self.graph.copy()
+        rest.nodes = [
+            node
+            for node in rest.nodes
+            if (_key(node) not in nodes if tensor_in(node) is None else node.output[0] not in named)
+        ]
+        rest.initializers = {name: each for name, each in rest.initializers.items() if name not in named}
+        model = rest.proto()
+        for declared in (model.graph.value_info, model.graph.input):
+            kept = [each for each in declared if each.name not in named]
+            del declared[:]
+            declared.extend(kept)
+        entries = [each for each in model.metadata_props if each.key not in named]
+        del model.metadata_props[:]
+        model.metadata_props.extend(entries)
+        return model
 
 
-def _pairs(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, str]:
+def _pairs(old: Mapping[str, NodeProto], new: Mapping[str, NodeProto]) -> dict[str, str]:
     """Return which nodes are the same but for names of values: by their own name or output, else in order."""
-    kinds = {key: _unwired(node) for key, node in new.items()}
-    pairs = {key: key for key, node in old.items() if kinds.get(key) == _unwired(node)}
+    kinds, kinds_before = ({key: _unwired(node) for key, node in nodes.items()} for nodes in (new, old))
+    pairs = {key: key for key, kind in kinds_before.items() if kinds.get(key) == kind}
     waiting: dict[bytes, deque[str]] = {}
     for key, kind in kinds.items():
         if key not in pairs:
             waiting.setdefault(kind, deque()).append(key)
-    for key, node in old.items():
-        if key not in pairs and (same := waiting.get(_unwired(node))):
+    for key, kind in kinds_before.items():
+        if key not in pairs and (same := waiting.get(kind)):
             pairs[key] = same.popleft()
     return pairs
 
@@ -215,65 +214,27 @@ def _key(node: NodeProto) -> str:
     return node.name or next(iter(node.output), "")
 
 
-def _unwired(node: bytes) -> bytes:
-    return replaced(node, {INPUTS, OUTPUTS}, b"")
+def _unwired(node: NodeProto, without: str = "") -> bytes:
+    """Return a node without names of values, and without one attribute."""
+    bare = NodeProto()
+    bare.CopyFrom(node)
+    del bare.input[:], bare.output[:], bare.attribute[:]
+    bare.attribute.extend(each for each in node.attribute if each.name != without)
+    return bytes(bare.SerializeToString())
 
 
-def _ungrouped(node: bytes) -> bytes:
-    """Return a node without names of values and its number of groups."""
-    parsed = NodeProto.FromString(_unwired(node))
-    kept = [each for each in parsed.attribute if each.name != "group"]
-    del parsed.attribute[:]
-    parsed.attribute.extend(kept)
-    return bytes(parsed.SerializeToString())
-
-
-def _changed(name: str, old: _ChangedParts, new: _ChangedParts) -> ChangedTensor | None:
-    before, after = old.tensors[name], new.tensors[name]
-    if before == after:
+def _changed(name: str, old: _Parts, new: _Parts) -> ChangedTensor | None:
+    before, after = old.tensors[name], new.tensors.get(name)
+    if after is None or before == after:
         return None
-    shape, shape_before = tuple(after.dims), tuple(before.dims)
+    values, values_before = numpy_helper.to_array(after), numpy_helper.to_array(before)
+    shape, shape_before = values.shape, values_before.shape
     size = math.prod(shape)
-    changed = size
-    if shape == shape_before:
-        changed = int(np.sum(numpy_helper.to_array(before) != numpy_helper.to_array(after)))
-    half = after.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    changed = size if shape != shape_before else int(np.sum(values_before != values))
+    half = after.data_type in HALF
+    if not changed and before.data_type == after.data_type:
+        return None  # the same numbers, stored in another way
     return ChangedTensor(name=name, changed=changed, size=size, shape=shape, before=shape_before, half=half)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Touched:
-    """Names of the parts of a file that differ from another."""
-
-    tensors: set[str]
-    nodes: set[str]
-    declared: set[str]
-    metadata: set[str]
-
-    def rest(self, content: bytes) -> bytes:
-        """Return a file without what differs."""
-        changes = {
-            NODES: self._node,
-            INITIALIZERS: self._initializer,
-            DECLARED: self._declaration,
-            INPUTS_OF_GRAPH: self._declaration,
-        }
-        return rewritten(content, {GRAPH: lambda graph: [rewritten(graph, changes)], METADATA: self._entry})
-
-    def _entry(self, message: bytes) -> Sequence[bytes]:
-        return [] if StringStringEntryProto.FromString(message).key in self.metadata else [message]
-
-    def _node(self, message: bytes) -> Sequence[bytes]:
-        node = NodeProto.FromString(message)
-        if tensor_in(node) is not None:
-            return [] if node.output[0] in self.tensors else [message]
-        return [] if _key(node) in self.nodes else [message]
-
-    def _initializer(self, message: bytes) -> Sequence[bytes]:
-        return [] if TensorProto.FromString(message).name in self.tensors else [message]
-
-    def _declaration(self, message: bytes) -> Sequence[bytes]:
-        return [] if onnx.ValueInfoProto.FromString(message).name in self.declared else [message]
 
 
 def _named(names: Sequence[str]) -> str:

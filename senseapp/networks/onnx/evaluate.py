@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel, first_line_of
-from senseapp.networks.onnx.graph import Node
-from senseapp.networks.onnx.operators import Attributes, FormNotRead, operation_of
+from senseapp.networks.onnx.operators import FormNotRead, operation_of
+from senseapp.networks.onnx.torch_graph import Node
 
 LARGEST = 1 << 31  # elements of one value, for one batch that is looked at
 _SAME_SHAPE = frozenset(
@@ -44,7 +44,7 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = LARGEST) -> tup
     if node.op == "CastLike":  # of its second input only the type counts, which is always known
         values = [values[0], *(torch.empty(0, dtype=each.dtype) for each in values[1:] if each is not None)]
     numbers = {index: _numbers(node, values[index]) for index in operator.numbers if index < len(values)}
-    _check_size(node, operator.elements(Attributes.of(node), numbers), most)
+    _check_size(node, operator.elements(numbers), most)
     inputs = [numbers.get(index, value) for index, value in enumerate(values)]
     for index in operator.scalars:
         if index < len(values) and is_scalar(values[index]):
@@ -56,7 +56,7 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = LARGEST) -> tup
         _check_size(node, quick.numel(), most)
         return (quick,)
     try:
-        function = operator.make(Attributes.of(node))
+        function = operator.of(node)
         with torch.no_grad():
             if tensors:
                 outputs = _run(function, [each.to("meta") if isinstance(each, Tensor) else each for each in inputs])

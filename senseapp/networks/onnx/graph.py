@@ -1,131 +1,352 @@
-"""The normalised graph of an ONNX file: plain values that inference, cutting and building read and rewrite."""
+"""The graph of an ONNX file, to be read and changed in place: nodes, stored tensors, makers and readers of values.
+
+All code that changes or searches an ONNX file works on :class:`OnnxGraph`; protobuf messages are its nodes and tensors.
+Parts that nobody changes (metadata, documentation, declarations, functions) are kept as they were read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from torch import Tensor
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
-from senseapp.core.errors import UnsupportedModel
+from senseapp.core.errors import InvalidCheckpoint
 
-
-class UnreadNode(UnsupportedModel):
-    """A node that the operator table lacks, and that onnxruntime may compute instead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartOf:
-    """The node of the file that a node was written out from.
-
-    Attributes:
-        output: its first value.
-        positions: for each input of the part, where the node of the file reads it; NOWHERE for values between parts.
-    """
-
-    NOWHERE: ClassVar[int] = -1
-
-    output: str
-    positions: tuple[int, ...]
+DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
+Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One operator call.
+class OnnxGraph:
+    """A mutable graph of an ONNX model.
 
-    Attributes:
-        name: unique in its graph.
-        op: operator type of the default domain, such as ``Conv``.
-        version: opset version of the default domain, which decides what ``op`` means.
-        inputs: names of values; empty where an optional input is absent.
-        outputs: names of values; empty where an optional output is not asked for.
-        attributes: numbers, text, lists of them, tensors and bodies, by name.
-        scope: dotted path of the module that the exporter found the node in; None where the file has none.
-        source: the node's own bytes, where onnxruntime computes it; empty for operators of the table.
-        captured: names by which its bodies read the last of ``inputs``, which the node itself does not list.
-        part_of: what it was written out from; None for nodes of the file.
-    """
-
-    name: str
-    op: str
-    version: int
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    scope: str | None = None
-    source: bytes = field(default=b"", repr=False)
-    captured: tuple[str, ...] = ()
-    part_of: PartOf | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
-    """A branch of an ``If``: it has no inputs, but reads values of the graph around it by their names."""
-
-    nodes: tuple[Node, ...]
-    constants: Mapping[str, Constant] = field(repr=False)
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """A tensor that does not depend on the images.
+    Nodes keep their identity while they are in :attr:`nodes`: compare them with ``is``. Names of values are unique in
+    a valid graph. Makers and readers are found anew after each change that a method of this class makes; whoever writes
+    names into a node directly calls :meth:`rewired` afterwards.
 
     Attributes:
-        value: on the CPU; float16 is read as float32.
-        initializer: the tensor of the file that holds the same numbers; empty where they were computed.
-        order: how the axes of that tensor were permuted before it was brought to the shape of ``value``.
-        reshaped: whether it was brought to another shape.
-        weight: whether it is a tensor of the file, perhaps in another form, and not computed by the graph.
-        held: whether a layer multiplies by it: what else is computed from it follows when the layer's weight changes.
+        nodes: in the order of the file.
+        initializers: by name, in the order of the file.
+        model: the rest of the model, whose graph has no nodes and no initializers here.
     """
 
-    value: Tensor
-    initializer: str = ""
-    order: tuple[int, ...] = ()
-    reshaped: bool = False
-    weight: bool = False
-    held: bool = False
+    def __init__(self, model: bytes | ModelProto) -> None:
+        """Read the bytes of a file, or copy a model."""
+        if isinstance(model, ModelProto):
+            self.model = ModelProto()
+            self.model.CopyFrom(model)
+        else:
+            self.model = onnx.load_from_string(model)
+        graph = self.model.graph
+        self.nodes: list[NodeProto] = list(graph.node)
+        self.initializers: dict[str, TensorProto] = {each.name: each for each in graph.initializer}
+        del graph.node[:], graph.initializer[:]
+        self._makers: dict[str, NodeProto] | None = None
+        self._readers: dict[str, list[NodeProto]] = {}
 
+    # What is in the graph
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphInput:
-    """An input of the graph: ``shape`` has an int for a fixed length, None for a free one; empty if undeclared."""
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what is fed; stored tensors that older files list among the inputs are left out."""
+        return tuple(each.name for each in self.model.graph.input if each.name not in self.initializers)
 
-    name: str
-    shape: tuple[int | None, ...]
-    element_type: int
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return tuple(each.name for each in self.model.graph.output)
 
+    @property
+    def opset(self) -> int:
+        """Version of the default domain."""
+        return opset_of(self.model)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
-    """A graph in topological order, whose constants are all in ``constants``.
+    def maker(self, value: str) -> NodeProto | None:
+        """Return the node that computes a value; None for inputs and initializers."""
+        return self._index()[0].get(value)
 
-    Attributes:
-        inputs: what is fed; initializers that are listed as inputs are not among them.
-        outputs: names of values, as in the file.
-        notes: sentences on how the file was read.
-    """
+    def readers(self, value: str) -> Sequence[NodeProto]:
+        """Return the nodes that read a value, also those whose bodies (If, Loop, Scan) do, each once."""
+        return self._index()[1].get(value, ())
 
-    inputs: tuple[GraphInput, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    constants: dict[str, Constant] = field(repr=False)
-    notes: tuple[str, ...] = ()
+    def is_read_once(self, value: str) -> bool:
+        """Return whether one input of one node is all that reads a value."""
+        readers = self.readers(value)
+        return len(readers) == 1 and list(readers[0].input).count(value) == 1 and value not in self.outputs
 
-    def producers(self) -> dict[str, Node]:
-        """Return the node that computes each value."""
-        return {output: node for node in self.nodes for output in node.outputs if output}
+    def tensor(self, value: str) -> TensorProto | None:
+        """Return the stored tensor of this name: an initializer, or the tensor of a Constant node."""
+        found = self.initializers.get(value)
+        maker = self.maker(value) if found is None else None
+        return found if maker is None else tensor_in(maker)
 
-    def needed_for(self, outputs: Iterable[str]) -> Graph:
-        """Return the part of the graph that computes ``outputs``: these, and only the inputs that they depend on."""
-        outputs = tuple(outputs)
-        wanted, kept = set(outputs), []
+    def tensors(self) -> dict[str, TensorProto]:
+        """Return all stored tensors by name, those of Constant nodes included."""
+        held = {node.output[0]: tensor for node in self.nodes if (tensor := tensor_in(node)) is not None}
+        return {**self.initializers, **held}
+
+    def array(self, value: str) -> Array | None:
+        """Return the numbers of a stored tensor, also behind Identity; None for other values."""
+        for _ in self.nodes:  # and not for ever, where they run in a circle
+            maker = self.maker(value)
+            if maker is None or maker.op_type != "Identity":
+                break
+            value = maker.input[0]
+        found = self.tensor(value)
+        return None if found is None else np.array(numpy_helper.to_array(found))
+
+    def fresh(self, wanted: str) -> str:
+        """Return ``wanted``, or with a number behind it where a value has that name."""
+        taken, number, name = {*self._index()[0], *self.initializers, *self.inputs}, 0, wanted
+        while name in taken:
+            number += 1
+            name = f"{wanted}.{number}"
+        return name
+
+    # Changes
+
+    def rewired(self) -> None:
+        """Forget makers and readers, after names in nodes or :attr:`nodes` itself were changed directly."""
+        self._makers = None
+
+    def store(self, name: str, values: Array) -> None:
+        """Store numbers under a name: in the place of the tensor of that name where there is one, else as a new one."""
+        tensor = self.tensor(name)
+        if tensor is None:
+            self.initializers[name] = numpy_helper.from_array(values, name)
+            return
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+        for declared in (each for each in self.model.graph.input if each.name == name):  # as older files have it
+            for dim, length in zip(declared.type.tensor_type.shape.dim, values.shape, strict=True):
+                dim.dim_value = length
+
+    def read_instead(self, node: NodeProto, position: int, value: str) -> None:
+        """Let an input of a node read another value."""
+        node.input.extend([""] * (position + 1 - len(node.input)))
+        node.input[position] = value
+        self.rewired()
+
+    def replace(self, old: str, new: str) -> None:
+        """Let every node that reads the value ``old`` as an input read ``new``."""
+        for node in self.readers(old):
+            node.input[:] = [new if name == old else name for name in node.input]
+        self.rewired()
+
+    def insert(self, *nodes: NodeProto, after: NodeProto | None = None) -> None:
+        """Insert nodes behind ``after``; without it before all others."""
+        place = 0 if after is None else self._place(after) + 1
+        self.nodes[place:place] = nodes
+        self.rewired()
+
+    def remove(self, *nodes: NodeProto) -> None:
+        """Remove nodes; values that they computed are then without a maker."""
+        gone = {id(each) for each in nodes}
+        self.nodes = [each for each in self.nodes if id(each) not in gone]
+        self.rewired()
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Remove stored tensors, also where older files list them among the inputs, and Constant nodes."""
+        gone = set(names)
+        self.initializers = {name: each for name, each in self.initializers.items() if name not in gone}
+        self.nodes = [each for each in self.nodes if each.op_type != "Constant" or each.output[0] not in gone]
+        self._keep_inputs({each.name for each in self.model.graph.input} - gone)
+        self.rewired()
+
+    def prune(self) -> None:
+        """Remove nodes and stored tensors that no output depends on, and declarations of what is gone."""
+        wanted, kept = set(self.outputs), list[NodeProto]()
         for node in reversed(self.nodes):
-            if not wanted.isdisjoint(node.outputs):
+            if not wanted.isdisjoint(node.output):
                 kept.append(node)
-                wanted.update(node.inputs)
-        constants = {name: each for name, each in self.constants.items() if name in wanted}
-        inputs = tuple(each for each in self.inputs if each.name in wanted) or self.inputs
-        return replace(self, inputs=inputs, outputs=outputs, nodes=tuple(reversed(kept)), constants=constants)
+                wanted.update(read_by(node))
+        self.nodes = kept[::-1]
+        self.discard(self.initializers.keys() - wanted)
+        made = {name for node in kept for name in node.output}
+        self.undeclare({each.name for each in self.model.graph.value_info} - made - self.initializers.keys())
+
+    def return_values(self, values: Iterable[str]) -> None:
+        """Make these values, of any node, the outputs."""
+        declared = {each.name: each for each in (*self.model.graph.value_info, *self.model.graph.output)}
+        outputs = [declared.get(name, ValueInfoProto(name=name)) for name in values]
+        del self.model.graph.output[:]
+        self.model.graph.output.extend(outputs)
+
+    def undeclare(self, values: Iterable[str]) -> None:
+        """Leave out the declared types and shapes of values between nodes."""
+        gone = set(values)
+        kept = [each for each in self.model.graph.value_info if each.name not in gone]
+        del self.model.graph.value_info[:]
+        self.model.graph.value_info.extend(kept)
+
+    def sort(self) -> None:
+        """Put the nodes in topological order, as near as possible to their own.
+
+        Raises InvalidCheckpoint where two nodes compute one value, or the graph is a circle.
+        """
+        self.nodes = sorted_nodes(self.nodes)
+
+    # What is made of it
+
+    def copy(self) -> OnnxGraph:
+        """Return a graph of its own that is equal."""
+        return OnnxGraph(self.proto())
+
+    def part(self, outputs: Sequence[str]) -> OnnxGraph:
+        """Return the part that computes ``outputs``, any values, from the inputs that these depend on.
+
+        It shares nodes and tensors with this graph, and declares no values between nodes.
+        """
+        found = OnnxGraph(ModelProto(ir_version=self.model.ir_version, opset_import=self.model.opset_import))
+        found.nodes, found.initializers = list(self.nodes), dict(self.initializers)
+        graph = found.model.graph
+        graph.name = self.model.graph.name
+        graph.input.extend(each for each in self.model.graph.input if each.name not in self.initializers)
+        graph.output.extend(self.model.graph.output)
+        found.return_values(outputs)
+        found.prune()
+        found._keep_inputs(set(outputs).union(*map(read_by, found.nodes)))
+        declared = {each.domain for each in found.model.opset_import}
+        for domain in sorted({node.domain for node in found.nodes} - declared - DEFAULT_DOMAINS):
+            found.model.opset_import.add(domain=domain, version=1)  # some writers leave it out
+        return found
+
+    def proto(self) -> ModelProto:
+        """Return the whole model, in memory of its own."""
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        model.graph.node.extend(self.nodes)
+        model.graph.initializer.extend(self.initializers.values())
+        return model
+
+    def content(self) -> bytes:
+        """Return the bytes of the file."""
+        return bytes(self.proto().SerializeToString())
+
+    def _index(self) -> tuple[Mapping[str, NodeProto], Mapping[str, list[NodeProto]]]:
+        if self._makers is None:
+            self._makers, self._readers = {}, {}
+            for node in self.nodes:
+                self._makers.update((name, node) for name in node.output if name)
+                for name in read_by(node):
+                    self._readers.setdefault(name, []).append(node)
+        return self._makers, self._readers
+
+    def _keep_inputs(self, names: set[str]) -> None:
+        kept = [each for each in self.model.graph.input if each.name in names]
+        del self.model.graph.input[:]
+        self.model.graph.input.extend(kept)
+
+    def _place(self, node: NodeProto) -> int:
+        return next(place for place, each in enumerate(self.nodes) if each is node)
+
+
+def opset_of(model: ModelProto) -> int:
+    """Return the version of the default domain."""
+    return max((each.version for each in model.opset_import if each.domain in DEFAULT_DOMAINS), default=0)
+
+
+def tensor_in(node: NodeProto) -> TensorProto | None:
+    """Return the tensor that a Constant node holds; None for other nodes, and for Constants of plain numbers."""
+    if node.op_type != "Constant" or not node.output:
+        return None
+    return next((each.t for each in node.attribute if each.type == AttributeProto.TENSOR), None)
+
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node as Python values, tensors and bodies as messages."""
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def nodes_in(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield every node of a model, those of functions and of bodies (If, Loop, Scan) included."""
+    pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    while pending:
+        for node in pending.pop().node:
+            yield node
+            pending.extend(bodies_of(node))
+
+
+def graphs_in(model: ModelProto) -> Iterator[GraphProto]:
+    """Yield the graph of a model, and all bodies in it and in its functions."""
+    yield model.graph
+    for node in nodes_in(model):
+        yield from bodies_of(node)
+
+
+def tensors_in(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor that a model stores, those in nodes, bodies and functions included."""
+    for graph in graphs_in(model):
+        yield from graph.initializer
+    for node in nodes_in(model):
+        for attribute in node.attribute:
+            yield from [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
+
+
+def bodies_of(node: NodeProto) -> list[GraphProto]:
+    """Return the graphs that a node runs."""
+    return [
+        body
+        for attribute in node.attribute
+        for body in ([attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs)
+    ]
+
+
+def label(node: NodeProto) -> str:
+    """Return how a message names ``node``."""
+    return f"node “{node.name or next(iter(node.output), '')}” ({node.op_type})"
+
+
+def read_by(node: NodeProto) -> set[str]:
+    """Return the values that ``node`` reads, those that its bodies (If, Loop, Scan) read from outside included."""
+    names: set[str] = set()
+    pending = deque([node])
+    while pending:
+        each = pending.popleft()
+        names.update(filter(None, each.input))
+        for body in bodies_of(each):
+            pending.extend(body.node)
+            names.update(output.name for output in body.output)
+    return names
+
+
+def sorted_nodes(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """Return nodes in topological order, as near as possible to their own; see :meth:`OnnxGraph.sort`."""
+    makers: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for output in filter(None, node.output):
+            if makers.setdefault(output, index) != index:
+                raise InvalidCheckpoint(f"Two nodes compute “{output}”; in a graph each value is computed once.")
+    readers: list[list[int]] = [[] for _ in nodes]
+    waiting = [0] * len(nodes)
+    for index, node in enumerate(nodes):
+        for maker in {makers[name] for name in read_by(node) if name in makers}:
+            readers[maker].append(index)
+            waiting[index] += 1
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        stuck = next(node for index, node in enumerate(nodes) if waiting[index])
+        raise InvalidCheckpoint(f"The graph runs in a circle through {label(stuck)}; it can never be computed.")
+    return [nodes[index] for index in order]

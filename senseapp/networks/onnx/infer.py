@@ -14,11 +14,13 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.onnx.evaluate import DoesNotFit, Value, evaluate
-from senseapp.networks.onnx.graph import Graph, GraphInput, Node
 from senseapp.networks.onnx.operators.elementwise import dtype_of
+from senseapp.networks.onnx.torch_graph import GraphInput, Node, TorchGraph
 from senseapp.records.inputs import OTHER_SIZES, USUAL_SIZES
 
 Values = dict[str, Tensor]
+Facts = Sequence[tuple[int, Values]]
+"""Values of a graph for one or more numbers of images, each with that number."""
 _KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
 _WORK = 1 << 31  # elements that are read to compute them; some seconds
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})
@@ -74,7 +76,7 @@ def _products(node: Node, operands: Sequence[Tensor]) -> int:
     return products
 
 
-def start(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
+def start(graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
     """Return the values before the first node: constants, and inputs of ``shapes`` on the meta device."""
     values = {name: each.value.to("meta") if each.held else each.value for name, each in graph.constants.items()}
     for each in graph.inputs:
@@ -115,7 +117,7 @@ def advance(nodes: Iterable[Node], values: Values, folding: Folding) -> None:
         folding.keep(node, results)
 
 
-def infer(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
+def infer(graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
     """Return every value of ``graph`` for inputs of ``shapes``: on the meta device, or real where it is known.
 
     Raises:
@@ -130,12 +132,12 @@ def infer(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
     return values
 
 
-def batch_of(graph: Graph) -> int | None:
+def batch_of(graph: TorchGraph) -> int | None:
     """Return the number of images that the file declares; None where it is free."""
     return _main(graph).shape[0]
 
 
-def _main(graph: Graph) -> GraphInput:
+def _main(graph: TorchGraph) -> GraphInput:
     if not graph.inputs:
         raise UnsupportedModel("The file has no input: its network computes the same for every image.")
     found = max(graph.inputs, key=lambda each: len(each.shape) == 4)
@@ -146,7 +148,7 @@ def _main(graph: Graph) -> GraphInput:
     return found
 
 
-def input_shapes(graph: Graph, batch: int, size: tuple[int, int]) -> dict[str, tuple[int, ...]]:
+def input_shapes(graph: TorchGraph, batch: int, size: tuple[int, int]) -> dict[str, tuple[int, ...]]:
     """Return shapes of all inputs for ``batch`` images of ``size`` (height, width), where the file leaves them free."""
     declared = batch_of(graph)
     shapes = {}
@@ -164,7 +166,7 @@ def input_shapes(graph: Graph, batch: int, size: tuple[int, int]) -> dict[str, t
     return shapes
 
 
-def _channels(graph: Graph, name: str) -> int:
+def _channels(graph: TorchGraph, name: str) -> int:
     """Return how many channels the first convolution that reads the input ``name`` takes; 3 where none does."""
     same = {name}
     for node in graph.nodes:
@@ -177,7 +179,7 @@ def _channels(graph: Graph, name: str) -> int:
     return 3
 
 
-def working_size(graph: Graph, usual_side: int | None = None) -> tuple[int, int]:
+def working_size(graph: TorchGraph, usual_side: int | None = None) -> tuple[int, int]:
     """Return a (height, width) that the graph takes where it leaves lengths free: the first usual one that fits.
 
     ``usual_side`` is tried before all others.

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from senseapp.networks.onnx.graph import Constant, Node
 from senseapp.networks.onnx.operators import Attributes
 from senseapp.networks.onnx.operators.normalisation import by_channel
 from senseapp.networks.onnx.operators.windows import Ends, Window, symmetric, transposed_ends
+from senseapp.networks.onnx.torch_graph import Constant, Node
 from senseapp.networks.profile import BATCH_NORMS
 
 _CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

@@ -12,7 +12,7 @@ from contextlib import suppress
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.onnx.read import label, tensor_in
+from senseapp.networks.onnx.graph import label, tensor_in
 
 _MOST_NODES = 10**7  # run in loops for one call: some ten seconds
 _ENDLESS = 1 << 63  # passes: no number of an ONNX file is as large

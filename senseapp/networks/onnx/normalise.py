@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 import torch
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from torch import Tensor
 
-from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
-from senseapp.networks.onnx.branches import with_branches_taken
-from senseapp.networks.onnx.compound import written_out
-from senseapp.networks.onnx.evaluate import TooLarge, evaluate
-from senseapp.networks.onnx.graph import Body, Constant, Graph, GraphInput, Node
-from senseapp.networks.onnx.infer import Folding
-from senseapp.networks.onnx.loops import check_loops
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by
 from senseapp.networks.onnx.names import module_path
-from senseapp.networks.onnx.operators import NEVER_RUN, TABLE
-from senseapp.networks.onnx.read import DEFAULT_DOMAINS, label, opset_of, read_by, read_model
-
-_FOLDED = 1 << 24  # elements of one computed constant
-_FOLDED_IN_ALL = 1 << 26  # elements of all of them, 256 MB in float32
-_RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-_KEPT_WHOLE = frozenset({"Identity", "Transpose"})
-_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_READ_FROM_STORED = frozenset({*_RESHAPING, "Transpose", "Cast", "DequantizeLinear"})
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
+from senseapp.networks.onnx.operators import NEVER_RUN, entry_of
+from senseapp.networks.onnx.read import read_graph
+from senseapp.networks.onnx.rewrite import read
+from senseapp.networks.onnx.rewrite.attention import split_attention
+from senseapp.networks.onnx.torch_graph import Body, Constant, GraphInput, Node, TorchGraph
 
 
-def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, ModelProto]:
-    """Return the graph of the file ``content``, and its model as onnxruntime can run it: ordered, in float32.
+def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[TorchGraph, OnnxGraph]:
+    """Return the graph of the file ``content``, and that of the file as onnxruntime can run it: ordered, in float32.
 
     With ``in_runtime``, nodes that the operator table lacks keep their own bytes, for onnxruntime to compute them.
 
@@ -43,70 +30,33 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[Graph, Model
         InvalidCheckpoint: not an ONNX model, or one that cannot be trusted.
         UnsupportedModel: it needs something that is not read; the message names the node.
     """
-    model, notes = read_model(content, in_runtime=in_runtime)
-    check_loops(model)
-    sort_nodes(model)
-    constants = _stored(model.graph)
-    inputs = tuple(_input(each) for each in model.graph.input if each.name not in constants)
-    outputs = {output for each in model.graph.node for output in each.output if output}
+    file, notes = read_graph(content, in_runtime=in_runtime)
+    constants = _stored(file.nodes, file.initializers.values())
+    inputs = tuple(_input(each) for each in file.model.graph.input if each.name not in constants)
+    outputs = {output for each in file.nodes for output in each.output if output}
     known = outputs.union(constants, (each.name for each in inputs))
     reading = NodeReading(
-        version=opset_of(model),
+        version=file.opset,
         in_runtime=in_runtime,
-        integers=any(each.op_type.startswith("QLinear") for each in model.graph.node),
+        integers=any(each.op_type.startswith("QLinear") for each in file.nodes),
     )
-    nodes = _written_out(_named(model.graph.node, reading, known), reading, constants)
+    nodes = _written_out(_named(file.nodes, reading, known), reading, constants)
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
-    graph = Graph(
+    graph = TorchGraph(
         inputs=inputs,
-        outputs=tuple(each.name for each in model.graph.output),
+        outputs=tuple(each.name for each in file.model.graph.output),
         nodes=nodes,
         constants=constants,
         notes=notes,
     )
-    graph = folded(graph)
-    if any(each.op == "If" for each in graph.nodes):
-        graph = folded(with_branches_taken(graph))
-    return graph, model
+    return read(graph), file
 
 
-def sort_nodes(model: ModelProto) -> None:
-    """Put the nodes in topological order, as near as possible to their own; names in messages are those of the file."""
-    nodes = list(model.graph.node)
-    producers: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        for output in filter(None, node.output):
-            if producers.setdefault(output, index) != index:
-                raise InvalidCheckpoint(f"Two nodes compute “{output}”; in a graph each value is computed once.")
-    readers: list[list[int]] = [[] for _ in nodes]
-    waiting = [0] * len(nodes)
-    for index, node in enumerate(nodes):
-        for name in read_by(node):
-            if name in producers:
-                readers[producers[name]].append(index)
-                waiting[index] += 1
-    ready = [index for index, count in enumerate(waiting) if not count]
-    order: list[int] = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for reader in readers[index]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        stuck = next(node for index, node in enumerate(nodes) if waiting[index])
-        raise InvalidCheckpoint(f"The graph runs in a circle through {label(stuck)}; it can never be computed.")
-    if order != sorted(order):
-        del model.graph.node[:]
-        model.graph.node.extend(nodes[index] for index in order)
-
-
-def _stored(graph: GraphProto) -> dict[str, Constant]:
+def _stored(nodes: Iterable[NodeProto], initializers: Iterable[TensorProto]) -> dict[str, Constant]:
     """Return the tensors of a graph by name: initializers and Constant nodes, but for text."""
-    constants = {each.name: _constant(each.name, each) for each in graph.initializer if _is_numeric(each)}
-    for node in graph.node:
+    constants = {each.name: _constant(each.name, each) for each in initializers if _is_numeric(each)}
+    for node in nodes:
         if node.op_type == "Constant" and node.output:
             value = _constant_of(node)
             if value is not None:
@@ -168,7 +118,7 @@ class NodeReading:
 
     def source(self, node: NodeProto, op: str) -> bytes:
         """Return the bytes of a node that onnxruntime computes; empty for others."""
-        read = op in TABLE and not (self.integers and op == "QuantizeLinear")
+        read = entry_of(op, self.version) is not None and not (self.integers and op == "QuantizeLinear")
         kept = self.in_runtime and not read and op not in NEVER_RUN
         return node.SerializeToString() if kept else b""
 
@@ -215,7 +165,7 @@ def _written_out(nodes: Iterable[Node], reading: NodeReading, constants: dict[st
     """Return the nodes, and in place of those that do several steps their parts; adds constants that these read."""
     found: list[Node] = []
     for node in nodes:
-        parts, numbers = written_out(node, in_runtime=reading.in_runtime)
+        parts, numbers = split_attention(node, in_runtime=reading.in_runtime)
         found += parts
         constants |= numbers
     return tuple(found)
@@ -231,7 +181,7 @@ def _attributes(node: NodeProto, reading: NodeReading, known: set[str]) -> dict[
 
 def _body(graph: GraphProto, reading: NodeReading, known: set[str]) -> Body:
     """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
-    constants = _stored(graph)
+    constants = _stored(graph.node, graph.initializer)
     outputs = {output for each in graph.node for output in each.output if output}
     nodes = _named(graph.node, reading, known.union(constants, outputs))
     return Body(
@@ -258,107 +208,3 @@ def _value_of(attribute: AttributeProto) -> Any:
         case AttributeProto.STRINGS:
             return [each.decode("utf-8", "replace") for each in attribute.strings]
     return None  # bodies: only those of If are read
-
-
-def folded(graph: Graph) -> Graph:
-    """Compute what depends on constants alone, within bounds, and give equal computations one name.
-
-    Two nodes that transpose one initializer yield one constant, so that a weight shared by several nodes stays one.
-
-    Raises:
-        InvalidCheckpoint: a constant would have more elements than any network needs, or take longer.
-    """
-    constants = _with_held(graph)
-    renamed: dict[str, str] = {}
-    computed: dict[object, tuple[str, ...]] = {}
-    left, budget, folding = [], _FOLDED_IN_ALL, Folding()
-    for node in graph.nodes:
-        node = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
-        if not _is_constant(node, constants):
-            left.append(node)
-            continue
-        key = (node.op, _frozen(node.attributes), node.inputs)
-        if key in computed:
-            renamed.update(zip(node.outputs, computed[key], strict=False))
-            continue
-        if node.op == "Identity":
-            renamed[node.outputs[0]] = node.inputs[0]
-            continue
-        folding.spend(node, [constants[name].value if name else None for name in node.inputs])
-        results = _computed(node, constants, min(budget, _FOLDED))
-        if results is None:
-            left.append(node)
-            continue
-        budget -= sum(each.value.numel() for each in results.values())
-        constants.update(results)
-        computed[key] = node.outputs
-    outputs = tuple(graph.outputs)
-    constants.update({alias: constants[name] for alias, name in renamed.items() if alias in outputs})
-    return replace(graph, nodes=tuple(left), constants=constants).needed_for(outputs)
-
-
-def _is_constant(node: Node, constants: Mapping[str, Constant]) -> bool:
-    known = all(name in constants for name in node.inputs if name)
-    follows = node.op not in _KEPT_WHOLE and any(constants[name].held for name in node.inputs if name in constants)
-    return known and not follows and node.op in TABLE
-
-
-def _with_held(graph: Graph) -> dict[str, Constant]:
-    """Return the constants, those marked that a layer multiplies by, as they are or transposed."""
-    constants = dict(graph.constants)
-    sources: dict[str, str] = {}
-    for node in graph.nodes:
-        if node.op in _KEPT_WHOLE and node.inputs and node.outputs:
-            sources[node.outputs[0]] = sources.get(node.inputs[0], node.inputs[0])
-        if node.op in _LAYERS and len(node.inputs) > 1:
-            name = sources.get(node.inputs[1], node.inputs[1])
-            if name in constants and constants[name].value.is_floating_point():
-                constants[name] = replace(constants[name], held=True)
-    return constants
-
-
-def _computed(node: Node, constants: Mapping[str, Constant], most: int) -> dict[str, Constant] | None:
-    """Return what ``node`` computes; None where that is too large to keep, and so stays in the graph."""
-    values = [constants[name].value if name else None for name in node.inputs]
-    try:
-        results = evaluate(node, values, most=most)
-    except TooLarge:
-        return None
-    except UnsupportedModel:
-        return None  # refused later, if it is needed at all
-    source = constants[node.inputs[0]] if node.inputs and node.inputs[0] else None
-    return {
-        output: _derived(node, source, result)
-        for output, result in zip(node.outputs, results, strict=False)
-        if output and isinstance(result, Tensor)
-    }
-
-
-def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
-    if source is None or node.op not in _READ_FROM_STORED:
-        return Constant(value=value)
-    if node.op == "Transpose":
-        permutation = node.attributes.get("perm", range(value.ndim)[::-1])
-        kept = len(source.order) == value.ndim and not source.reshaped
-        order = tuple(source.order[axis] for axis in permutation) if kept else ()
-    else:
-        kept = node.op in _RESHAPING or (node.op == "Cast" and value.dtype == source.value.dtype)
-        order = source.order if kept else ()
-    return Constant(
-        value=value,
-        initializer=source.initializer if kept else "",
-        order=order,
-        reshaped=source.reshaped or node.op in _RESHAPING,
-        weight=source.weight,
-        held=source.held,
-    )
-
-
-def _frozen(attributes: Mapping[str, Any]) -> object:
-    return tuple((name, _hashable(value)) for name, value in sorted(attributes.items()))
-
-
-def _hashable(value: Any) -> object:
-    if isinstance(value, Tensor):
-        return (tuple(value.shape), value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
-    return tuple(value) if isinstance(value, list) else value

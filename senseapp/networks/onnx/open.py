@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from onnx import ModelProto
 from torch import Tensor
 
 from senseapp.core.errors import (
@@ -22,17 +21,18 @@ from senseapp.core.errors import (
     is_about_memory,
 )
 from senseapp.core.texts import plural, printable_text
-from senseapp.networks.onnx.batch import freed
 from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
 from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check, rounds, sample_inputs
 from senseapp.networks.onnx.cut import GraphCut, OutputCandidate, cut, usual_choice, with_shapes
-from senseapp.networks.onnx.graph import Graph
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, working_size
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.names import tells_of_folding
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.elementwise import dtype_of
+from senseapp.networks.onnx.rewrite.batch import free_batch
+from senseapp.networks.onnx.torch_graph import TorchGraph
 
 _FOLDED_INTO = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LARGEST_INPUT = 1 << 27  # elements; three batches of them are looked at
@@ -139,7 +139,7 @@ def _open(
     usual_side: int | None,
     in_runtime: bool,
 ) -> OpenedOnnx:
-    graph, model = normalise(content, in_runtime=in_runtime)
+    graph, file = normalise(content, in_runtime=in_runtime)
     parts = cut(graph)
     graph = graph.needed_for(dict.fromkeys(each.name for each in parts.candidates))
     for node in graph.nodes:
@@ -157,7 +157,7 @@ def _open(
         _OpenedGraph(
             content=content,
             graph=graph.needed_for(chosen),
-            model=model,
+            file=file,
             size=size,
             batch=own_batch,
             reference=reference,
@@ -170,7 +170,7 @@ def _open(
     )
 
 
-def _refuse_training(graph: Graph, size: tuple[int, int]) -> None:
+def _refuse_training(graph: TorchGraph, size: tuple[int, int]) -> None:
     """Raise UnsupportedModel where a norm takes its statistics from several images, so that each changes the others."""
     trained = [node for node in graph.nodes if node.op == "BatchNormalization" and node.attributes.get("training_mode")]
     batch = batch_of(graph) or 2
@@ -209,8 +209,8 @@ def _check_choice(chosen: Sequence[str], candidates: Sequence[OutputCandidate]) 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenedGraph:
     content: bytes
-    graph: Graph
-    model: ModelProto
+    graph: TorchGraph
+    file: OnnxGraph
     size: tuple[int, int]
     batch: int
     reference: Values
@@ -236,10 +236,10 @@ class _OpenedGraph:
         if batch_of(self.graph) is None:
             with contextlib.suppress(UnsupportedModel, InvalidCheckpoint):  # it declares any number, but bakes one in
                 return self._built(self.graph, few, infer(self.graph, self.shapes(few)), more)
-        graph, values = freed(self.graph, self.reference, self.shapes(few))
+        graph, values = free_batch(self.graph, self.reference, self.shapes(few))
         return self._built(graph, few, values, more)
 
-    def _built(self, graph: Graph, few: int, values: Values, more: int) -> tuple[BuiltNetwork, float]:
+    def _built(self, graph: TorchGraph, few: int, values: Values, more: int) -> tuple[BuiltNetwork, float]:
         built = build_network(graph, [(few, values), (more, infer(graph, self.shapes(more)))])
         return built, self._difference(built, few)
 
@@ -250,7 +250,7 @@ class _OpenedGraph:
 
     def _difference(self, built: BuiltNetwork, count: int) -> float:
         inputs = sample_inputs(self.graph, self.shapes(count), self.images)
-        return check(built.network, self.model, inputs, batch=self.batch, tolerance=self.tolerance)
+        return check(built.network, self.file, inputs, batch=self.batch, tolerance=self.tolerance)
 
 
 def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], notes: tuple[str, ...]) -> OpenedOnnx:
@@ -284,7 +284,7 @@ def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], note
         difference=difference,
         barrier=reading.barrier,
         in_runtime=reading.in_runtime,
-        metadata={entry.key: entry.value for entry in reading.model.metadata_props},
+        metadata={entry.key: entry.value for entry in reading.file.model.metadata_props},
         notes=notes,
     )
 
@@ -298,7 +298,7 @@ def _by_layer(tensors: Mapping[str, StoredAs]) -> dict[str, tuple[str, ...]]:
 
 
 def _notes(
-    graph: Graph, parts: GraphCut, candidates: Sequence[OutputCandidate], chosen: Sequence[str]
+    graph: TorchGraph, parts: GraphCut, candidates: Sequence[OutputCandidate], chosen: Sequence[str]
 ) -> tuple[str, ...]:
     notes = list(graph.notes)
     if parts.lost and parts.barrier is not None:
@@ -313,7 +313,7 @@ def _notes(
     return (*notes, *_on_folding(graph))
 
 
-def _on_folding(graph: Graph) -> Iterator[str]:
+def _on_folding(graph: TorchGraph) -> Iterator[str]:
     layers = [node.inputs for node in graph.nodes if node.op in _FOLDED_INTO and len(node.inputs) > 2]
     folded = sum(tells_of_folding(weight, bias) for _, weight, bias in layers)
     if folded:

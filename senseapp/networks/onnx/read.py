@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
-    FunctionProto,
-    GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
@@ -22,14 +19,22 @@ from onnx.inliner import inline_local_functions
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.checkpoints.weights_file import foreign_kind, is_text
-from senseapp.networks.onnx.compound import COMPOUND
-from senseapp.networks.onnx.graph import UnreadNode
+from senseapp.networks.onnx.graph import (
+    DEFAULT_DOMAINS,
+    OnnxGraph,
+    graphs_in,
+    label,
+    nodes_in,
+    opset_of,
+    tensors_in,
+)
+from senseapp.networks.onnx.loops import check_loops
+from senseapp.networks.onnx.torch_graph import UnreadNode
 
 MOST_NODES = 100_000  # far above exported networks, which have some thousand; each takes time and memory to read
 # operators had other meanings before; the newest that the table of operators was compared with
 OLDEST_OPSET, NEWEST_OPSET = 7, 26
 BY_CHANNEL_OPSET = 13  # the first in which QuantizeLinear has an axis
-DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
 _RUNTIME_DOMAINS = frozenset({"com.microsoft"})
 _INTEGER_WORDS = ("QLinear", "QGemm", "Integer", "Quantize", "QAttention", "QOrdered")
 _FEW_BITS_WORDS = ("NBits", "Bnb4", "QMoE")
@@ -62,8 +67,8 @@ _FIRST_FIELD = b"\x08"  # ir_version, with which exporters begin
 _LARGEST = 1 << 40  # elements of a shape that is written in a file
 
 
-def read_model(content: bytes, *, in_runtime: bool = False) -> tuple[ModelProto, tuple[str, ...]]:
-    """Return the model in ``content`` with functions inlined and float16 as float32, and notes on what was changed.
+def read_graph(content: bytes, *, in_runtime: bool = False) -> tuple[OnnxGraph, tuple[str, ...]]:
+    """Return the graph in ``content``, sorted, with functions inlined and float16 as float32, and notes on changes.
 
     With ``in_runtime``, operators that onnxruntime has beside the standard are read too.
 
@@ -80,7 +85,10 @@ def read_model(content: bytes, *, in_runtime: bool = False) -> tuple[ModelProto,
     notes = [f"The file computes in {each}; it is read and measured in float32." for each in sorted(narrow)]
     if "bfloat16" in narrow:
         notes.append("onnxruntime does not run bfloat16 here: for a file that runs, export the network in float32.")
-    return model, tuple(notes)
+    check_loops(model)
+    graph = OnnxGraph(model)
+    graph.sort()
+    return graph, tuple(notes)
 
 
 def parsed_model(content: bytes) -> ModelProto:
@@ -95,37 +103,6 @@ def parsed_model(content: bytes) -> ModelProto:
     _check_nodes_and_tensors(model, len(content))
     _check_calls(model)
     return model
-
-
-def opset_of(model: ModelProto) -> int:
-    """Return the version of the default domain."""
-    return max((each.version for each in model.opset_import if each.domain in DEFAULT_DOMAINS), default=0)
-
-
-def tensor_in(node: NodeProto) -> TensorProto | None:
-    """Return the tensor that a Constant node holds; None for other nodes, and for Constants of plain numbers."""
-    if node.op_type != "Constant" or not node.output:
-        return None
-    return next((each.t for each in node.attribute if each.type == AttributeProto.TENSOR), None)
-
-
-def label(node: NodeProto) -> str:
-    """Return how a message names ``node``."""
-    return f"node “{node.name or next(iter(node.output), '')}” ({node.op_type})"
-
-
-def read_by(node: NodeProto) -> set[str]:
-    """Return the values that ``node`` reads, those that its bodies (If, Loop, Scan) read from outside included."""
-    names: set[str] = set()
-    pending = deque([node])
-    while pending:
-        each = pending.popleft()
-        names.update(filter(None, each.input))
-        for attribute in each.attribute:
-            for body in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
-                pending.extend(body.node)
-                names.update(output.name for output in body.output)
-    return names
 
 
 def _parsed(content: bytes) -> ModelProto:
@@ -163,43 +140,18 @@ def _unlike_a_model(content: bytes) -> str:
     return "The file is not an ONNX model: its bytes cannot be read as one. Export the network as ONNX."
 
 
-def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield every node, those of functions and of bodies (If, Loop, Scan) included."""
-    pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
-    while pending:
-        for node in pending.pop().node:
-            yield node
-            for attribute in node.attribute:
-                if attribute.type == AttributeProto.GRAPH:
-                    pending.append(attribute.g)
-                pending.extend(attribute.graphs)
-
-
-def _graphs(model: ModelProto) -> Iterator[GraphProto]:
-    yield model.graph
-    for node in _nodes(model):
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield attribute.g
-            yield from attribute.graphs
-
-
 def _check_nodes_and_tensors(model: ModelProto, size: int) -> None:
-    tensors: list[TensorProto] = []
-    for number, node in enumerate(_nodes(model)):
+    for number, _ in enumerate(nodes_in(model)):
         if number >= MOST_NODES:
             raise InvalidCheckpoint(
                 f"The graph has more than {MOST_NODES:,} nodes, the most that are read. Export a smaller network."
             )
-        for attribute in node.attribute:
-            tensors.extend([attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors)
-    for graph in _graphs(model):
+    for graph in graphs_in(model):
         if graph.sparse_initializer:
             raise UnsupportedModel("The file holds sparse initializers; export it with dense weights.")
-        tensors.extend(graph.initializer)
         for value in (*graph.input, *graph.output, *graph.value_info):
             _check_declared(value)
-    for tensor in tensors:
+    for tensor in tensors_in(model):
         _check_tensor(tensor, size)
 
 
@@ -255,8 +207,8 @@ def _check_calls(model: ModelProto) -> None:
 
 
 def _check_domains(model: ModelProto, *, in_runtime: bool) -> None:
-    for node in _nodes(model):
-        if node.domain in DEFAULT_DOMAINS or f"{node.domain}::{node.op_type}" in COMPOUND:
+    for node in nodes_in(model):
+        if node.domain in DEFAULT_DOMAINS:
             continue
         if node.domain not in _RUNTIME_DOMAINS:
             raise UnsupportedModel(f"The {label(node)} {_FOREIGN.get(node.domain, _OF_DOMAIN.format(node.domain))}")
@@ -306,14 +258,14 @@ def _is_quantized_by_channel(node: NodeProto) -> bool:
 def _as_float32(model: ModelProto) -> set[str]:
     """Change half-precision tensors, casts and declarations to float32, in place; return of which types there were."""
     found: set[int] = set()
-    for graph in _graphs(model):
+    for graph in graphs_in(model):
         for tensor in graph.initializer:
             found.add(_widen(tensor))
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in _HALF_TYPES:
                 found.add(value.type.tensor_type.elem_type)
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
-    for node in _nodes(model):
+    for node in nodes_in(model):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 found.add(_widen(attribute.t))

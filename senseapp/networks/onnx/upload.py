@@ -7,18 +7,19 @@ looked up among those that came with it: never on the disk, and never beyond its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.foreign_zip import MOST_UNPACKED, ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import listed, printable_text
 from senseapp.networks.checkpoints.weights_file import damaged, refuse_program
+from senseapp.networks.onnx.graph import tensors_in
 
 MOST_BYTES = 2**31 - 1  # of one protobuf message
 _MOST_MEMBERS = 10_000  # some exporters write a file for each tensor
@@ -113,7 +114,7 @@ def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
         model: ModelProto = ModelProto.FromString(content)
     except DecodeError:
         return content  # refused by its reader
-    outside = [each for each in _tensors(model) if each.data_location == TensorProto.EXTERNAL]
+    outside = [each for each in tensors_in(model) if each.data_location == TensorProto.EXTERNAL]
     if not outside:
         return content
     read: dict[str, bytes] = {}
@@ -153,18 +154,3 @@ def _span(tensor: TensorProto, place: Mapping[str, str], available: int) -> tupl
 
 def _num_bytes(tensor: TensorProto) -> int:
     return int(math.prod(tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-
-
-def _tensors(model: ModelProto) -> Iterable[TensorProto]:
-    """Yield every tensor of a model, those in nodes, bodies and functions included."""
-    pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, GraphProto):
-            yield from part.initializer
-        for node in part.node:
-            for attribute in node.attribute:
-                if attribute.type == AttributeProto.GRAPH:
-                    pending.append(attribute.g)
-                pending.extend(attribute.graphs)
-                yield from [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors

@@ -18,36 +18,35 @@ from torch import Tensor, nn
 from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.core.steps import OptionalSteps, Progress, ignore_progress
 from senseapp.core.texts import plural
-from senseapp.data.images import ImageSet, effective_preprocessing
-from senseapp.data.load import images_for
 from senseapp.descriptions.runtimes import usual_runtime
-from senseapp.measure.preparation_search import choose_preparation
-from senseapp.measure.readings import preparation_words, reading_of
+from senseapp.measure.readings import preparation_words
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.metrics.predictions import num_not_finite
-from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import Network
-from senseapp.networks.sources.load import load_model
 from senseapp.prove.answers import changed_answers
+from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
-from senseapp.prove.check.layers import parting_of_layers
+from senseapp.prove.check.layers import layer_divergence
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
-from senseapp.prove.check.outputs import ComparedFile, Interpreted, kind_of_outputs, read_as
-from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener, is_runtime_file, shape_problem
+from senseapp.prove.check.outputs import ComparedFile
+from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener
 from senseapp.prove.findings import saturation
 from senseapp.prove.int8_timing import is_busy
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.check import FILES_ARE_OPEN, CheckedLimit, CheckReport, CheckSpec, PartedTensor, Parting
+from senseapp.records.check import (
+    FILES_ARE_OPEN,
+    CheckedLimit,
+    CheckReport,
+    CheckSpec,
+    TensorDifference,
+    TensorDivergence,
+)
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.call_times import ratio, times
-from senseapp.tasks import Task, task_named
-from senseapp.tasks.reading import Reading
 
 _BATCH = 16  # images of a call, where a file takes any number
-_FIRST = 16  # images that outputs are looked at before all are run
 _INSIDE = 4  # images that tensors inside are compared on
 _BUSY = "The times were measured on a busy machine."
 _NOT_MEASURED = "Loss and time were not measured: both files must answer the same images in the same form."
@@ -75,172 +74,19 @@ def check_files(
     """
     steps = OptionalSteps(progress=Progress(progress))
     opener = SideOpener(runtime=runtime_named(usual_runtime()), own_disk=own_disk, progress=steps.progress)
-    prepared = _prepared(spec, opener, tuple(data_roots), steps.progress)
+    prepared = prepare_reference(spec, opener, tuple(data_roots), steps.progress)
     steps.progress("Opening the candidate")
     try:
         candidate = opener.candidate(
             spec.candidate, prepared.reference.spec, prepared.images, prepared.preprocessing, prepared.task
         )
-        _align(prepared, candidate)
+        align_outputs(prepared, candidate)
     except NotComparable as error:
         return _failed(spec, prepared, error, opener)
     return _Comparison(spec, prepared, candidate, opener, steps).report()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Prepared:
-    """The reference, open, and the images as it takes them."""
-
-    reference: OpenSide
-    images: ImageSet
-    preprocessing: Preprocessing
-    task: Task
-    class_names: tuple[str, ...]
-    num_outputs: int
-    reading: Reading
-    notes: tuple[str, ...]
-
-    def first_images(self) -> Tensor:
-        return self.images.batch(0, min(_FIRST, len(self.images)))
-
-
-def _prepared(spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...], progress: Progress) -> _Prepared:
-    progress("Opening the reference")
-    model, data = spec.reference, spec.data
-    file, content = opener.file(model) if is_runtime_file(model) else (None, None)
-    loaded = opener.described(model, file)
-    if data.preparation == "auto":
-        model, data, loaded = _chosen_preparation(model, data, loaded, data_roots, progress)
-    if loaded.task and loaded.task != model.task:
-        model = replace(model, task=loaded.task)
-    task, preprocessing = task_named(model.task), effective_preprocessing(data, loaded.preprocessing)
-    compared = None
-    if file is not None:
-        compared = ComparedFile(file, preprocessing)
-        loaded = _with_outputs_of(compared, model, task, loaded)
-    progress("Loading the images")
-    images = images_for(
-        loaded,
-        data,
-        task=task,
-        num_samples=spec.num_samples,
-        seed=spec.seed,
-        data_roots=data_roots,
-        progress=progress,
-    )
-    if compared is None:
-        side = opener.weights(model, loaded, images, task)
-    else:
-        size = len(content or b"")
-        notes = loaded.onnx.notes if loaded.onnx is not None and (data.mean or data.std) else loaded.notes
-        side = OpenSide(spec=model, network=compared, file=compared, content=content, file_bytes=size, notes=notes)
-    return _Prepared(
-        reference=side,
-        images=images,
-        preprocessing=preprocessing,
-        task=task,
-        class_names=tuple(loaded.class_names or images.class_names),
-        num_outputs=loaded.num_classes,
-        reading=reading_of(RunSpec(model=model, data=data), loaded),
-        notes=data.chosen_by,
-    )
-
-
-def _chosen_preparation(
-    model: ModelSpec, data: DataSpec, loaded: LoadedModel, data_roots: tuple[Path, ...], progress: Progress
-) -> tuple[ModelSpec, DataSpec, LoadedModel]:
-    """Have the images choose their preprocessing, the layout of the outputs, and what labels mean.
-
-    Raises:
-        ReadingOpen: nothing decides, so that a person has to choose.
-    """
-    asked = RunSpec(model=replace(model, outputs=()), data=data)
-    chosen = choose_preparation(asked, model=loaded, data_roots=data_roots, progress=progress).settled
-    if chosen.model == asked.model:
-        return model, chosen.data, loaded
-    if loaded.onnx is None and is_runtime_file(model):
-        readers = (task_named(model.task).reader_of(chosen.model.layout),) if chosen.model.layout else ()
-        return replace(chosen.model, outputs=model.outputs), chosen.data, replace(loaded, readers=readers)
-    return replace(chosen.model, outputs=model.outputs), chosen.data, load_model(chosen.model, progress=progress)
-
-
-def _with_outputs_of(file: ComparedFile, model: ModelSpec, task: Task, loaded: LoadedModel) -> LoadedModel:
-    """Choose the outputs of the reference to compare and what reads them; return its facts with their number."""
-    shape = loaded.preprocessing.input_shape
-    noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
-    own = loaded.onnx.outputs if loaded.onnx is not None else file.file.output_names
-    known = {name for name, _ in file.file.facts.outputs}
-    wanted = model.outputs or own
-    if known.issuperset(wanted) or (model.outputs and not model.layout):
-        file.file.choose(wanted)
-        file.reader = next(iter(loaded.readers), None)
-    else:  # it was read before a selection of boxes, or before a softmax
-        read_as(task, file, noise, num_classes=loaded.num_classes)
-    raw = file.run(noise)
-    task.check_output(raw, len(noise))
-    width = task.num_outputs(task.output(raw))
-    names = loaded.class_names if len(loaded.class_names) == width else ()
-    return replace(loaded, num_classes=width, class_names=names)
-
-
-def _align(prepared: _Prepared, candidate: OpenSide) -> None:
-    """Choose outputs of the candidate that are compared, and read both sides as class scores.
-
-    Raises:
-        NotComparable: it fails on the images, or its outputs have another form.
-    """
-    reference, task, first = prepared.reference, prepared.task, prepared.first_images()
-    before, count = _raw(reference.network, first)
-    task.check_output(before, count)
-    try:
-        if candidate.file is not None:
-            _choose_outputs(candidate.file, candidate.spec, reference, task, first, prepared.num_outputs)
-        after, count = _raw(candidate.network, first)
-        task.check_output(after, count)
-    except InvalidInput as error:
-        raise NotComparable(f"{candidate.name} cannot be compared: {error}", candidate) from error
-    outputs = [task.output(each) for each in (before, after)]
-    if not task.one_tensor:
-        for counts, noun in (
-            ([task.num_outputs(each) for each in outputs], task.label_words),
-            ([each.shape[1] for each in outputs], ("box", "boxes")),
-        ):
-            if counts[0] != counts[1]:
-                told = f"{plural(counts[1], *noun)} in each image, the reference {counts[0]}"
-                raise NotComparable(f"{candidate.name} tells apart {told}.", candidate)
-    shapes = [tuple(each.shape) for each in outputs]
-    if shapes[0][1:] != shapes[1][1:]:
-        raise NotComparable(f"{candidate.name} {shape_problem(*shapes)}", candidate)
-    like = kind_of_outputs(task, before)
-    for side, kind in ((reference, like), (candidate, kind_of_outputs(task, after, like))):
-        side.kind = kind
-        if kind is not None:
-            side.network = Interpreted(side.network, kind)
-            side.notes = (*side.notes, kind.note)
-
-
-def _choose_outputs(
-    file: ComparedFile, spec: ModelSpec, reference: OpenSide, task: Task, first: Tensor, num_classes: int
-) -> None:
-    known = {name for name, _ in file.file.facts.outputs}
-    wanted = reference.file.file.output_names if reference.file is not None else ()
-    if spec.outputs or (wanted and known.issuperset(wanted)):
-        file.file.choose(spec.outputs or wanted)
-    some = first[: file.fixed_batch or len(first)]
-    read_as(task, file, some, num_classes=num_classes, like=reference.file)
-
-
-def _raw(network: Network, images: Tensor) -> tuple[object, int]:
-    """Return the raw output for images, and for how many: those of one call, where outputs are no single tensor."""
-    first, *others = torch.split(images, network.fixed_batch or len(images))
-    raw = network.run(first)
-    if not isinstance(raw, Tensor):
-        return raw, len(first)
-    parts = [raw, *(part for each in others if isinstance(part := network.run(each), Tensor))]
-    return torch.cat(parts), len(images)
-
-
-def _failed(spec: CheckSpec, prepared: _Prepared, error: NotComparable, opener: SideOpener) -> CheckReport:
+def _failed(spec: CheckSpec, prepared: PreparedReference, error: NotComparable, opener: SideOpener) -> CheckReport:
     return CheckReport(
         spec=spec.without_folders(),
         reference=prepared.reference.record,
@@ -260,7 +106,7 @@ class _Comparison:
     """Both sides, ready to run on all images."""
 
     spec: CheckSpec
-    prepared: _Prepared
+    prepared: PreparedReference
     candidate: OpenSide
     opener: SideOpener
     steps: OptionalSteps
@@ -295,9 +141,9 @@ class _Comparison:
                 *saturation(reference.name, judged.judge.original, reference.unsaturated),
                 *saturation(candidate.name, judged, candidate.unsaturated),
             )
-        parting = None
+        divergence = None
         with self.steps.trying("the comparison of tensors inside"):
-            parting = self._parting()
+            divergence = self._divergence()
         return CheckReport(
             spec=self.spec.without_folders(),
             reference=replace(reference.record, seconds=Median.of(seconds[0])),
@@ -313,7 +159,7 @@ class _Comparison:
             time_ratio=time_ratio,
             findings=findings,
             answers=answers,
-            parting=parting,
+            divergence=divergence,
             operators=operators,
             notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *saturates, *self.steps.notes))),
         )
@@ -366,7 +212,7 @@ class _Comparison:
             how = "" if side.module is None else "in PyTorch"
             network = side.network
             if not both_are_weights and (content := self._as_file(side)) is not None:
-                own = self.opener.runtime.foreign(content, threads=self.spec.threads)
+                own = self.opener.runtime.foreign_files.open(content, threads=self.spec.threads)
                 network = ComparedFile(own, self.prepared.preprocessing)
                 how = how and "as an ONNX file that was made of its weights"
             networks.append(network)
@@ -412,17 +258,17 @@ class _Comparison:
             subject=self.candidate.name,
         )
 
-    def _parting(self) -> Parting | None:
+    def _divergence(self) -> TensorDivergence | None:
         sides = self.prepared.reference, self.candidate
         images = self.prepared.images.batch(0, min(_INSIDE, len(self.prepared.images))).cpu()
         if sides[0].module is not None and sides[1].module is not None:
             self.steps.progress("Comparing layers")
-            return parting_of_layers(sides[0].module, sides[1].module, images)
+            return layer_divergence(sides[0].module, sides[1].module, images)
         if sides[0].content is None or sides[1].content is None:
             return None
         count = min([len(images), *(side.network.fixed_batch or len(images) for side in sides)])
         given = [images[:count] if side.file is None else side.file.given(images[:count]) for side in sides]
-        found = self.opener.runtime.parting(
+        found = self.opener.runtime.foreign_files.tensor_divergence(
             sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
         )
         if found is None:
@@ -435,8 +281,8 @@ class _Comparison:
         return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))
 
     def _by_layer(
-        self, content: bytes, network: nn.Module, tensors: Sequence[PartedTensor]
-    ) -> tuple[PartedTensor, ...]:
+        self, content: bytes, network: nn.Module, tensors: Sequence[TensorDifference]
+    ) -> tuple[TensorDifference, ...]:
         """Return tensors of a file that was made of ``network`` under the names of the layers that compute them."""
         layers = {name for name, module in network.named_modules() if name and not any(module.children())}
         owners = self.opener.runtime.layers_of_nodes(content, layers)

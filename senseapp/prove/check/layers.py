@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from senseapp.core.texts import printable_text
 from senseapp.networks.profile import profile_model
-from senseapp.records.check import PartedTensor, Parting
+from senseapp.records.check import TensorDifference, TensorDivergence
 
 
-def parting_of_layers(reference: nn.Module, candidate: nn.Module, images: Tensor) -> Parting | None:
+def layer_divergence(reference: nn.Module, candidate: nn.Module, images: Tensor) -> TensorDivergence | None:
     """Return how far the outputs of layers differ that both networks have, in the order of the reference.
 
     Args:
@@ -34,7 +34,7 @@ def parting_of_layers(reference: nn.Module, candidate: nn.Module, images: Tensor
             network(images.to(next(network.parameters()).device))
     kinds = dict(reference.named_modules())
     parted = tuple(
-        PartedTensor(
+        TensorDifference(
             name=printable_text(name),
             operator=type(kinds[name]).__name__,
             shape=tuple(before[name].shape),
@@ -43,7 +43,7 @@ def parting_of_layers(reference: nn.Module, candidate: nn.Module, images: Tensor
         for name in before  # in the order of the calls
         if name in after and before[name].shape == after[name].shape
     )
-    return Parting(tensors=parted, matched_by="layer", images=len(images)) if parted else None
+    return TensorDivergence(tensors=parted, matched_by="layer", images=len(images)) if parted else None
 
 
 @contextmanager

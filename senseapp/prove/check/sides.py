@@ -120,8 +120,8 @@ class SideOpener:
         try:
             if not path.is_file() or not path.stat().st_size:
                 raise InvalidCheckpoint("there is nothing in it" if path.is_file() else "it is not there")
-            content = self.runtime.whole(path) if self.own_disk else path.read_bytes()
-            return self.runtime.foreign(content), content
+            content = self.runtime.foreign_files.whole(path) if self.own_disk else path.read_bytes()
+            return self.runtime.foreign_files.open(content), content
         except OSError as error:
             raise InvalidCheckpoint(f"{path.name} cannot be read: {error.strerror}.") from error
         except InvalidInput as error:

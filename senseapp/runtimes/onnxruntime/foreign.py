@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,14 @@ from senseapp.networks.onnx.loops import check_loops
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.preparation import is_channels_last
 from senseapp.networks.onnx.read import parsed_model
-from senseapp.runtimes.foreign import FileFacts, ForeignFile, Shape
+from senseapp.records.check import TensorDivergence
+from senseapp.runtimes.foreign import FileFacts, ForeignFile, ForeignFiles, Shape
 from senseapp.runtimes.onnx_network import saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
+from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, session
+from senseapp.runtimes.quantizers import QuantizedFile
 
 Array = npt.NDArray[Any]
 _MOST_SECONDS, _SMALL_SECONDS, _SECONDS_PER_BYTE = 120.0, 15.0, 2e-5  # of one call: more for larger files
@@ -269,3 +272,27 @@ def with_weights_beside(path: Path) -> bytes:
             f"The weights of {path.name} are in another file, which cannot be read: {first_line_of(error)}."
         ) from error
     return whole
+
+
+class OnnxFiles(ForeignFiles):
+    """Opens and compares ONNX files of any program in onnxruntime."""
+
+    def open(self, content: bytes, *, threads: int | None = None) -> OnnxFile:
+        """Open an ONNX file; raises InvalidInput where onnxruntime cannot, or it takes no images."""
+        return OnnxFile(content, threads=threads)
+
+    def whole(self, path: Path) -> bytes:
+        """Return an ONNX file with the weights that it keeps in files beside it."""
+        return with_weights_beside(path)
+
+    def tensor_divergence(
+        self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
+    ) -> TensorDivergence | None:
+        """Return how far matched tensors of two ONNX files differ."""
+        from senseapp.runtimes.onnxruntime.tensor_divergence import tensor_divergence  # which opens such files
+
+        return tensor_divergence(reference, candidate, images, progress=progress)
+
+    def quantized(self, content: bytes, reference: bytes) -> QuantizedFile:
+        """Return a QDQ file with its nodes; see :mod:`senseapp.runtimes.onnxruntime.qdq_nodes`."""
+        return QdqFile(content, reference)

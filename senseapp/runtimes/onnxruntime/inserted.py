@@ -1,4 +1,4 @@
-"""Roundings put into an uploaded file: the nodes of its int8 copy that are new are inserted, all else stays in place.
+"""Roundings put into an uploaded file: the new nodes of its int8 copy are inserted, all else stays in place.
 
 onnxruntime's quantizer needs a plain graph: sorted, with a name for every node and constants as initializers. It works
 on such a copy of the part that is measured; here what it did is carried over to the file itself.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
 
 from senseapp.core.errors import InvalidSpec, first_line_of
-from senseapp.networks.onnx.check import part_of
-from senseapp.networks.onnx.normalise import sort_nodes
-from senseapp.networks.onnx.read import BY_CHANNEL_OPSET, label, opset_of, read_by, tensor_in
+from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, label, opset_of, read_by, tensor_in
+from senseapp.networks.onnx.read import BY_CHANNEL_OPSET
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
@@ -66,37 +64,22 @@ def plain_copy(content: bytes, outputs: Sequence[str], input_shape: Sequence[int
     It is sorted, has a name for every node, constants as initializers, and shapes for images of ``input_shape``,
     (N, C, H, W) or as the file has them, of which only the batch stays free where the file has it so.
     """
-    model = onnx.load_from_string(content)
-    sort_nodes(model)
-    constants = {each.name for each in model.graph.initializer}
-    nodes = []
-    for node in model.graph.node:
-        held = tensor_in(node)
-        if node.op_type == "Constant" and (held is not None or (held := _plain_constant(node)) is not None):
-            model.graph.initializer.append(held)
-            model.graph.initializer[-1].name = node.output[0]
-            constants.add(node.output[0])
-        else:
-            nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    names = node_names(nodes)
-    for node, name in zip(model.graph.node, names, strict=True):
+    graph = OnnxGraph(content)
+    graph.sort()
+    held = {node.output[0]: each for node in graph.nodes if (each := tensor_in(node) or _plain_constant(node))}
+    graph.remove(*(node for node in graph.nodes if node.op_type == "Constant" and node.output[0] in held))
+    for name, tensor in held.items():
+        graph.store(name, numpy_helper.to_array(tensor))
+    for node, name in zip(graph.nodes, node_names(graph.nodes), strict=True):
         node.name = name
-    image_inputs = [each for each in model.graph.input if each.name not in constants]
-    del model.graph.input[:]
-    model.graph.input.extend(image_inputs)
-    part = part_of(model, outputs)
-    for dim, length in zip(_dims(part), input_shape, strict=True):
+    part = graph.part(outputs).proto()
+    dims = part.graph.input[0].type.tensor_type.shape.dim
+    is_free = dims[0].dim_value <= 0
+    for dim, length in zip(dims, input_shape, strict=True):
         dim.dim_value = length
-    if _dims(model)[0].dim_value <= 0:
-        _dims(part)[0].dim_param = "batch"
+    if is_free:
+        dims[0].dim_param = "batch"
     return bytes(onnx.shape_inference.infer_shapes(part).SerializeToString())
-
-
-def _dims(model: ModelProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
-    dims: Sequence[onnx.TensorShapeProto.Dimension] = model.graph.input[0].type.tensor_type.shape.dim
-    return dims
 
 
 def node_names(nodes: Sequence[NodeProto]) -> list[str]:
@@ -132,145 +115,61 @@ def apply_qdq(content: bytes, plain: bytes, int8: bytes) -> bytes:
         plain: :func:`plain_copy` of it.
         int8: the quantizer's file of ``plain``, or of a copy of it with norms folded into convolutions.
     """
-    base, copy, quantized = (onnx.load_from_string(each) for each in (content, plain, int8))
-    _Insertion(base=base, plain=copy, int8=quantized).apply()
-    return bytes(base.SerializeToString())
+    base, after = OnnxGraph(content), OnnxGraph(int8)
+    after.sort()
+    read = {name for node in base.nodes for name in read_by(node)}
+    own = {node.name: node for node in OnnxGraph(plain).nodes}
+    places = {name: place for place, node in enumerate(base.nodes) for name in node.output if name}
+    made_at, behind = dict(places), dict[int, list[NodeProto]]()
+    for node in after.nodes:
+        before = own.pop(node.name, None)
+        if before is None:
+            made = [made_at[name] for name in node.input if name in made_at and name not in after.initializers]
+            place = max(made, default=-1)
+            behind.setdefault(place, []).append(node)
+        else:
+            place = places[_first(before.output)]
+            _rewire(base.nodes[place], before, node)
+        made_at.update(dict.fromkeys(filter(None, node.output), place))
+    left_out = {places[_first(node.output)] for node in own.values()}
+    nodes = list(behind.get(-1, ()))
+    for place, node in enumerate(base.nodes):
+        nodes += [*(() if place in left_out else (node,)), *behind.get(place, ())]
+    base.nodes = nodes
+    base.rewired()
+    _take_tensors(base, after, read, {name for some in behind.values() for node in some for name in node.output})
+    known = {each.domain for each in base.model.opset_import} | DEFAULT_DOMAINS
+    used = {node.domain for node in base.nodes} - known
+    base.model.opset_import.extend(each for each in after.model.opset_import if each.domain in used)
+    return base.content()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Insertion:
-    """Quantizer nodes of the plain copy, placed in the file ``base``.
+def _rewire(node: NodeProto, before: NodeProto, after: NodeProto) -> None:
+    """Change in a node of the file what the quantizer changed in its copy: names, and the input of a folded bias."""
+    if len(after.input) < len(before.input) or len(after.output) != len(before.output):
+        raise InvalidSpec(f"onnxruntime's quantizer changed node “{before.name}”, which cannot be done in the file.")
+    for own, old, new in ((node.input, before.input, after.input), (node.output, before.output, after.output)):
+        for position, (one, other) in enumerate(zip(old, new, strict=False)):
+            if one != other:
+                own[position] = other
+        own.extend(new[len(old) :])
 
-    Attributes:
-        wiring: by position of a node, the names that its inputs and its outputs get, by theirs.
-        more_inputs: by position of a node, the names of inputs that it gets besides: a bias that was folded into it.
-        after: new nodes by the position of the node that they follow; −1 for those before all.
-    """
 
-    base: ModelProto
-    plain: ModelProto
-    int8: ModelProto
-    wiring: dict[int, tuple[dict[int, str], dict[int, str]]] = field(default_factory=dict)
-    more_inputs: dict[int, list[str]] = field(default_factory=dict)
-    after: dict[int, list[NodeProto]] = field(default_factory=dict)
-    dropped: set[int] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)
-    tensors: dict[str, TensorProto] = field(init=False)
-
-    def __post_init__(self) -> None:
-        sort_nodes(self.int8)
-        self._place_nodes()
-        self.tensors = {each.name: each for each in self.int8.graph.initializer}
-        computed = {name for nodes in self.after.values() for node in nodes for name in node.output}
-        read = self._read_after()
-        stored = {each.name for each in self.base.graph.initializer}
-        for _place, node in enumerate(self.base.graph.node):
-            if tensor_in(node) is not None or node.op_type == "Constant":
-                stored.add(node.output[0])
-        before = {name for node in self.base.graph.node for name in read_by(node)}
-        self.gone = {name for name in stored if name in computed or (name in before and name not in read)}
-
-    def _place_nodes(self) -> None:
-        own = {node.name: node for node in self.plain.graph.node}
-        places = {name: place for place, node in enumerate(self.base.graph.node) for name in node.output if name}
-        made_at = dict(places)
-        left = dict(own)
-        for node in self.int8.graph.node:
-            before = own.get(node.name)
-            if before is None:
-                place = max(
-                    (made_at[name] for name in node.input if name in made_at and self._is_made(name)), default=-1
-                )
-                self.after.setdefault(place, []).append(node)
-            else:
-                del left[node.name]
-                place = places[_first(before.output)]
-                kept, self.more_inputs[place] = node.input[: len(before.input)], node.input[len(before.input) :]
-                self.wiring[place] = (
-                    _renamed(before, before.input, kept),
-                    _renamed(before, before.output, node.output),
-                )
-            made_at.update(dict.fromkeys(filter(None, node.output), place))
-        self.dropped = {places[_first(node.output)] for node in left.values()}
-
-    def _is_made(self, name: str) -> bool:
-        """Return whether a node that stays computes ``name``: constants may be anywhere."""
-        return name not in self._constants
-
-    @property
-    def _constants(self) -> set[str]:
-        return {each.name for each in self.int8.graph.initializer}
-
-    def _read_after(self) -> set[str]:
-        found = {each.name for each in self.base.graph.output}
-        for place, node in enumerate(self.base.graph.node):
-            if place not in self.dropped:
-                renamed = self.wiring.get(place, ({}, {}))[0]
-                found.update(renamed.get(position, name) for position, name in enumerate(node.input))
-                found.update(self.more_inputs.get(place, ()))
-                found.update(read_by(node).difference(node.input))
-        return found | {name for nodes in self.after.values() for node in nodes for name in node.input}
-
-    @property
-    def new_tensors(self) -> list[TensorProto]:
-        """The initializers that the file does not have."""
-        known = {each.name for each in self.base.graph.initializer} | {
-            node.output[0] for node in self.base.graph.node if node.op_type == "Constant"
-        }
-        read = self._read_after()
-        return [each for name, each in self.tensors.items() if name not in known and name in read]
-
-    @property
-    def new_opsets(self) -> list[onnx.OperatorSetIdProto]:
-        """The sets of operators that only new nodes need."""
-        used = {node.domain for nodes in self.after.values() for node in nodes}
-        known = {each.domain for each in self.base.opset_import} | {"", "ai.onnx"}
-        return [each for each in self.int8.opset_import if each.domain in used - known]
-
-    def apply(self) -> None:
-        """Change the file: nodes that stay are rewired, new ones follow what they read, unread tensors are gone."""
-        graph, new_tensors, new_opsets = self.base.graph, self.new_tensors, self.new_opsets
-        nodes = list(self.after.get(-1, []))
-        for place, node in enumerate(graph.node):
-            if place not in self.dropped and not (node.op_type == "Constant" and node.output[0] in self.gone):
-                self._rewire(place, node)
-                nodes.append(node)
-            nodes += self.after.get(place, [])
-        tensors = [self._current(each) for each in graph.initializer if each.name not in self.gone]
-        inputs = [each for each in graph.input if each.name not in self.gone]  # older files list initializers there
-        for field_, values in ((graph.node, nodes), (graph.initializer, tensors + new_tensors), (graph.input, inputs)):
-            kept = list(values)  # what is deleted lives on in Python
-            del field_[:]
-            field_.extend(kept)
-        self.base.opset_import.extend(new_opsets)
-
-    def _rewire(self, place: int, node: NodeProto) -> None:
-        """Give a node the names that its inputs and outputs get, and a Constant its new numbers."""
-        held = tensor_in(node) if node.op_type == "Constant" else None
-        if held is not None:
-            held.CopyFrom(self._current(held, node.output[0]))
-        for names, renamed in zip((node.input, node.output), self.wiring.get(place, ({}, {})), strict=True):
-            for position, new in renamed.items():
-                names[position] = new
-        node.input.extend(self.more_inputs.get(place, ()))  # a bias that came with a weight of another name
-
-    def _current(self, tensor: TensorProto, name: str = "") -> TensorProto:
-        """Return a tensor of the file with the numbers that the quantizer's file has for it."""
-        new = self.tensors.get(name or tensor.name)
-        if new is None or new.data_type != tensor.data_type:
-            return tensor
-        values = numpy_helper.to_array(new)
-        if np.array_equal(values, numpy_helper.to_array(tensor), equal_nan=True):
-            return tensor
-        return numpy_helper.from_array(values, tensor.name)
+def _take_tensors(base: OnnxGraph, after: OnnxGraph, read_before: set[str], computed: set[str]) -> None:
+    """Take over new and changed tensors; discard those that are computed now, or that nothing reads any more."""
+    read = {name for node in base.nodes for name in read_by(node)}.union(base.outputs)
+    stored = {*base.initializers, *(node.output[0] for node in base.nodes if node.op_type == "Constant")}
+    base.discard(stored & (computed | (read_before - read)))
+    for name, tensor in after.initializers.items():
+        known = base.tensor(name)
+        if known is None:
+            if name in read and base.maker(name) is None:
+                base.initializers[name] = tensor
+        elif known.data_type == tensor.data_type:
+            values = numpy_helper.to_array(tensor)
+            if not np.array_equal(values, numpy_helper.to_array(known), equal_nan=values.dtype.kind == "f"):
+                base.store(name, values)
 
 
 def _first(names: Sequence[str]) -> str:
     return next(iter(filter(None, names)))
-
-
-def _renamed(node: NodeProto, before: Sequence[str], after: Sequence[str]) -> dict[int, str]:
-    if len(before) != len(after):
-        raise InvalidSpec(f"onnxruntime's quantizer changed node “{node.name}”, which cannot be done in the file.")
-    pairs = enumerate(zip(before, after, strict=True))
-    return {position: new for position, (old, new) in pairs if old != new}

@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import Tensor
@@ -30,8 +29,7 @@ from senseapp.runtimes.quantizers import Quantizer, RoundingCause
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
-_WEIGHTED = (*_BIASED, "MatMul")
+_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _COARSE = (
     "In float, as one scale for all that they join would leave the smaller part fewer than 32 of its 256 steps, or as "
     "they read such a result: {}."
@@ -101,12 +99,7 @@ class Int8Writer(Quantizer):
 
     @rounding.setter
     def rounding(self, rounding: Rounding | None) -> None:
-        before, self._rounding = self._rounding, rounding
-        known, self._all = self._all, None
-        if known is None or before is None or rounding is None or rounding.products is not before.products:
-            return
-        changed = {name: ends for name, ends in rounding.ranges.items() if ends != before.ranges.get(name)}
-        self._all = known[0], known[1].with_ranges(changed, _biases(self.network, rounding))
+        self._rounding, self._all = rounding, None
 
     def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         """Return the network with every node in int8 that can be; see :meth:`.Quantizer.write`."""
@@ -207,18 +200,6 @@ def _apply(rounding: Rounding, model: onnx.ModelProto) -> dict[str, list[dict[st
             for scale in found.scale.numpy()
         ]
     return overrides
-
-
-def _biases(network: bytes, rounding: Rounding) -> dict[str, NDArray[np.float32]]:
-    """Return the bias of each node in float, as it is before it is rounded."""
-    found = {name: each.offsets.numpy() for name, each in rounding.products.items() if each.offsets is not None}
-    graph = onnx.load_from_string(network).graph
-    constants = {each.name: each for each in graph.initializer}
-    return found | {
-        node.name: numpy_helper.to_array(constants[node.input[2]])
-        for node in graph.node
-        if node.op_type in _BIASED and node.name not in found and len(node.input) > 2 and node.input[2] in constants
-    }
 
 
 class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has no types

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import numpy_helper
 from torch import Tensor, nn
 
-from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import StepTitle
-from senseapp.core.texts import plural
-from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.check import Parting
 from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
+from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.call_times import COMPARING_TURNS, ratio
+from senseapp.runtimes.file_format import FileFormat
+from senseapp.runtimes.foreign import ForeignFiles, RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME, timing
 from senseapp.runtimes.onnxruntime.bench import Profiler
-from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
-from senseapp.runtimes.onnxruntime.four_bits import with_four_bits
+from senseapp.runtimes.onnxruntime.default_quantizer import best_default
+from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
+from senseapp.runtimes.onnxruntime.foreign import OnnxFiles
 from senseapp.runtimes.onnxruntime.int8 import (
     Int8Writer,
     Rounding,
@@ -34,18 +29,13 @@ from senseapp.runtimes.onnxruntime.int8 import (
     multiplies_integers,
     weighted_nodes,
 )
-from senseapp.runtimes.onnxruntime.integer_weights import NARROW_BITS, with_integer_weights
-from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, kit_files, with_metadata
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
-from senseapp.runtimes.onnxruntime.own import best_own
-from senseapp.runtimes.onnxruntime.parting import find_parting
 from senseapp.runtimes.onnxruntime.profile import PROFILER
-from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.warnings import calibration_warnings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
-from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedFile, QuantizedWeights, Quantizer
+from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _UNWEIGHTED = (
     "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
@@ -65,6 +55,8 @@ class OnnxRuntime(Runtime):
     """onnxruntime on the processor of this machine."""
 
     description = ONNXRUNTIME
+    file_format: FileFormat = OnnxFormat(ONNXRUNTIME.name)
+    foreign_files: ForeignFiles = OnnxFiles()
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
         "so the file does the same on processors without VNNI, where onnxruntime's own quantizer may saturate."
@@ -111,81 +103,13 @@ class OnnxRuntime(Runtime):
 
         return UploadedRuntime(opened)
 
-    def foreign(self, content: bytes, *, threads: int | None = None) -> OnnxFile:
-        """Open an ONNX file of any program; raises InvalidInput where onnxruntime cannot, or it takes no images."""
-        return OnnxFile(content, threads=threads)
-
-    def whole(self, path: Path) -> bytes:
-        """Return an ONNX file with the weights that it keeps in files beside it."""
-        return with_weights_beside(path)
-
-    def parting(
-        self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
-    ) -> Parting | None:
-        """Return how far matched tensors of two ONNX files differ."""
-        return find_parting(reference, candidate, images, progress=progress)
-
     def machine(self) -> str:
         """Return the processor, whether it has VNNI, and the version of onnxruntime."""
         return machine()
 
-    def checked(self, content: bytes) -> int:
-        """Check the file by ONNX's own checker, and return its operator set."""
-        model = onnx.load_from_string(content)
-        onnx.checker.check_model(model)
-        version: int = next(each.version for each in model.opset_import if not each.domain)
-        return version
-
-    def described(
-        self,
-        content: bytes,
-        *,
-        preprocessing: Preprocessing | None,
-        class_names: Sequence[str],
-        thresholds: tuple[float, float] | None = None,
-    ) -> bytes:
-        """Return the file with class names, preprocessing and thresholds of scores in its metadata."""
-        return with_metadata(content, preprocessing=preprocessing, class_names=class_names, thresholds=thresholds)
-
-    def class_names(self, content: bytes) -> tuple[str, ...]:
-        """Return the class names in the file's metadata."""
-        return class_names_of(content)
-
-    def kit(self, name: str) -> dict[str, str]:
-        """Return a script and a notebook that run a file of :meth:`described`."""
-        return kit_files(name)
-
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node belongs to, by the names that torch's exporter leaves."""
         return layers_of_nodes(content, layers)
-
-    def with_quantized_weights(
-        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
-    ) -> QuantizedWeights:
-        """Return the file with weights in 4 bits in onnxruntime's operator for them, others as integers."""
-        network, in_operator = with_four_bits(content, integers)
-        network, stored = with_integer_weights(network, integers)
-        missing = len(nodes) - stored - len(in_operator)
-        found = [
-            f"Weights of {plural(count, 'layer')} are {what}."
-            for count, what in (
-                (stored, "stored as integers, and computed with in float"),
-                (len(in_operator), f"in {NARROW_BITS} bits in onnxruntime's operator for them (MatMulNBits)"),
-                (missing, "rounded as the schedule says, and stored in 32 bits"),
-            )
-            if count > 0
-        ]
-        return QuantizedWeights(content=network, notes=tuple(found))
-
-    def half_zero(self, content: bytes) -> bytes:
-        """Return the file without the smaller half of each weight, which sparsity leaves as zeros."""
-        model = onnx.load_from_string(content)
-        for constant in model.graph.initializer:
-            if len(constant.dims) > 1 and constant.data_type == onnx.TensorProto.FLOAT:
-                values: NDArray[Any] = np.array(numpy_helper.to_array(constant))
-                values[np.abs(values) <= np.median(np.abs(values))] = 0
-                constant.CopyFrom(numpy_helper.from_array(values, constant.name))
-        return bytes(model.SerializeToString())
 
     def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> AbstractContextManager[Quantizer]:
         """Return onnxruntime's quantizer, a scale for each channel of weights."""
@@ -256,9 +180,9 @@ class OnnxRuntime(Runtime):
         corrected, plain = (fitting.damage_of(self._model(each)) for each in (correction.corrected(file), file))
         return correction if corrected < (1 - _CORRECTING_GAIN) * plain else None
 
-    def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
+    def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return the best file of ``quantize_static``."""
-        return best_own(
+        return best_default(
             content,
             fitting.batches,
             damage_of=lambda file: fitting.damage_of(self._model(file)),
@@ -267,10 +191,6 @@ class OnnxRuntime(Runtime):
             progress=fitting.steps.progress,
             has_time=lambda: fitting.steps.left() > 0,
         )
-
-    def quantized_file(self, content: bytes, reference: bytes) -> QuantizedFile:
-        """Return a QDQ file with its nodes; see :mod:`senseapp.runtimes.onnxruntime.qdq_nodes`."""
-        return QdqFile(content, reference)
 
     def time_layers(
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1

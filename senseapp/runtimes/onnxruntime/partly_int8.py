@@ -54,12 +54,10 @@ _UNPACKED = ".unpacked"
 """Behind the name of a weight in 8 bits, or of a bias that goes with it, where a node in float reads it."""
 _MORE_BYTES = 3  # of a weight in 32 bits, beside one in 8
 _FREE_BYTES = 0.05  # of those of all weights in 8 bits, that the smallest weights may add in 32
-_LEAST_SCALE = np.finfo(np.float32).tiny  # of a bias: products of two small scales come to 0
 _MOST_COARSER = 8.0  # steps of an input in one of the output: 32 of 256 are left to what it spans
 _ROUNDED = ("Conv", "ConvTranspose", "Gemm")
 _WEIGHTED = (*_ROUNDED, "MatMul")
 _CHANNELS = 1  # axis of the input of all three
-_Range = tuple[float, float]
 
 
 class PartlyInt8:
@@ -90,35 +88,6 @@ class PartlyInt8:
         self._nodes = {node.name: node for node in graph.node}
         self._folded = {node.name for node in self._float.node if node.name not in self._nodes}
         self._maker = {name: node for node in self._float.node for name in node.output}
-
-    def with_ranges(self, ranges: Mapping[str, _Range], biases: Mapping[str, NDArray[np.float32]]) -> PartlyInt8:
-        """Return it with other ranges of these tensors; ``biases`` are in float by the name of their node."""
-        int8 = onnx.ModelProto()
-        int8.CopyFrom(self._int8)
-        constants = {each.name: each for each in int8.graph.initializer}
-        changed = set()
-        for name, ends in ranges.items():
-            scale, zero_point = self._rounded[name][0].input[1:] if name in self._rounded else ("", "")
-            if scale != f"{name}_scale":  # that of what it is made from
-                continue
-            for target, value in zip((zero_point, scale), activation_grid(*ends), strict=True):
-                _set(constants[target], value)
-            changed.add(scale)
-        for node in self._nodes.values():
-            dequantized = [self._dequantizing[name] for name in node.input if name in self._dequantizing]
-            if node.name not in biases or len(dequantized) != 3:
-                continue
-            activation, weight, bias = dequantized
-            if activation.input[1] not in changed:
-                continue
-            scale = numpy_helper.to_array(constants[activation.input[1]]) * numpy_helper.to_array(
-                constants[weight.input[1]]
-            )
-            limit, scale = np.iinfo(np.int32), np.maximum(scale, _LEAST_SCALE)
-            steps = (biases[node.name].astype(np.float64) / scale).round().clip(limit.min, limit.max)
-            _set(constants[bias.input[0]], steps)
-            _set(constants[bias.input[1]], scale)
-        return PartlyInt8(self._float, int8, self._biases)
 
     def content(self, in_float: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         """Return the file in which the nodes ``in_float`` compute in float, and all others as in the int8 file.
@@ -327,12 +296,6 @@ def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]
     ends = (np.array(end, np.float32) for end in (low, high))
     zero_point, scale = compute_scale_zp(*ends, np.array(0, np.uint8), np.array(255, np.uint8))
     return zero_point, scale
-
-
-def _set(constant: onnx.TensorProto, value: NDArray[Any]) -> None:
-    """Give a constant another value, of its type and shape."""
-    known = numpy_helper.to_array(constant)
-    constant.CopyFrom(numpy_helper.from_array(value.astype(known.dtype).reshape(known.shape), constant.name))
 
 
 @dataclass

@@ -1,10 +1,10 @@
-"""Time of each layer in onnxruntime on this machine, in float and in int8, and of a border between them.
+"""Time of each layer in a runtime on this machine, in float and in int8, and of a border between them.
 
-Every layer is put, with its shapes, into one file of layers that do not depend on each other, once in float and once in
-int8; onnxruntime's own profile tells the time of each kernel, which other programs on the machine hardly change. What
-stands at the border of an int8 part (rounding, and another order of memory) costs so much for each value of a tensor.
-The whole network's float and int8 files, run in turns, say by how much layers take longer inside it; what the int8 file
-takes besides its products, rounding around operations that stay in float, is shared out among them by their outputs.
+The runtime's own profile tells the time of each kernel of the whole float file and of the file all in int8, which other
+programs on the machine hardly change; a kernel belongs to the layer whose product it computes. Both files, run in
+turns, say by how much a call takes longer than its kernels. What stands at a border (rounding, and another order of
+memory) costs so much for each value of a tensor. What the int8 file takes besides its products, rounding around
+operations that stay in float, is shared out among them by their outputs.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
+from senseapp.networks.onnx.graph import read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.call_times import quick_seconds, times
+from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.bench import (
     BORDER,
+    PRODUCT,
     Kernel,
-    LayerNode,
     Profiler,
+    border_bench,
+    border_rates,
     border_seconds,
     by_product,
-    product_bench,
-    timed_products,
 )
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
@@ -41,6 +43,8 @@ from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
+_FUSED_BEHIND = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Add", "Mul"})
+"""Operators that runtimes compute with the product before them."""
 _TURNS = 15  # calls of each file, of which a quick one counts, see quick_seconds
 
 
@@ -59,27 +63,27 @@ def time_layers(
     products = dict(_products(graph, owners, shapes))
     if not products:
         raise InvalidSpec("No layer of this network is one whose time in int8 can be taken.")
-    every = list(products.values())
-    real, rates = timed_products(product_bench(every, int8=False), len(every), profiler, threads)
-    whole, int8_rates = timed_products(product_bench(every, int8=True), len(every), profiler, threads)
-    rates |= int8_rates
-    files = (network, int8)
-    (real_own, real_rest), (whole_own, whole_rest) = (_split(profiler.kernels(file, threads, batch)) for file in files)
-    walls = wall_seconds([profiler.open(file, threads) for file in files], shapes[graph.input[0].name])
-    slower = walls / np.array([real_own + real_rest, whole_own + whole_rest])  # than the sum of their kernels
-    real_seconds = slower[0] * real_own * np.array(real) / sum(real)
-    whole_seconds = slower[1] * whole_own * np.array(whole) / sum(whole)
-    sizes = np.array([math.prod(each.output_shape) for each in every])
-    whole_seconds += (slower[1] * whole_rest - slower[0] * real_rest) * sizes / sizes.sum()  # with what it is between
+    names = [name for name, _ in products.values()]
+    kernels = [profiler.kernels(_numbered(each, names), threads, batch) for each in (network, int8)]
+    walls = wall_seconds([profiler.open(file, threads) for file in (network, int8)], shapes[graph.input[0].name])
+    slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
+    (real, real_rest), (whole, whole_rest) = (
+        _scaled(each, len(names), rate) for each, rate in zip(kernels, slower, strict=True)
+    )
+    sizes = np.array([math.prod(shape) for _, shape in products.values()])
+    whole += (whole_rest - real_rest) * sizes / sizes.sum()  # with what the int8 file rounds between products
     found = [
         LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
-        for level, spent in ((DENSE_BITS, real_seconds), (float(INT8_BITS), whole_seconds))
+        for level, spent in ((DENSE_BITS, real), (float(INT8_BITS), whole))
         for layer, seconds in zip(products, spent, strict=True)
     ]
+    largest = max((shape for _, shape in products.values()), key=math.prod)
+    at_borders = profiler.kernels(border_bench(largest), threads, 1)
+    rates = border_rates([kernel for each in (*kernels, at_borders) for kernel in each])
     edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)
     return LayerTimes(
         times=tuple(found),
-        other_seconds=float(slower[0] * real_rest),
+        other_seconds=real_rest,
         conversions=tuple(
             Conversion(first=first, second=second, seconds=float(slower.mean()) * count * border_seconds(rates, dims))
             for (first, second), (count, dims) in edges.items()
@@ -100,14 +104,46 @@ def time_products(
     products = dict(_products(model.graph, owners, shapes_of(model, batch)))
     if not products:
         raise InvalidSpec("No layer of this network is one whose time can be taken.")
-    names = {product.node.name: f"product{index}" for index, product in enumerate(products.values())}
-    for node in model.graph.node:
-        node.name = names.get(node.name, node.name)
-    kernels = profiler.kernels(model.SerializeToString(), threads, batch)
-    seconds = by_product(kernels, len(products))
-    sizes = (math.prod(product.output_shape) for product in products.values())
-    rest = sum(kernel.seconds for kernel in kernels) - sum(seconds)
-    return dict(zip(products, zip(seconds, sizes, strict=True), strict=True)), rest
+    kernels = profiler.kernels(_numbered(network, [name for name, _ in products.values()]), threads, batch)
+    seconds, rest = _scaled(kernels, len(products), 1.0)
+    sizes = (math.prod(shape) for _, shape in products.values())
+    return dict(zip(products, zip(seconds.tolist(), sizes, strict=True), strict=True)), rest
+
+
+def _numbered(content: bytes, names: Sequence[str]) -> bytes:
+    """Return a file in which the nodes called ``names`` have names by which their kernels are known.
+
+    A kernel that computes a product with the operations behind it may be called as the tensor that it returns, so
+    these tensors have such names, too.
+    """
+    model = onnx.load_from_string(content)
+    places, graph = {name: place for place, name in enumerate(names)}, model.graph
+    inside = {name for node in graph.node for name in read_by(node) if name not in node.input}
+    owners, renamed = dict[str, int](), dict[str, str]()
+    for node in graph.node:
+        own = places.get(node.name)
+        if own is None and node.op_type in _FUSED_BEHIND:
+            own = next((owners[name] for name in reversed(node.input) if name in owners), None)
+        elif own is not None:
+            node.name = f"{PRODUCT}{own}"
+        if own is None:
+            continue
+        for name in node.output:
+            owners[name] = own
+            if name not in inside:
+                renamed[name] = f"{PRODUCT}{own}.{len(renamed)}"
+    for node in graph.node:
+        for side in (node.input, node.output):
+            side[:] = [renamed.get(name, name) for name in side]
+    for value in (*graph.output, *graph.value_info):
+        value.name = renamed.get(value.name, value.name)
+    return bytes(model.SerializeToString())
+
+
+def _scaled(kernels: Sequence[Kernel], count: int, rate: float) -> tuple[NDArray[np.float64], float]:
+    """Return the seconds of the kernels of each product, and of all others, times ``rate``."""
+    products = rate * np.array(by_product(kernels, count))
+    return products, rate * sum(kernel.seconds for kernel in kernels) - float(products.sum())
 
 
 def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
@@ -167,28 +203,17 @@ def _length(dim: onnx.TensorShapeProto.Dimension, batch: int) -> int:
 
 def _products(
     graph: onnx.GraphProto, owners: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[str, LayerNode]]:
-    weights = {each.name: each for each in graph.initializer}
+) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
+    """Yield layers that are products with weights, each with the name of its node and the shape of its output."""
+    weights = {each.name for each in graph.initializer}
     seen: set[str] = set()
     for node in graph.node:
         layer = owners.get(node.name)
         if node.op_type not in _PRODUCTS or layer is None or layer in seen or node.input[1] not in weights:
             continue
-        if node.input[0] in shapes and node.output[0] in shapes:
+        if node.output[0] in shapes:
             seen.add(layer)
-            weight = weights[node.input[1]]
-            yield (
-                layer,
-                LayerNode(
-                    node=node, weight=weight, input_shape=shapes[node.input[0]], output_shape=shapes[node.output[0]]
-                ),
-            )
-
-
-def _split(kernels: Sequence[Kernel]) -> tuple[float, float]:
-    """Return the seconds of products, and of everything else."""
-    products = sum(each.seconds for each in kernels if re.search("Conv|Gemm|MatMul", each.kind))
-    return products, sum(each.seconds for each in kernels) - products
+            yield layer, (node.name, shapes[node.output[0]])
 
 
 def wall_seconds(opened: Sequence[RuntimeNetwork], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -16,19 +16,22 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.difference import OnnxDifference, difference
-from senseapp.networks.onnx.edit import with_weights
+from senseapp.networks.onnx.graph import opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.networks.onnx.read import opset_of
+from senseapp.networks.onnx.write import with_weights
 from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.runtimes.base import Exporter, RuntimeNetwork
+from senseapp.runtimes.base import Exporter
+from senseapp.runtimes.file_format import QuantizedWeights
+from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnx_network import OnnxSession
+from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
 from senseapp.runtimes.onnxruntime.inserted import apply_qdq, plain_copy, quantizable
 from senseapp.runtimes.onnxruntime.kit.metadata import with_metadata
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.runtimes.quantizers import Fitting, OwnInt8, QuantizedWeights, Quantizer
+from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
 
@@ -85,6 +88,57 @@ class UploadedModel(RuntimeNetwork):
         return whole if self._reader is None else self._reader(whole)
 
 
+class UploadedFormat(OnnxFormat):
+    """The format of edited copies of one uploaded file, whose metadata and types of weights stay."""
+
+    def __init__(
+        self, opened: OpenedOnnx, runtime: str, images: ImageInput, open_file: Callable[[bytes], UploadedModel]
+    ) -> None:
+        super().__init__(runtime)
+        self._opened, self._images, self._open = opened, images, open_file
+
+    def version(self, content: bytes) -> int:
+        """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
+        return opset_of(onnx.load_from_string(content))
+
+    def described(
+        self,
+        content: bytes,
+        *,
+        preprocessing: Preprocessing | None,
+        class_names: Sequence[str],
+        thresholds: tuple[float, float] | None = None,
+    ) -> bytes:
+        """Return the file with thresholds of scores: its other metadata stay those of the uploaded one."""
+        return with_metadata(content, preprocessing=None, class_names=(), thresholds=thresholds)
+
+    def input_words(self, shape: Sequence[int]) -> str:
+        """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""
+        channels, height, width = shape
+        own = (height, width, channels) if self._images.channels_last else (channels, height, width)
+        opened = self._open(self._opened.content)
+        sizes = ", ".join(map(str, (opened.fixed_batch or "N", *own)))
+        return f"{self._opened.input_name}, {opened.input_type}, is ({sizes})"
+
+    def changes(self, content: bytes) -> tuple[str, ...]:
+        """Return in sentences what differs between the uploaded file and ``content``."""
+        uploaded = self._opened.content
+        if self.version(content) == self.version(uploaded):
+            found = difference(uploaded, content)
+            return (*found.sentences[:-1], *_folding(found), found.sentences[-1])
+        raised, notes = quantizable(uploaded)
+        found = difference(raised, content)
+        rest = _AS_RAISED if found.otherwise_identical else "Other parts differ as well."
+        return (*notes, *found.parts, *_folding(found), rest)
+
+    def with_quantized_weights(
+        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
+    ) -> QuantizedWeights:
+        """Return the file as it is: weights stay tensors of the type that they were uploaded in."""
+        note = f"Weights of {plural(len(nodes), 'layer')} are rounded as the schedule says, and stored as they were."
+        return QuantizedWeights(content=content, notes=(note,))
+
+
 class UploadedRuntime(OnnxRuntime):
     """onnxruntime, or the runtime that a subclass names beside this class, on edited copies of one uploaded file.
 
@@ -95,6 +149,7 @@ class UploadedRuntime(OnnxRuntime):
     def __init__(self, opened: OpenedOnnx) -> None:
         self._opened = opened
         self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
+        self.file_format = UploadedFormat(opened, self.description.name, self._images, self.open)
         self._plain_of = lru_cache(maxsize=4)(self._plain)
         self._folded_of = lru_cache(maxsize=4)(self._folded)
 
@@ -117,40 +172,6 @@ class UploadedRuntime(OnnxRuntime):
         file = self._file(content, threads=threads) if fused else RuntimeModel(content, fused=False)
         return UploadedModel(file, self._images, reader=self._opened.network.reader)
 
-    def checked(self, content: bytes) -> int:
-        """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
-        return opset_of(onnx.load_from_string(content))
-
-    def described(
-        self,
-        content: bytes,
-        *,
-        preprocessing: Preprocessing | None,
-        class_names: Sequence[str],
-        thresholds: tuple[float, float] | None = None,
-    ) -> bytes:
-        """Return the file with thresholds of scores: its other metadata stay those of the uploaded one."""
-        return with_metadata(content, preprocessing=None, class_names=(), thresholds=thresholds)
-
-    def input_words(self, shape: Sequence[int]) -> str:
-        """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""
-        channels, height, width = shape
-        own = (height, width, channels) if self._images.channels_last else (channels, height, width)
-        opened = self.open(self._opened.content)
-        sizes = ", ".join(map(str, (opened.fixed_batch or "N", *own)))
-        return f"{self._opened.input_name}, {opened.input_type}, is ({sizes})"
-
-    def changes(self, content: bytes) -> tuple[str, ...]:
-        """Return in sentences what differs between the uploaded file and ``content``."""
-        uploaded = self._opened.content
-        if self.checked(content) == self.checked(uploaded):
-            found = difference(uploaded, content)
-            return (*found.sentences[:-1], *_folding(found), found.sentences[-1])
-        raised, notes = quantizable(uploaded)
-        found = difference(raised, content)
-        rest = _AS_RAISED if found.otherwise_identical else "Other parts differ as well."
-        return (*notes, *found.parts, *_folding(found), rest)
-
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node of a float file is, by its name in the copies."""
         layer_of = {
@@ -159,13 +180,6 @@ class UploadedRuntime(OnnxRuntime):
         graph = onnx.load_from_string(self._plain_of(content)).graph
         owners = {node.name: layer_of[node.output[0]] for node in graph.node if node.output[0] in layer_of}
         return {node: layer for node, layer in owners.items() if layer in layers}
-
-    def with_quantized_weights(
-        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
-    ) -> QuantizedWeights:
-        """Return the file as it is: weights stay tensors of the type that they were uploaded in."""
-        note = f"Weights of {plural(len(nodes), 'layer')} are rounded as the schedule says, and stored as they were."
-        return QuantizedWeights(content=content, notes=(note,))
 
     @contextmanager
     def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Iterator[Quantizer]:
@@ -181,10 +195,10 @@ class UploadedRuntime(OnnxRuntime):
         with super().fitted_quantizer(self._int8_copy(content), fitting) as quantizer:
             yield quantizer
 
-    def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
+    def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return the copy as the runtime's own quantizer writes it best."""
         fitting = replace(fitting, batches=self._arranged(fitting.batches))
-        return super().own_int8(self._int8_copy(content), fitting)
+        return super().default_int8(self._int8_copy(content), fitting)
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""

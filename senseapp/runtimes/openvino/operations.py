@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
@@ -11,18 +11,18 @@ from torch import Tensor
 
 from senseapp.core.texts import plural
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.records.deployment import LayerTimes
 from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.file_format import FileFormat
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
 from senseapp.runtimes.onnxruntime.bench import Profiler
+from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
-from senseapp.runtimes.onnxruntime.kit.metadata import kit_files
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
-from senseapp.runtimes.openvino import OPENVINO, timing
+from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.profile import PROFILER
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, machine
-from senseapp.runtimes.quantizers import Fitting, OwnInt8, Quantizer
+from senseapp.runtimes.quantizers import DefaultInt8, Fitting
 
 _PRODUCTS_IN_FLOAT = (
     "In float: {count} of two activations, as of attention. On processors without VNNI OpenVINO's int8 kernels for "
@@ -42,6 +42,7 @@ class OpenVino(OnnxRuntime):
     """
 
     description = OPENVINO
+    file_format: FileFormat = OnnxFormat(OPENVINO.name)
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
         "so OpenVINO computes these alike on processors without VNNI. It does not round what a convolution adds to "
@@ -74,12 +75,6 @@ class OpenVino(OnnxRuntime):
         """What takes the times of the kernels of files."""
         return PROFILER
 
-    def time_layers(
-        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> LayerTimes:
-        """Return the times of layers; see :mod:`senseapp.runtimes.openvino.timing`."""
-        return timing.time_layers(content, quantizer, owners, threads=threads, batch=batch)
-
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return OpenVINO on edited copies of an uploaded file."""
         return UploadedOpenVino(opened)
@@ -88,11 +83,7 @@ class OpenVino(OnnxRuntime):
         """Return the processor, whether it has VNNI, and the version of OpenVINO."""
         return machine()
 
-    def kit(self, name: str) -> dict[str, str]:
-        """Return a script and a notebook that run a file of :meth:`described`."""
-        return kit_files(name, runtime=OPENVINO.name)
-
-    def own_int8(self, content: bytes, fitting: Fitting) -> OwnInt8 | None:
+    def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return None: OpenVINO's quantizer (NNCF) is a package of its own."""
         return None
 

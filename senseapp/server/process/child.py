@@ -28,6 +28,7 @@ from senseapp.core.files import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.server.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
+from senseapp.server.process.requester import answer_here
 from senseapp.server.quotas import MemoryGuard
 from senseapp.server.session import load_engine, runs_on_processor
 from senseapp.server.time_estimate import MachineSpeed, time_convolutions
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from senseapp.measure.executor import Executor
 
 
-_ORPHANED = 3  # exit status
 _GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
 _AHEAD_SECONDS = 2.0  # after which a process that has nothing to do loads more
 _IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
@@ -70,7 +70,7 @@ class _Conversation(logging.Handler):
     def _listen(self, requests: BinaryIO) -> None:
         while (line := read_line(requests)) is not None:
             self._requests.put(line)
-        os._exit(_ORPHANED)  # the app has ended or closed the stream
+        os._exit(3)  # the app has ended or closed the stream
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -132,8 +132,6 @@ def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
 
 
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
-    from senseapp.server.file_requests import answer_here  # not needed by runs
-
     signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that holds the GIL
     try:
         with MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"]).job():

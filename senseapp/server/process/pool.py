@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 AnswerT = TypeVar("AnswerT")
 
 _MOST_REQUESTS, _MOST_OF_ONE_PERSON = 4, 2  # at a time, as each takes memory
-_MOST_ANSWERS = 100  # of one process: libraries leak some 200 kB per file
+_MOST_ANSWERS = 100  # of one process, which then ends once another has loaded the engine: 200 kB leak per file
 _ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request
 
 
@@ -54,7 +54,7 @@ class JobProcesses:
     def warm_up(self) -> None:
         """Start a process and load the engine in it; returns at once."""
         with self._lock:
-            if not self._closed and sum(process.successor is None for process in self._idle) < self._most:
+            if not self._closed and sum(not _is_worn(process) for process in self._idle) < self._most:
                 self._start_ahead()
 
     def machine_speed(self) -> MachineSpeed | None:
@@ -67,8 +67,7 @@ class JobProcesses:
 
     def carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
         """Carry out a task in one of the processes, see :func:`carry_out_in`."""
-        self._wait_for_answers(context.observer.phase)
-        process, done = self._take(), False
+        process, done = self._take(lambda: context.observer.phase("")), False
         try:
             carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
             done = True
@@ -78,11 +77,11 @@ class JobProcesses:
     def answer(self, request: WorkerRequest[AnswerT], requester: Requester = ANYBODY) -> AnswerT:
         """Answer a request in one of the processes, see :func:`answer_in`; may wait."""
         with self._slots.hold(requester, request.subject):
-            process = self._take_for_answer(requester, request)
-            process.answered += 1
+            process = self._take(lambda: requester.check(request.subject), request)
             try:
                 return answer_in(process, request, requester=requester, job_mb=self._job_mb)
             finally:
+                process.answered += 1
                 self._give_back(process, process.alive)
 
     def close(self) -> None:
@@ -94,117 +93,73 @@ class JobProcesses:
         for process in ended:
             process.close()
 
-    def _wait_for_answers(self, progress: Callable[[str], None]) -> None:
-        """Wait for a process that answers a request: it is free sooner than another can load the engine."""
-        end = math.inf
-        while True:
-            with self._lock:
-                answering = [process for process in self._answering if process.alive]
-                if self._idle or not answering or time.monotonic() > end:
-                    return
-                if any(process.warm.is_set() for process in answering):
-                    end = min(end, time.monotonic() + _ANSWER_SECONDS)
-                self._returned.wait(CANCEL_SECONDS)
-            progress("")  # may raise to cancel
+    def _take(self, check: Callable[[], None], request: WorkerRequest[Any] | None = None) -> JobProcess:
+        """Return the process that can begin soonest, for ``request`` or else for a task; ``check`` may raise to cancel.
 
-    def _take_for_answer(self, requester: Requester, request: WorkerRequest[Any]) -> JobProcess:
-        """Return the process that can answer soonest.
-
-        Most answers take less time than loading the engine, so this waits for a busy process, and after a second also
-        for a new one, whichever is ready first. While none has loaded it, a request that does not need the engine gets
-        a new process.
+        Most answers take less time than loading the engine, so this waits for a process that is answering, and a second
+        after it has loaded the engine also for a new one, whichever is ready first. While none has loaded the engine, a
+        request that does not need it gets a new process.
         """
-        alone_until = time.monotonic() + _ANSWER_SECONDS
+        needs_engine, end = request is None or request.needs_engine, math.inf
         while True:
             with self._lock:
-                ready = any(process.alive and process.warm.is_set() for process in self._idle)
-                if ready or not any(process.alive and process.warm.is_set() for process in self._answering):
-                    if not ready and not request.needs_engine:
-                        return self._start_busy()  # is not among those asked, since no work waits for it
-                    process = self._take_one()
-                    self._answering.add(process)
+                is_ready = any(process.alive and process.is_warm for process in self._idle)
+                answering = [process for process in self._answering if process.alive]
+                if is_ready or not answering or not needs_engine:
+                    process = self._take_one() if is_ready or needs_engine else self._start()
+                    self._busy.add(process)
+                    if request is not None and needs_engine:
+                        self._answering.add(process)
                     return process
-                if not self._idle and time.monotonic() > alone_until:
+                if any(process.is_warm for process in answering):
+                    end = min(end, time.monotonic() + _ANSWER_SECONDS)
+                if not self._idle and time.monotonic() > end:
                     self._start_ahead()
                 self._returned.wait(CANCEL_SECONDS)
-            requester.check(request.subject)
-
-    def _take(self) -> JobProcess:
-        with self._lock:
-            return self._take_one()
+            check()
 
     def _take_one(self) -> JobProcess:
-        while self._idle:
-            process = self._idle.pop(self._best_place())
-            if process.alive:
-                break
+        """Return an idle process, preferably one with the engine loaded that has answered little; else a new one."""
+        for process in [process for process in self._idle if not process.alive]:
+            self._idle.remove(process)
             process.close()
-        else:
-            return self._start_busy()
-        self._busy.add(process)
+        if not self._idle:
+            return self._start()
+        process = max(self._idle, key=lambda each: (each.is_warm, not _is_worn(each)))
+        self._idle.remove(process)
         return process
 
-    def _start_busy(self) -> JobProcess:
-        process = self._start()
-        self._busy.add(process)
-        return process
-
-    def _start_ahead(self) -> JobProcess:
+    def _start_ahead(self) -> None:
         process = self._start()
         process.send("warm")
         self._idle.append(process)
-        return process
-
-    def _best_place(self) -> int:
-        """Return the index of the last idle process, preferring a loaded engine, then no successor."""
-        idle = self._idle
-        return max(range(len(idle)), key=lambda at: (idle[at].warm.is_set(), idle[at].successor is None, at))
 
     def _give_back(self, process: JobProcess, reusable: bool) -> None:
-        dropped: list[JobProcess] = []
         with self._lock:
             self._busy.discard(process)
             self._answering.discard(process)
-            if (successor := process.successor) is None:
-                spare = self._spare() if reusable and process.warm.is_set() else None
-                if spare is not None:
-                    self._idle.remove(spare)
-                    dropped.append(spare)
-                keep = sum(other.successor is None for other in self._idle) < self._most
-            else:
-                keep = not successor.warm.is_set()
-            if keep := keep and reusable and not self._closed:
-                self._idle.append(process)
+            is_kept = reusable and not self._closed
+            self._idle += [process] if is_kept else []
+            dropped = [*self._surplus(), *([] if is_kept else [process])]
+            lacks_one = all(_is_worn(each) for each in self._idle)
             self._returned.notify_all()
-        for ended in dropped if keep else (*dropped, process):
-            ended.close()
+        for each in dropped:
+            each.close()
         with suppress(OSError, SenseError):  # not the work's error; the next work tries again
-            if not keep:
-                self.warm_up()
-            elif process.answered and not process.warms:
+            if process.answered and process not in dropped and not process.warms:
                 process.send("warm")
-            elif process.answered >= _MOST_ANSWERS and successor is None:
-                self._replace(process)
+            if lacks_one:
+                self.warm_up()
 
-    def _spare(self) -> JobProcess | None:
-        """Return an idle process beyond the kept number that has not loaded the engine yet, if there is one."""
-        following = [other.successor for other in (*self._idle, *self._busy)]
-        staying = [other for other in self._idle if other.successor is None]
-        cold = (other for other in staying if not other.warm.is_set() and other not in following)
-        return next(cold, None) if len(staying) >= self._most else None
+    def _surplus(self) -> list[JobProcess]:
+        """Remove and return the idle processes that are not kept: worn ones once another is warm, then cold ones."""
+        staying = [each for each in self._idle if not _is_worn(each)]
+        dropped = [each for each in self._idle if _is_worn(each)] if any(each.is_warm for each in staying) else []
+        staying.sort(key=lambda each: (each.is_warm, each.warms))
+        dropped += staying[: max(0, len(staying) - self._most)]
+        self._idle = [each for each in self._idle if each not in dropped]
+        return dropped
 
-    def _replace(self, worn: JobProcess) -> None:
-        """Start the successor of an idle process, which stays available until the successor has loaded the engine."""
-        with self._lock:
-            if worn not in self._idle or worn.successor:  # closed, or busy: replaced when it is returned
-                return
-            worn.successor = successor = self._start_ahead()
-        threading.Thread(target=self._end_after, args=(worn, successor.warm), daemon=True).start()
 
-    def _end_after(self, worn: JobProcess, warm: threading.Event) -> None:
-        warm.wait()
-        with self._lock:
-            if worn not in self._idle:  # busy: ends when it is returned
-                return
-            self._idle.remove(worn)
-        worn.close()
+def _is_worn(process: JobProcess) -> bool:
+    return process.answered >= _MOST_ANSWERS

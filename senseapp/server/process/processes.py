@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -26,13 +26,11 @@ from senseapp.core.codec import decode, encode
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.process.protocol import Line, read_line, write_line
-from senseapp.server.process.requester import ANYBODY, Requester, stopped
-from senseapp.server.tasks import EarlierRuns, RunObserver, RunTask, TaskContext
+from senseapp.server.process.protocol import Line, encode_task, read_line, write_line
+from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, stopped
+from senseapp.server.session import EarlierRuns
+from senseapp.server.tasks import RunObserver, RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
-
-if TYPE_CHECKING:
-    from senseapp.server.process.requester import WorkerRequest
 
 AnswerT = TypeVar("AnswerT")
 
@@ -75,7 +73,6 @@ class JobProcess:
         self.warms = False  # whether loading the engine was requested
         self.speed: MachineSpeed | None = None  # of this machine, known once it is loaded
         self.answered = 0  # number of requests
-        self.successor: JobProcess | None = None  # replaces this one once it has loaded the engine
         self._lost_with = lost
         self._lines: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
@@ -87,6 +84,11 @@ class JobProcess:
     def alive(self) -> bool:
         """Whether it can receive requests."""
         return self._process.poll() is None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether it has loaded the engine on request, or cannot."""
+        return self.warm.is_set()
 
     @property
     def pid(self) -> int:
@@ -233,7 +235,7 @@ def carry_out_in(
     process.send(
         "task",
         {
-            "task": encode(task),
+            "task": encode_task(task),
             "folder": str(context.folder.path),
             "data_roots": [str(root) for root in context.data_roots],
             "alike": [str(folder) for folder in context.alike],
@@ -282,15 +284,14 @@ def answer_in(
             process.send("warm")
             process.warm.wait()
         begun, spent = time.monotonic(), process.processor_seconds
-        message = {"question": encode(request), "seconds": MOST_DELAY * request.seconds}
+        message = {"question": request.encoded(), "seconds": MOST_DELAY * request.seconds}
         process.send("question", message | {"job_mb": job_mb, "most_bytes": request.memory_bytes})
-        answer: AnswerT = decode(process.receive("answer", progress=watch).body, request.answer_type)
+        return request.decoded(process.receive("answer", progress=watch).body)
     except ProcessLost as error:
         raise ReadingStopped(
             f"{request.subject} ended the process that read it, most often because it needs more memory than there "
             "is. Try again, or choose another file."
         ) from error
-    return answer
 
 
 def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:

@@ -9,36 +9,18 @@ process: all measurements are on disk.
 from __future__ import annotations
 
 import json
+import pkgutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from senseapp.core.codec import decode, encode, register
+from senseapp.core.codec import decode, encode, from_plain, to_plain
 from senseapp.core.process import at_work, pause
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
-from senseapp.server.check_jobs import CheckTask
-from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
-from senseapp.server.execution import Measurement
-from senseapp.server.layer_tasks import (
-    AnswersTask,
-    DiagnosisTask,
-    HistogramTask,
-    LayerAnswers,
-)
-from senseapp.server.schedule_tasks import StrongestSearch, Verification
-from senseapp.server.session import open_local_session
-from senseapp.server.tasks import RunTask, TaskContext
-from senseapp.server.timing_tasks import Int8Trial, TimingTask
+from senseapp.server.session import EarlierRuns, open_local_session
+from senseapp.server.tasks import RunObserver, RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
-
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: register(kind)
-    for kind in (
-        *(Measurement, HistogramTask, LayerAnswers, DiagnosisTask, RecommendationTask),
-        *(StrongestSearch, Verification, DeliverTask, TimingTask, Int8Trial, AnswersTask, CheckTask),
-    )
-}
 
 
 class Line(NamedTuple):
@@ -62,13 +44,19 @@ def read_line(stream: IO[bytes]) -> Line | None:
     return Line(*json.loads(text))
 
 
+def encode_task(task: RunTask) -> dict[str, Any]:
+    """Return a task as JSON, with the place of its type."""
+    kind = type(task)
+    return {"type": f"{kind.__module__}:{kind.__qualname__}", "data": to_plain(task)}
+
+
 def decode_task(payload: dict[str, Any]) -> RunTask:
-    """Return the task from its encoding by :func:`senseapp.core.codec.encode`."""
-    task: RunTask = decode(payload, _KINDS[payload["type"]])
+    """Return the task from the result of :func:`encode_task`."""
+    task: RunTask = from_plain(payload["data"], pkgutil.resolve_name(payload["type"]), name="task")
     return task
 
 
-class AppObserver:
+class AppObserver(RunObserver, EarlierRuns):
     """Observer of a task in a worker process that forwards to the app: ``say`` sends, ``answer`` waits for a response.
 
     Each progress report is also a point at which another process of the server may time something first.

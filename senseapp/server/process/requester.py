@@ -6,23 +6,24 @@ all slots, and a request ends once its page is closed.
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 import signal
 import threading
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
+from senseapp.core.codec import from_plain, to_plain
 from senseapp.core.errors import Abandoned, ReadingStopped
 from senseapp.core.files import files_at
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import ModelSpec
 from senseapp.server.quotas import MemoryGuard
 from senseapp.server.settings import LOCAL_OWNER
-
-_CHECK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
 
 
 def _stays() -> bool:
@@ -91,7 +92,7 @@ class Slots:
             self._waiting[ticket] = requester.person
             try:
                 while self._next() != ticket:
-                    self._changed.wait(_CHECK_SECONDS)
+                    self._changed.wait(0.25)
                     requester.check(subject)
                 self._held[requester.person] += 1
             finally:
@@ -106,6 +107,7 @@ class Slots:
         return min(may_go, key=lambda item: (self._held[item[1]], item[0]), default=(None, ""))[0]
 
 
+AnswerT = TypeVar("AnswerT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 OPEN_SECONDS = 8.0
@@ -114,7 +116,6 @@ BYTES_PER_SECOND = 50e6
 """Of a large file on a slow disk."""
 COPIES = 3
 """Of a checkpoint's weights: as loaded, as numbers of 32 bits, and in the network."""
-_TEXT_COPIES = 20  # bytes of memory for each of a text, as JSON takes them
 _MODEL_SECONDS, _MODEL_BYTES = 120.0, 8e9  # to build a large network and run it once
 _SMALL_SECONDS, _SMALL_BYTES = 15.0, 1.2e9  # for the same of a network that a small file describes
 _SECONDS_PER_BYTE, _BYTES_PER_BYTE = 2e-5, 1e3  # more for each byte of such a file, up to the limits of large ones
@@ -123,35 +124,68 @@ OPEN_BYTES = 280e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRequest(ABC, Generic[AnswerT_co]):
-    """One request; it and its answer are plain values that can be written as JSON."""
+class WorkerRequest(Generic[AnswerT_co]):
+    """A call of a function of a module, with arguments and an answer that can be written as JSON.
 
-    answer_type: ClassVar[type[Any]]
-    needs_engine: ClassVar[bool] = True
-    """Whether torch is loaded before; without it, a server that has just started answers seconds earlier."""
+    Attributes:
+        call: the function with its arguments; the annotations of the function say how they are read again.
+        subject: name of the file or model, for display.
+        seconds: processor time that it may take once the engine is loaded; on a busy machine it may last longer.
+        memory_bytes: limit of memory beyond the engine, however much is free.
+        needs_engine: whether torch is loaded before; without it, a server that has just started answers seconds
+            earlier.
+    """
 
-    @property
-    def subject(self) -> str:
-        """Name of the file or model of the request, for display."""
-        return "This file"
+    call: partial[AnswerT_co]
+    subject: str = "This file"
+    seconds: float = OPEN_SECONDS
+    memory_bytes: float = OPEN_BYTES
+    needs_engine: bool = True
 
-    @property
-    def seconds(self) -> float:
-        """Processor time that it may take once the engine is loaded; on a busy machine it may last longer."""
-        return OPEN_SECONDS
+    def encoded(self) -> dict[str, Any]:
+        """Return the call as JSON."""
+        function = self.call.func
+        given = inspect.signature(function).bind(*self.call.args, **self.call.keywords).arguments
+        return {"function": f"{function.__module__}:{function.__qualname__}", "arguments": to_plain(given)}
 
-    @property
-    def memory_bytes(self) -> float:
-        """Limit of memory beyond the engine, however much is free."""
-        return OPEN_BYTES
+    def decoded(self, answer: Any) -> AnswerT_co:
+        """Return the answer from its JSON; InvalidFile where it is not one."""
+        found: AnswerT_co = from_plain(answer, get_type_hints(self.call.func)["return"])
+        return found
 
-    @abstractmethod
-    def answer(self) -> AnswerT_co:
-        """Open the file and find out.
 
-        Raises:
-            InvalidInput: it cannot be used, with one sentence on why.
-        """
+def answer_here(encoded: dict[str, Any]) -> Any:
+    """Make an encoded call, and return the answer as JSON."""
+    function = pkgutil.resolve_name(encoded["function"])
+    kinds = get_type_hints(function)
+    arguments = {name: from_plain(value, kinds[name]) for name, value in encoded["arguments"].items()}
+    return to_plain(function(**arguments))
+
+
+def file_request(call: partial[AnswerT], path: str, *, subject: str = "", copies: int = 0) -> WorkerRequest[AnswerT]:
+    """Return a request about one file, with limits from its size; ``copies`` of it are held in memory."""
+    size = num_bytes(path)
+    return WorkerRequest(
+        call=call,
+        subject=subject or Path(path).name,
+        seconds=OPEN_SECONDS + size / BYTES_PER_SECOND,
+        memory_bytes=OPEN_BYTES + copies * size,
+    )
+
+
+def network_request(
+    call: partial[AnswerT], model: ModelSpec, *files: str, subject: str = "", passes: int = 1
+) -> WorkerRequest[AnswerT]:
+    """Return a request that builds a network; ``passes`` times as long as to run it once it may take.
+
+    Pictures are decoded in processes with limits of their own.
+    """
+    return WorkerRequest(
+        call=call,
+        subject=subject or model.title,
+        seconds=passes * model_seconds(model, *files),
+        memory_bytes=model_bytes(model, *files),
+    )
 
 
 @contextmanager
@@ -162,7 +196,8 @@ def reading_limits(path: Path) -> Iterator[None]:
         ReadingStopped: it takes too long; known where the system has timers, in the main thread.
         OutOfMemory: it takes more memory than a file of its size may.
     """
-    with MemoryGuard(most_bytes=OPEN_BYTES + _TEXT_COPIES * num_bytes(str(path))).job():
+    # JSON takes some 20 bytes of memory for each of a text.
+    with MemoryGuard(most_bytes=OPEN_BYTES + 20 * num_bytes(str(path))).job():
         if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
             yield
             return
@@ -207,58 +242,6 @@ def model_bytes(model: ModelSpec, *files: str) -> float:
 
 def _is_described(model: ModelSpec) -> bool:
     return model.library == "onnx"
-
-
-class NetworkRequest(WorkerRequest[AnswerT_co]):
-    """Request that builds a network, and loads its checkpoint if there is one."""
-
-    __slots__ = ()
-    passes: ClassVar[int] = 1
-    """How many times as long as to open the network and run it once an answer may take."""
-
-    @property
-    @abstractmethod
-    def network(self) -> ModelSpec:
-        """The network."""
-
-    @property
-    def subject(self) -> str:
-        """The model's title."""
-        return self.network.title
-
-    @property
-    def seconds(self) -> float:
-        """Limit from the size of the checkpoint."""
-        return self.passes * model_seconds(self.network)
-
-    @property
-    def memory_bytes(self) -> float:
-        """Limit from the size of the checkpoint; pictures are decoded in processes with their own limit."""
-        return model_bytes(self.network)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest(NetworkRequest[AnswerT_co]):
-    """Request about a model."""
-
-    model: ModelSpec
-
-    @property
-    def network(self) -> ModelSpec:
-        """The network."""
-        return self.model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest(NetworkRequest[AnswerT_co]):
-    """Request with the settings of a run."""
-
-    spec: RunSpec
-
-    @property
-    def network(self) -> ModelSpec:
-        """That of the run."""
-        return self.spec.model
 
 
 def num_bytes(path: str) -> int:

@@ -30,29 +30,14 @@ class ScoreDirections:
     labelled: bool = False
 
     def changes(self, products: Tensor) -> dict[str, Tensor]:
-        """Return KL and, with labels, the change of the loss; see :class:`~senseapp.tasks.ScanDirections`."""
-        changes = {"kl": self.divergence(products)}
-        return changes | {"loss": self.loss_change(products)} if self.labelled else changes
-
-    def divergence(self, products: Tensor) -> Tensor:
-        """Return each image's KL in nats, (N,), float64, from ``products`` = v·δz, (N, directions)."""
-        before, after = self.log_masses, self._moved(products)
+        """Return KL in nats and, with labels, the change of the loss; see :class:`~senseapp.tasks.ScanDirections`."""
+        before, num_heads = self.log_masses, self.log_masses.shape[1] - 1
+        moves = F.pad(products[:, :num_heads].double(), (0, 1))  # (N, k + 1): the rest is the reference
+        after = (before + moves).log_softmax(dim=1)
         divergence = (before.exp() * (before - after)).sum(dim=1).clamp_min(0)  # below 0 by rounding only
-        for within_rest in products[:, self._num_heads :].unbind(dim=1):  # the probe, if there is one
+        for within_rest in products[:, num_heads:].unbind(dim=1):  # the probe, if there is one
             divergence = divergence + before[:, -1].exp() * within_rest.double().square() / 2
-        return divergence
-
-    def loss_change(self, products: Tensor) -> Tensor:
-        """Return the change of each image's cross-entropy, (N,), float64; the first heads must be the labels."""
-        return (self.log_masses - self._moved(products))[:, 0]
-
-    @property
-    def _num_heads(self) -> int:
-        return self.log_masses.shape[1] - 1
-
-    def _moved(self, products: Tensor) -> Tensor:
-        moves = F.pad(products[:, : self._num_heads].double(), (0, 1))  # (N, k + 1): the rest is the reference
-        return (self.log_masses + moves).log_softmax(dim=1)
+        return {"kl": divergence} | ({"loss": (before - after)[:, 0]} if self.labelled else {})
 
 
 def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most: int) -> ScoreDirections:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,19 +27,13 @@ _MOST_OBJECTS = 5_000  # of one picture
 _MOST_POLYGONS, _MOST_CORNERS = 20_000, 200_000  # of one picture
 _MOST_PIXELS = 1_000_000_000  # drawn for one picture; each of these limits takes up to ten seconds of processor time
 _FINER = 4  # in each direction, polygons are filled on a finer grid than that of the network's input
-_FIRST = ("instances", "stuff", "coco", "annotations", "segmentation", "masks")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """One object.
+class Shape(NamedTuple):
+    """One object, with corners of polygons, (n, 2) as (x, y), in pixels of the stored picture, or lengths of runs.
 
-    Attributes:
-        label: its class number, or VOID.
-        area: by which larger ones lie below smaller ones.
-        polygons: corners (n, 2) as (x, y), in pixels of the stored picture; empty for runs.
-        runs: lengths of runs of pixels, outside and inside in turn, down the columns of the picture.
-        size: (width, height) that the runs are of.
+    Runs of pixels, outside and inside in turn, go down the columns of a picture of ``size`` (width, height). Larger
+    areas lie below smaller ones.
     """
 
     label: int
@@ -83,7 +77,7 @@ class Shapes:
 
 def find_shapes(listing: Listing) -> AnnotationFiles | None:
     """Return the masks of the first file that lists pictures which are there; see :func:`find_coco`."""
-    found = find_coco(listing, _shapes_of, first=_FIRST, part="segmentation", check=lambda _: None, most=REST)
+    found = find_coco(listing, _shapes_of, part="segmentation", check=lambda _: None, most=REST)
     names = (*found.names, *[""] * REST)[:REST] if found else ()
     return found and replace(found, names=(*names, "background"))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.reading import OutputReader
@@ -14,21 +15,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SURE = 10.0  # logit of a pixel's class where only its number is known
+_MOST_SIDE = 4096  # pixels
 _SLACK = 0.02  # of the proportions of a map and of the image: strides round its sides
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapLayout(OutputReader):
     """Where a map has the classes; makes of it class scores, (N, C, H, W).
 
     Names are ``classes first`` (N, C, H, W), ``classes last`` (N, H, W, C), or ``class numbers`` (N, H, W) with an axis
     of length 1 in either place. A background is a class like others.
+
+    Attributes:
+        size: (height, width) that smaller maps of scores are enlarged to, bilinearly; (0, 0) for their own.
     """
 
+    size: tuple[int, int] = (0, 0)
+
     def __post_init__(self) -> None:
-        if self.name not in ("classes first", "classes last") and not (
-            self.name == "class numbers" and 1 < self.num_classes <= VOID
-        ):
+        numbers = self.name == "class numbers" and 1 < self.num_classes <= VOID
+        if not (numbers or self.name in ("classes first", "classes last")) or max(self.size) > _MOST_SIDE:
             raise ValueError(self.name)
 
     @property
@@ -37,19 +44,20 @@ class MapLayout(OutputReader):
         if self.name == "class numbers":
             return f"the number of one of {plural(self.num_classes, 'class', 'classes')} for each pixel"
         place = "before" if self.name == "classes first" else "behind"
-        return f"a score of each class for each pixel, with the classes {place} height and width"
+        larger = f", enlarged to {self.size[1]} × {self.size[0]} pixels" if any(self.size) else ""
+        return f"a score of each class for each pixel, with the classes {place} height and width{larger}"
 
     def __call__(self, model_output: object) -> Tensor:
         """Return class scores, (N, C, H, W)."""
+        import torch
+
         from senseapp.tasks.segmentation import main_map
 
         values = cast("Tensor", main_map(model_output))
-        if self.name == "classes first":
-            return values
-        if self.name == "classes last":
-            return values.permute(0, 3, 1, 2)
-        import torch
-
+        if self.name != "class numbers":
+            scores = values if self.name == "classes first" else values.permute(0, 3, 1, 2)
+            enlarged = torch.nn.functional.interpolate
+            return enlarged(scores, self.size, mode="bilinear") if any(self.size) else scores
         numbers = (values if values.ndim == 3 else values.squeeze(1 if values.shape[1] == 1 else 3)).round().long()
         kept = numbers.clamp(0, self.num_classes - 1)
         return _SURE * torch.nn.functional.one_hot(kept, self.num_classes).permute(0, 3, 1, 2).float()
@@ -79,9 +87,14 @@ def map_readers(model_output: object, size: tuple[int, int], num_classes: int = 
     first = _is_in_proportion(shape[2:], size) and shape[1] <= VOID
     last = _is_in_proportion(shape[1:3], size) and shape[3] <= VOID
     if first or not last:
-        yield MapLayout(name="classes first")
+        yield MapLayout(name="classes first", size=_larger(shape[2:], size))
     if last:
-        yield MapLayout(name="classes last")
+        yield MapLayout(name="classes last", size=_larger(shape[1:3], size))
+
+
+def _larger(sides: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
+    """Return ``size`` where a map is smaller, so that it is compared with labels at their own size; else (0, 0)."""
+    return size if sides[0] < size[0] else (0, 0)
 
 
 def _is_in_proportion(sides: tuple[int, ...], size: tuple[int, int]) -> bool:

@@ -40,7 +40,7 @@ def cut_labels(names: Iterable[str]) -> str:
     return f"({json.dumps(cut)})[datum.label] || datum.label" if cut else "datum.label"
 
 
-def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
+def layer_axis(rows: list[str]) -> alt.Y:
     """Return the y channel: one row per layer in the order of ``rows``, every name shown, long ones cut.
 
     The order is the scale's domain: a sort would make the browser look for the place of each mark in all names.
@@ -54,17 +54,12 @@ def layer_axis(rows: list[str], *, field: str = "row") -> alt.Y:
         domain=False,
         labelFlush=False,
     )
-    return alt.Y(f"{field}:N", scale=alt.Scale(domain=tuple(rows)), axis=axis)
+    return alt.Y("row:N", scale=alt.Scale(domain=tuple(rows)), axis=axis)
 
 
-def same_rows(*, field: str = "row") -> alt.Y:
+def same_rows() -> alt.Y:
     """Return the y channel of further marks in the rows that :func:`layer_axis` lays out."""
-    return alt.Y(f"{field}:N", title=None)
-
-
-def layer_tooltip(metric: Metric) -> list[alt.Tooltip]:
-    """Return the hover text of a measurement: the whole name, the change, its interval, where it comes from."""
-    return tooltips(**_hover_lines(metric))
+    return alt.Y("row:N", title=None)
 
 
 def tooltips(**titles: str) -> list[alt.Tooltip]:
@@ -72,24 +67,19 @@ def tooltips(**titles: str) -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{column}:N", title=title) for column, title in titles.items()]
 
 
-def layer_hover(metric: Metric, *, members: str = "members") -> alt.ExprRef:
-    """Return :func:`layer_tooltip` for marks by the hundred; ``members`` is the column with the whole name.
+def layer_hover(metric: Metric) -> alt.ExprRef:
+    """Return the hover text of a measurement: the whole name, the change, its interval, where it comes from.
 
-    No value is tested for being text or missing.
+    It is one expression: Vega tests each value of a list of tooltips for being text or missing.
     """
-    columns = {"members": members}
-    lines = [f"{json.dumps(title)}: datum.{columns.get(name, name)}" for name, title in _hover_lines(metric).items()]
-    return alt.ExprRef("{" + ", ".join(lines) + "}")
-
-
-def _hover_lines(metric: Metric) -> dict[str, str]:
-    return {
+    lines = {
         "members": "Layer",
         "level_text": "Level",
         "change_text": metric.change_title,
         "interval_text": "95 % interval",
         "source": "Value",
     }
+    return alt.ExprRef("{" + ", ".join(f"{json.dumps(title)}: datum.{name}" for name, title in lines.items()) + "}")
 
 
 def pick_layer(*, nearest: bool = False) -> alt.Parameter:

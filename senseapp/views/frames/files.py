@@ -14,7 +14,9 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import MILLISECONDS, Deployment, Median
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
+from senseapp.records.schedule import ValidationResult
 from senseapp.views.words import format as fmt
+from senseapp.views.words.check import milliseconds
 
 STANDINGS: dict[Standing, str] = {
     "chosen": "recommended",
@@ -102,69 +104,37 @@ def shown_metrics(record: Deployment) -> list[str]:
 
 
 def deployment_frame(record: Deployment) -> pd.DataFrame:
-    """Return a row per file, the file itself first, and one of what the simulation predicted of it.
-
-    Columns are ``file``, the name of each of :func:`shown_metrics`, ``time``, ``share`` and ``size``: texts, with the
-    95 % interval of what was measured.
-    """
+    """Return a row of texts per file, the file itself first, with the 95 % interval of what was measured."""
     names = shown_metrics(record)
     shown = [name for name in _FILES if name in record.figures and (name, record.settings.kind) != ("int8", "int8")]
     rows = [
-        {
-            "file": _FILES[name] or record.own_title,
-            **_readings(record.figures[name].changes, names),
-            "time": _milliseconds(record.figures[name].seconds),
-            "share": _percent(record.figures[name].time_ratio),
-            "size": fmt.bytes_size(record.figures[name].file_bytes),
-        }
+        (
+            _FILES[name] or record.own_title,
+            *_readings(record.figures[name].changes, names),
+            milliseconds(record.figures[name].seconds),
+            _percent(record.figures[name].time_ratio),
+            fmt.bytes_size(record.figures[name].file_bytes),
+        )
         for name in shown
     ]
     if record.simulated:
-        unknown = dict.fromkeys(("time", "share", "size"), _UNKNOWN)
-        rows.insert(1, {"file": "Predicted by simulation", **_readings(record.simulated, names), **unknown})
-    return pd.DataFrame(rows, columns=["file", *names, "time", "share", "size"])
+        rows.insert(1, ("Predicted by simulation", *_readings(record.simulated, names), *3 * (_UNKNOWN,)))
+    heads = [f"{METRICS[name].label} ({METRICS[name].value_unit})".removesuffix(" ()") for name in names]
+    return pd.DataFrame(rows, columns=["File", *heads, "A call", "% of the original's time", "Size"])
 
 
-def operators_frame(record: Deployment) -> pd.DataFrame:
-    """Return where the time of a call goes: a row per kind of operator, in float and in the file; the slowest first."""
-    rows = [
-        (
-            each.kind,
-            "between float and int8, or orders of memory" if each.is_border else "",
-            1000 * each.original_seconds,
-            1000 * each.seconds,
-            each.original_calls,
-            each.calls,
-        )
-        for each in record.operators
-    ]
-    return pd.DataFrame(rows, columns=["operator", "border", "float_ms", "file_ms", "float_calls", "file_calls"])
-
-
-def border_share(record: Deployment) -> float | None:
-    """Return the share of the time of the file's operators that only converts; None where that is not known."""
-    whole = sum(each.seconds for each in record.operators)
-    return sum(each.seconds for each in record.operators if each.is_border) / whole if whole else None
-
-
-def _readings(changes: Iterable[MetricChange], names: list[str]) -> dict[str, str]:
-    found = {change.metric: _reading(change) for change in changes if change.metric in names}
-    return {name: found.get(name, _UNKNOWN) for name in names}
+def _readings(changes: Sequence[MetricChange], names: list[str]) -> list[str]:
+    found = [change_in(changes, name) for name in names]
+    return [_UNKNOWN if change is None else _reading(change) for change in found]
 
 
 def _reading(change: MetricChange) -> str:
     """Return a metric's value with the interval that belongs to its drop; its unit is in the head of the column."""
     metric = METRICS[change.metric]
-    sign = -1 if metric.higher_is_better else 1
-    ends = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
+    ends = _ends_of_value(change)
     low, high = (min(1.0, max(0.0, end)) for end in ends) if metric.is_share else ends
     value = metric.value_text(change.value).removesuffix(metric.value_unit).strip()
     return f"{value} ({metric.interval_text(low, high)})"
-
-
-def _milliseconds(seconds: Median) -> str:
-    value, low, high = (f"{1000 * each:.3g}" for each in (seconds.value, seconds.low, seconds.high))
-    return f"{value} ({low} to {high})"
 
 
 def _percent(ratio: Median) -> str:
@@ -242,8 +212,14 @@ def _schedule_row(source: str, kind: str, figure: float, change: MetricChange, *
 def _ends(change: MetricChange, view: Metric) -> tuple[float, float, float]:
     if not view.additive:
         return change.delta, change.ci_low, change.ci_high
-    sign = -1 if view.higher_is_better else 1
-    return change.value, *sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))  # type: ignore[return-value]
+    low, high = _ends_of_value(change)
+    return change.value, low, high
+
+
+def _ends_of_value(change: MetricChange) -> list[float]:
+    """Return the ends of the interval that the loss gives the value."""
+    sign = -1 if METRICS[change.metric].higher_is_better else 1
+    return sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
 
 
 def baseline_value(found: Recommendation) -> float:
@@ -252,6 +228,31 @@ def baseline_value(found: Recommendation) -> float:
     known = (change for each in (*found.tried, *found.uniform) if (change := change_in(each.changes, found.metric)))
     first = next(known, None)
     return view.factor * first.baseline if first is not None and view.additive else 0.0
+
+
+PROOF_COLUMNS = ("Model", "Metric", "Value", "Loss", "95 % interval")
+
+
+def proof_rows(validation: ValidationResult, metrics: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return a row for each of the ``metrics`` and each form of the model; that which the file holds is marked."""
+    forms = {
+        "Compressed": validation.changes,
+        f"Compressed, {validation.repair_words[1]}": validation.repaired,
+        "Uniform": validation.uniform,
+        "Uniform, repaired": validation.uniform_repaired,
+    }
+    rows: list[tuple[str, ...]] = []
+    for name in metrics:
+        view, first = METRICS[name], change_in(validation.changes, name)
+        if first is not None and not view.divergence:
+            rows.append(("Before", view.label, view.value_text(first.baseline), "", ""))
+        for label, changes in forms.items():
+            if (change := change_in(changes, name)) is not None:
+                kept = " (delivered)" if changes is validation.kept_changes else ""
+                interval = view.interval_text(change.ci_low, change.ci_high) if change.has_interval else "unknown"
+                loss = view.change_text(change.delta)
+                rows.append((f"{label}{kept}", view.label, view.value_text(change.value), loss, interval))
+    return rows
 
 
 CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from senseapp import descriptions
-from senseapp.core.texts import printable
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.records.comparison import MatchedLayer
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, counted
@@ -124,26 +122,19 @@ def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False)
 
 
 def apart_frame(result: RunResult) -> pd.DataFrame:
-    """Return the layers without a value: columns ``layer``, ``row``, ``levels``, ``status``, ``reason``, ``partly``.
-
-    ``partly`` tells that a layer has values at other levels, and so has bars there.
-    """
+    """Return the layers without a value: columns ``layer``, ``row``, ``levels``, ``status`` and ``reason``."""
     scale = result.compression.scale
-    valued = {item.layer for item in result.shown if item.status is Status.MEASURED}
     words = {Status.NOT_APPLICABLE: "Cannot be compressed alone", Status.FAILED: "Measurement failed"}
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for item in result.shown:
         if item.status in words:
             groups.setdefault((item.layer, row_name(item), words[item.status], item.reason), []).append(item.level)
-    rows = [
-        (layer, row, scale.texts(found), status, reason, layer in valued)
-        for (layer, row, status, reason), found in groups.items()
-    ]
-    return pd.DataFrame(rows, columns=["layer", "row", "levels", "status", "reason", "partly"]).astype({"partly": bool})
+    rows = [(layer, row, scale.texts(found), status, reason) for (layer, row, status, reason), found in groups.items()]
+    return pd.DataFrame(rows, columns=["layer", "row", "levels", "status", "reason"])
 
 
 def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
-    """Return the weights that belong to no layer: columns ``module``, ``module_type``, ``weights``, ``share_text``."""
+    """Return the weights that belong to no layer: its module with type and share."""
     total = max(1, profile.num_params)
     rows = [
         (
@@ -154,13 +145,7 @@ def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
         )
         for item in profile.unlisted
     ]
-    return pd.DataFrame(rows, columns=["module", "module_type", "weights", "share_text"])
-
-
-def misses_frame(unmatched: Sequence[str], untimed: Sequence[str]) -> pd.DataFrame:
-    """Return rows of reports of a device that are of no layer, beside layers that no report has a time of."""
-    rows = [tuple(map(printable, pair)) for pair in zip_longest(unmatched, untimed, fillvalue="")]
-    return pd.DataFrame(rows, columns=["Row of no layer", "Layer without a time"])
+    return pd.DataFrame(rows, columns=["Module", "Type", "Weights", "Share of the parameters"])
 
 
 def counted_rows(rows: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ import math
 import time
 
 from senseapp.core.texts import plural
-from senseapp.records.check import CheckReport, PartedTensor, percent
+from senseapp.records.check import CheckReport, TensorDifference, percent
 from senseapp.views.report.document import filled
 from senseapp.views.report.tables import ReportTable, class_tables
 from senseapp.views.words.check import (
@@ -31,11 +31,8 @@ _FULL_BAR = 1.0  # difference at which a bar is full
 _SIGNS = {"holds": "✓", "not shown": "?", "fails": "✗"}
 
 
-def build_check_page(report: CheckReport, *, made_seconds: float | None = None) -> str:
-    """Return the page as HTML; every text of people is escaped, and the policy allows no script.
-
-    ``made_seconds`` is when the page is made, in Unix time: now, if None.
-    """
+def build_check_page(report: CheckReport) -> str:
+    """Return the page as HTML; every text of people is escaped, and the policy allows no script."""
     answers = report.answers
     views = {
         "report": report,
@@ -47,7 +44,9 @@ def build_check_page(report: CheckReport, *, made_seconds: float | None = None) 
             "Measurement": measured_facts(report),
         },
         "changes": ReportTable(title="Metrics", columns=CHANGE_COLUMNS, rows=tuple(change_rows(report))),
-        "operators": ReportTable(title="Operators", columns=OPERATOR_COLUMNS, rows=tuple(operator_rows(report))),
+        "operators": ReportTable(
+            title="Operators", columns=OPERATOR_COLUMNS, rows=tuple(operator_rows(report.operators))
+        ),
         "tensors": _tensors(report),
         "tensor_columns": TENSOR_COLUMNS,
         "tensors_left_out": plural(_left_out(report), "earlier tensor") if _left_out(report) else "",
@@ -56,14 +55,14 @@ def build_check_page(report: CheckReport, *, made_seconds: float | None = None) 
         "picture_columns": PICTURE_COLUMNS,
         "notes": [*report.reference.notes, *report.candidate.notes, *report.notes],
     }
-    return filled(_TEMPLATE, views, time.time() if made_seconds is None else made_seconds)
+    return filled(_TEMPLATE, views, time.time())
 
 
 def _tensors(report: CheckReport) -> list[dict[str, object]]:
     """Return a row per tensor, from shortly before the first that is apart, with the width of its bar in percent."""
-    if report.parting is None:
+    if report.divergence is None:
         return []
-    first = report.parting.first
+    first = report.divergence.first
     start = _left_out(report)
     return [
         {
@@ -75,19 +74,19 @@ def _tensors(report: CheckReport) -> list[dict[str, object]]:
             "width": _width(each),
             "first": each is first,
         }
-        for each in report.parting.tensors[start:]
+        for each in report.divergence.tensors[start:]
     ]
 
 
 def _left_out(report: CheckReport) -> int:
     """Return how many tensors before the first that is apart are not listed."""
-    first = report.parting.first if report.parting is not None else None
-    if report.parting is None or first is None:
+    first = report.divergence.first if report.divergence is not None else None
+    if report.divergence is None or first is None:
         return 0
-    return max(0, report.parting.tensors.index(first) - _SHOWN_BEFORE)
+    return max(0, report.divergence.tensors.index(first) - _SHOWN_BEFORE)
 
 
-def _width(tensor: PartedTensor) -> int:
+def _width(tensor: TensorDifference) -> int:
     return 100 if not math.isfinite(tensor.difference) else round(100 * min(1.0, tensor.difference / _FULL_BAR))
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from senseapp.metrics import METRICS, MetricChange
+from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
-from senseapp.records.measurement import RunResult, change_in
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.views.frames.files import CLASS_COLUMNS, STANDINGS, class_note, class_rows
+from senseapp.views.frames.files import CLASS_COLUMNS, PROOF_COLUMNS, STANDINGS, class_note, class_rows, proof_rows
 from senseapp.views.frames.results import (
     apart_frame,
     measurement_frame,
@@ -201,39 +201,17 @@ def _budget(schedule: Schedule) -> str:
 
 def _notes(validation: ValidationResult) -> tuple[str, ...]:
     steps = "; ".join(step_lines(validation))
-    notes = (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
-    return tuple(note for note in notes if note)
+    found = (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
+    return tuple(filter(None, found))
 
 
 def _proof(validation: ValidationResult) -> ReportTable:
-    """Return what was measured, metric by metric: value, change and its interval."""
-    measured = {
-        "Measured": validation.changes,
-        f"After {validation.repair_words[0]}": validation.repaired,
-        "Uniform schedule of equal cost": validation.uniform,
-        "Uniform, after repair": validation.uniform_repaired,
-    }
-    shown = {label: changes for label, changes in measured.items() if changes}
-    images = {change.num_samples for changes in shown.values() for change in changes}
-    metrics = [name for name in METRICS if change_in(validation.changes, name)]
+    """Return what was measured, metric by metric, of each form of the model."""
+    images = sorted({change.num_samples for change in validation.changes})
     return ReportTable(
         title="Proof: the compressed model, measured",
-        columns=("Metric", "Before", *shown),
-        rows=tuple(tuple(_proof_row(name, list(shown.values()))) for name in metrics),
-        note=f"Measured on {', '.join(str(count) for count in sorted(images))} images that the run has not measured on "
-        "where there are enough; below each value what is lost, above zero for the worse, and in brackets its 95 % "
-        "interval, paired by image.",
+        columns=PROOF_COLUMNS,
+        rows=tuple(proof_rows(validation, METRICS)),
+        note=f"Measured on {', '.join(map(str, images))} images that the run has not measured on where there are "
+        "enough. Above zero is worse; intervals are paired by image.",
     )
-
-
-def _proof_row(name: str, columns: Sequence[Sequence[MetricChange]]) -> Iterator[str]:
-    view = METRICS[name]
-    found = [change_in(changes, name) for changes in columns]
-    yield view.label
-    yield next((view.value_text(change.baseline) for change in found if change is not None), "–")
-    for change in found:
-        if change is None:
-            yield "–"
-        else:
-            interval = view.interval_text(change.ci_low, change.ci_high) if change.has_interval else "interval unknown"
-            yield f"{view.value_text(change.value)}\n{view.change_text(change.delta)}\n({interval})"

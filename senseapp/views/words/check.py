@@ -15,12 +15,13 @@ from senseapp.records.check import (
     CheckedLimit,
     CheckReport,
     LossBound,
-    PartedTensor,
+    TensorDifference,
     ordered_changes,
     percent,
 )
-from senseapp.records.deployment import Median
+from senseapp.records.deployment import Median, OperatorShare
 from senseapp.views.words import format as fmt
+from senseapp.views.words.wording import markdown_table
 
 LIMITS = {"comparable": "Both can be compared", "loss": "Loss", "time": "Time"}
 """Titles of conditions."""
@@ -101,7 +102,7 @@ def _change_row(change: MetricChange) -> tuple[str, ...]:
     return metric.label, before if metric.additive else "–", after, metric.change_text(change.delta), interval
 
 
-def tensor_rows(tensors: Sequence[PartedTensor]) -> list[tuple[str, ...]]:
+def tensor_rows(tensors: Sequence[TensorDifference]) -> list[tuple[str, ...]]:
     """Return a row per tensor, in their order."""
     return [
         (
@@ -114,7 +115,7 @@ def tensor_rows(tensors: Sequence[PartedTensor]) -> list[tuple[str, ...]]:
     ]
 
 
-def operator_rows(report: CheckReport) -> list[tuple[str, ...]]:
+def operator_rows(operators: Sequence[OperatorShare]) -> list[tuple[str, ...]]:
     """Return a row per kind of operator: what all of that kind take in a call of each file; the slowest first."""
     return [
         (
@@ -124,7 +125,7 @@ def operator_rows(report: CheckReport) -> list[tuple[str, ...]]:
             str(each.original_calls),
             str(each.calls),
         )
-        for each in report.operators
+        for each in operators
     ]
 
 
@@ -138,7 +139,7 @@ def picture_row(picture: ChangedPicture) -> tuple[str, ...]:
 
 def json_of(report: CheckReport) -> dict[str, object]:
     """Return the verdict and its figures for programs, without pictures."""
-    bound, ratio, first = report.bound, report.time_ratio, report.parting.first if report.parting is not None else None
+    bound, ratio, first = report.bound, report.time_ratio, report.divergence.first if report.divergence else None
     return {
         "holds": report.holds,
         "headline": report.headline,
@@ -165,7 +166,7 @@ def json_of(report: CheckReport) -> dict[str, object]:
         },
         "file_bytes": {"reference": report.reference.file_bytes, "candidate": report.candidate.file_bytes},
         "parts_at": None if first is None else first.name,
-        "parting": "" if report.parting is None else report.parting.sentence,
+        "parting": "" if report.divergence is None else report.divergence.sentence,
         "operators": [
             {
                 "kind": each.kind,
@@ -194,25 +195,25 @@ def markdown_summary(report: CheckReport) -> str:
     parts = [
         md("## {}: {}", verdict(report), report.spec.title),
         md("{}", report.headline),
-        _table(
+        markdown_table(
             ("Condition", "", "Why"), [(LIMITS[each.name], limit_mark(each), each.sentence) for each in report.limits]
         ),
         *(md("- {}", each) for each in report.findings),
     ]
     if report.bound is not None:
         parts += [
-            _table(("", "Reference", "Candidate"), list(_sides(report))),
-            _table(CHANGE_COLUMNS, change_rows(report)),
+            markdown_table(("", "Reference", "Candidate"), list(_sides(report))),
+            markdown_table(CHANGE_COLUMNS, change_rows(report)),
             md("{}.", _capital(bound_text(report.bound))),
         ]
     if report.operators:
         parts += [
             md("<details><summary>Where the time goes</summary>"),
-            _table(OPERATOR_COLUMNS, operator_rows(report)),
+            markdown_table(OPERATOR_COLUMNS, operator_rows(report.operators)),
             md("</details>"),
         ]
-    if report.parting is not None:
-        parts.append(md("Inside: {}", report.parting.sentence))
+    if report.divergence is not None:
+        parts.append(md("Inside: {}", report.divergence.sentence))
     if report.answers is not None:
         parts += list(_answers(report.answers))
     notes = [*report.reference.notes, *report.candidate.notes, *report.notes]
@@ -239,15 +240,9 @@ def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
             (each.name, str(each.num_images), f"{fmt.points(each.drop)} points", fmt.points(each.low, each.high))
             for each in worse
         ]  # fmt: skip
-        yield _table(("Class", "Images", "Drop", "Interval, all classes together"), rows)
+        yield markdown_table(("Class", "Images", "Drop", "Interval, all classes together"), rows)
     if found.pictures:
-        yield _table(PICTURE_COLUMNS, [picture_row(each) for each in found.pictures])
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Markdown:
-    lines = [md("| {} |", md(" | ").join(columns)), md("|{}", md("").join(md("---|") for _ in columns))]
-    lines += [md("| {} |", md(" | ").join(row)) for row in rows]
-    return md("\n").join(lines)
+        yield markdown_table(PICTURE_COLUMNS, [picture_row(each) for each in found.pictures])
 
 
 def _capital(text: str) -> str:
@@ -289,7 +284,7 @@ def junit_xml(report: CheckReport) -> str:
 
 
 def _inside(report: CheckReport) -> tuple[str, ...]:
-    return () if report.parting is None else (report.parting.sentence,)
+    return () if report.divergence is None else (report.divergence.sentence,)
 
 
 def _xml(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -111,7 +111,7 @@ def environment_of(result: RunResult) -> dict[str, str]:
 def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
     """Return the facts and settings in which the sides differ, with the value of each side; empty where it has none."""
     found = [
-        model_facts(side.result) | image_facts(side.result) | settings_of(side.result) | _uncompressed(side.result)
+        model_facts(side.result) | image_facts(side.result) | settings_of(side.result) | baselines_of(side.result)
         for side in sides
     ]
     labels = dict.fromkeys(label for facts in found for label in facts)
@@ -119,14 +119,10 @@ def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
     return {label: values for label, values in rows.items() if len(set(values)) > 1}
 
 
-def _uncompressed(result: RunResult) -> dict[str, str]:
-    return {f"{label}, uncompressed": value for label, value in baselines_of(result).items()}
-
-
 def baselines_of(result: RunResult) -> dict[str, str]:
     """Return how well the uncompressed model does; metrics that compare with it say nothing about it."""
     return {
-        metric.label: metric.value_text(result.baseline[name])
+        f"{metric.label}, uncompressed": metric.value_text(result.baseline[name])
         for name, metric in METRICS.items()
         if metric.needs_labels and name in result.baseline
     }
@@ -144,10 +140,13 @@ def provenance_line(result: RunResult) -> Markdown:
 
 
 def passes_text(result: RunResult) -> str:
-    """Return how the network was run: precision, seed and device; empty for imported figures."""
+    """Return how the network was run: what estimates are from, precision, seed, device; empty for imported figures."""
     if result.spec.data.kind == "imported":
         return ""
-    parts = [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}", *_place(result)]
+    estimated = [item for item in result.shown if item.estimated]
+    corrected = " and true passes over a few images" if any(item.images_passed for item in estimated) else ""
+    parts = [f"estimates from one backward pass{corrected}"] if estimated else []
+    parts += [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}", *_place(result)]
     return " · ".join(parts)
 
 
@@ -181,8 +180,7 @@ def _source(result: RunResult) -> str:
     if not estimated:
         return "Measured"
     if estimated == len(shown):
-        corrected = any(item.images_passed for item in shown)
-        return f"Estimated from one backward pass{' and true passes over a few images' if corrected else ''}"
+        return "Estimated"
     return f"Measured {len(shown) - estimated} of {len(shown)}, the rest estimated"
 
 
@@ -223,6 +221,13 @@ def run_title(spec: RunSpec) -> str:
         model = "Detector of shapes"
     done = spec.sensitivity.compression.description
     return f"{model} · {done.in_titles or done.label.lower()}"
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markdown:
+    """Return a table in Markdown, whose cells wrap."""
+    lines = [md("| {} |", md(" | ").join(columns)), md("|{}", md("").join(md("---|") for _ in columns))]
+    lines += [md("| {} |", md(" | ").join(row)) for row in rows]
+    return md("\n").join(lines)
 
 
 def download_stem(spec: RunSpec) -> str:

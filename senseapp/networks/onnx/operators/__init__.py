@@ -1,7 +1,6 @@
 """The table of ONNX operators, in one module for each kind."""
 
 from senseapp.networks.onnx.operators import (
-    attention,
     elementwise,
     normalisation,
     products,
@@ -20,6 +19,7 @@ from senseapp.networks.onnx.operators.registry import (
     Attributes,
     FormNotRead,
     Operator,
+    entry_of,
     operation_of,
 )
 
@@ -30,8 +30,8 @@ __all__ = [
     "Attributes",
     "FormNotRead",
     "Operator",
-    "attention",
     "elementwise",
+    "entry_of",
     "normalisation",
     "operation_of",
     "products",

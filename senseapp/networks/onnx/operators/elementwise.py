@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator, plain
+from senseapp.networks.onnx.operators.registry import FormNotRead, operator, plain
 
 _TYPES = onnx.TensorProto
 DTYPES: dict[int, torch.dtype] = {
@@ -59,27 +59,6 @@ def _mean(*tensors: Tensor) -> Tensor:
     return functools.reduce(torch.add, tensors) / len(tensors)
 
 
-def _thresholded(x: Tensor, *, alpha: float) -> Tensor:
-    return torch.where(x > alpha, x, torch.zeros_like(x))
-
-
-def _shrink(x: Tensor, *, bias: float, lambd: float) -> Tensor:
-    zero = torch.zeros_like(x)
-    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, zero))
-
-
-def _hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
-    return torch.clamp(alpha * x + beta, 0, 1)
-
-
-def _selu(x: Tensor, *, alpha: float, gamma: float) -> Tensor:
-    return gamma * F.elu(x, alpha)
-
-
-def _swish(x: Tensor, *, alpha: float) -> Tensor:
-    return x * torch.sigmoid(alpha * x)
-
-
 plain(
     {
         "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Add": torch.add, "And": torch.logical_and,
@@ -100,137 +79,104 @@ plain(
 
 
 @operator("LeakyRelu")
-def _leaky_relu(at: Attributes) -> Function:
-    return partial(F.leaky_relu, negative_slope=at.number("alpha", 0.01))
+def _leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
+    return F.leaky_relu(x, alpha)
 
 
 @operator("Elu")
-def _elu(at: Attributes) -> Function:
-    return partial(F.elu, alpha=at.number("alpha", 1.0))
+def _elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return F.elu(x, alpha)
 
 
 @operator("Celu")
-def _celu(at: Attributes) -> Function:
-    return partial(F.celu, alpha=at.number("alpha", 1.0))
+def _celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return F.celu(x, alpha)
 
 
 @operator("Selu")
-def _make_selu(at: Attributes) -> Function:
-    alpha, gamma = at.number("alpha", 1.6732632423543772), at.number("gamma", 1.0507009873554805)
-    return partial(_selu, alpha=alpha, gamma=gamma)
+def _selu(x: Tensor, *, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
+    return gamma * F.elu(x, alpha)
 
 
 @operator("HardSigmoid")
-def _make_hard_sigmoid(at: Attributes) -> Function:
-    alpha, beta = at.number("alpha", 0.2), at.number("beta", 0.5)
+def _hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
-        return F.hardsigmoid
-    return partial(_hard_sigmoid, alpha=alpha, beta=beta)
+        return F.hardsigmoid(x)
+    return torch.clamp(alpha * x + beta, 0, 1)
 
 
 @operator("Swish")
-def _make_swish(at: Attributes) -> Function:
-    alpha = at.number("alpha", 1.0)
-    return F.silu if alpha == 1 else partial(_swish, alpha=alpha)
+def _swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return F.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x)
 
 
 @operator("Gelu")
-def _gelu(at: Attributes) -> Function:
-    return partial(F.gelu, approximate=at.text("approximate", "none"))
+def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    return F.gelu(x, approximate=approximate)
 
 
 @operator("ThresholdedRelu")
-def _make_thresholded(at: Attributes) -> Function:
-    return partial(_thresholded, alpha=at.number("alpha", 1.0))
+def _thresholded(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return torch.where(x > alpha, x, torch.zeros_like(x))
 
 
 @operator("Shrink")
-def _make_shrink(at: Attributes) -> Function:
-    return partial(_shrink, bias=at.number("bias", 0.0), lambd=at.number("lambd", 0.5))
+def _shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    zero = torch.zeros_like(x)
+    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, zero))
 
 
 @operator("IsInf")
-def _is_inf(at: Attributes) -> Function:
-    return partial(_infinite, up=bool(at.whole("detect_positive", 1)), down=bool(at.whole("detect_negative", 1)))
-
-
-def _infinite(x: Tensor, *, up: bool, down: bool) -> Tensor:
-    return (torch.isposinf(x) & up) | (torch.isneginf(x) & down)
+def _infinite(x: Tensor, *, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
+    return (torch.isposinf(x) & detect_positive) | (torch.isneginf(x) & detect_negative)
 
 
 @operator("Pow", scalars=(1,))
-def _make_power(_at: Attributes) -> Function:
-    return _power
-
-
 def _power(base: Tensor, exponent: Tensor | float) -> Tensor:
     return torch.pow(base, exponent).to(base.dtype)  # the type of the base, by the specification
 
 
 @operator("Mod")
-def _mod(at: Attributes) -> Function:
-    return torch.fmod if at.whole("fmod", 0) else torch.remainder
+def _mod(a: Tensor, b: Tensor, *, fmod: bool = False) -> Tensor:
+    return torch.fmod(a, b) if fmod else torch.remainder(a, b)
 
 
 @operator("BitShift")
-def _shift(at: Attributes) -> Function:
-    return torch.bitwise_left_shift if at.text("direction", "LEFT") == "LEFT" else torch.bitwise_right_shift
+def _shift(x: Tensor, by: Tensor, *, direction: str = "LEFT") -> Tensor:
+    return torch.bitwise_left_shift(x, by) if direction == "LEFT" else torch.bitwise_right_shift(x, by)
 
 
-@operator("Clip", scalars=(1, 2))
-def _clip(at: Attributes) -> Function:
-    if at.version < 11:
-        lower = at.number("min", -3.4028234663852886e38)
-        return partial(torch.clamp, min=lower, max=at.number("max", 3.4028234663852886e38))
-    return _clamp
+@operator("Clip")
+def _clip_1(x: Tensor, *, min: float = -3.4028234663852886e38, max: float = 3.4028234663852886e38) -> Tensor:
+    return torch.clamp(x, min, max)
 
 
-def _clamp(x: Tensor, lower: Tensor | float | None = None, upper: Tensor | float | None = None) -> Tensor:
+@operator("Clip", since=11, scalars=(1, 2))
+def _clip(x: Tensor, lower: Tensor | float | None = None, upper: Tensor | float | None = None) -> Tensor:
     x = x if lower is None else torch.clamp(x, min=lower)
     return x if upper is None else torch.clamp(x, max=upper)
 
 
 @operator("Cast")
-def _cast(at: Attributes) -> Function:
-    return partial(Tensor.to, dtype=dtype_of(at.whole("to", 0)))
+def _cast(x: Tensor, *, to: int = 0) -> Tensor:
+    return x.to(dtype_of(to))
 
 
 @operator("CastLike")
-def _cast_like(_at: Attributes) -> Function:
-    return _to_type_of
-
-
-def _to_type_of(x: Tensor, like: Tensor) -> Tensor:
+def _cast_like(x: Tensor, like: Tensor) -> Tensor:
     return x.to(like.dtype)
 
 
 @operator("Identity")
-def _make_identity(_at: Attributes) -> Function:
-    return _same
-
-
-def _same(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x
 
 
 @operator("Dropout", numbers=(1, 2))
-def _dropout(_at: Attributes) -> Function:
-    return _undropped
-
-
-def _undropped(x: Tensor, _ratio: float | None = None, training: bool | None = None) -> tuple[Tensor, Tensor]:
+def _dropout(x: Tensor, _ratio: float | None = None, training: bool | None = None) -> tuple[Tensor, Tensor]:
     if training:
         raise FormNotRead("it is in training mode. Export the network in evaluation mode.")
     return x, torch.ones((), dtype=torch.bool, device=x.device).expand(x.shape)
-
-
-def _axis_softmax(x: Tensor, *, function: Callable[..., Tensor], axis: int) -> Tensor:
-    return function(x, dim=axis)
-
-
-def _flat_softmax(x: Tensor, *, function: Callable[..., Tensor], axis: int) -> Tensor:
-    """Before opset 13 all axes from ``axis`` on are one."""
-    return function(x.flatten(axis if axis >= 0 else x.ndim + axis), dim=-1).reshape(x.shape)
 
 
 def _hardmax(x: Tensor, dim: int) -> Tensor:
@@ -245,8 +191,11 @@ _SOFTMAXES: dict[str, Callable[..., Tensor]] = {
 
 
 @operator(*_SOFTMAXES)
-def _softmax(at: Attributes) -> Function:
-    function = _SOFTMAXES[at.op]
-    if at.version >= 13:
-        return partial(_axis_softmax, function=function, axis=at.whole("axis", -1))
-    return partial(_flat_softmax, function=function, axis=at.whole("axis", 1))
+def _softmax_1(x: Tensor, *, op: str = "", axis: int = 1) -> Tensor:
+    """All axes from ``axis`` on are one."""
+    return _SOFTMAXES[op](x.flatten(axis if axis >= 0 else x.ndim + axis), dim=-1).reshape(x.shape)
+
+
+@operator(*_SOFTMAXES, since=13)
+def _softmax(x: Tensor, *, op: str = "", axis: int = -1) -> Tensor:
+    return _SOFTMAXES[op](x, dim=axis)

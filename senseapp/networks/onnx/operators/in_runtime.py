@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
-from senseapp.networks.onnx.graph import Node
+from senseapp.networks.onnx.torch_graph import Node
 
 _IR_VERSION = 10  # of ONNX 1.16: knows integers of 4 bits, and every supported onnxruntime reads it
 _OTHER_DOMAIN_VERSION = 1  # of operators that only onnxruntime has

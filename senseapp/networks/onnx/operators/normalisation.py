@@ -3,76 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+from senseapp.networks.onnx.operators.registry import operator
 
 
 @operator("BatchNormalization")
-def _make_batch_norm(at: Attributes) -> Function:
-    # Older exports standardise weights so: with the statistics of what is given.
-    return partial(_batch_norm, eps=at.number("epsilon", 1e-5), own_statistics=bool(at.whole("training_mode", 0)))
-
-
 def _batch_norm(
-    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, eps: float, own_statistics: bool
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    training_mode: bool = False,
 ) -> Tensor:
-    if own_statistics:
-        return F.batch_norm(x, None, None, scale, bias, True, 0.0, eps)
+    if training_mode:  # older exports standardise weights so: with the statistics of what is given
+        return F.batch_norm(x, None, None, scale, bias, True, 0.0, epsilon)
     # Statistics that the graph computes from stored ones are parameters, and torch has no gradient for them here.
-    return F.batch_norm(x, mean.detach(), variance.detach(), scale, bias, False, 0.0, eps)
+    return F.batch_norm(x, mean.detach(), variance.detach(), scale, bias, False, 0.0, epsilon)
 
 
 @operator("InstanceNormalization")
-def _make_instance_norm(at: Attributes) -> Function:
-    return partial(_instance_norm, eps=at.number("epsilon", 1e-5))
-
-
-def _instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, eps: float) -> Tensor:
-    return F.group_norm(x, x.shape[1], scale, bias, eps)  # also defined for one element a channel
+def _instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+    return F.group_norm(x, x.shape[1], scale, bias, epsilon)  # also defined for one element a channel
 
 
 @operator("ImageNormalization")
-def _make_image_norm(at: Attributes) -> Function:
+def _image_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     """Not of ONNX: what older exporters write as two reshapes around an instance norm of one channel."""
-    return partial(_image_norm, eps=at.number("epsilon", 1e-5))
-
-
-def _image_norm(x: Tensor, *, eps: float) -> Tensor:
-    return F.group_norm(x, 1, None, None, eps)
+    return F.group_norm(x, 1, None, None, epsilon)
 
 
 @operator("LayerNormalization")
-def _make_layer_norm(at: Attributes) -> Function:
-    return partial(_layer_norm, axis=at.whole("axis", -1), eps=at.number("epsilon", 1e-5))
-
-
-def _layer_norm(x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int, eps: float) -> Tensor:
-    normalised = F.layer_norm(x, x.shape[axis:], None, None, eps) * scale
+def _layer_norm(
+    x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5
+) -> Tensor:
+    normalised = F.layer_norm(x, x.shape[axis:], None, None, epsilon) * scale
     return normalised if bias is None else normalised + bias
 
 
 @operator("RMSNormalization")
-def _make_rms_norm(at: Attributes) -> Function:
-    return partial(_rms_norm, axis=at.whole("axis", -1), eps=at.number("epsilon", 1e-5))
-
-
-def _rms_norm(x: Tensor, scale: Tensor, *, axis: int, eps: float) -> Tensor:
+def _rms_norm(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:
     axes = tuple(range(axis % x.ndim, x.ndim))
-    return x * torch.rsqrt(x.pow(2).mean(axes, keepdim=True) + eps) * scale
+    return x * torch.rsqrt(x.pow(2).mean(axes, keepdim=True) + epsilon) * scale
 
 
 @operator("GroupNormalization")
-def _make_group_norm(at: Attributes) -> Function:
-    return partial(_group_norm, groups=at.whole("num_groups", 1), eps=at.number("epsilon", 1e-5))
-
-
-def _group_norm(x: Tensor, scale: Tensor, bias: Tensor, *, groups: int, eps: float) -> Tensor:
-    return F.group_norm(x, groups, by_channel(scale, x.shape[1]), by_channel(bias, x.shape[1]), eps)
+def _group_norm(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int = 1, epsilon: float = 1e-5) -> Tensor:
+    channels = x.shape[1]
+    return F.group_norm(x, num_groups, by_channel(scale, channels), by_channel(bias, channels), epsilon)
 
 
 def by_channel(weights: Tensor, channels: int) -> Tensor:
@@ -81,32 +65,20 @@ def by_channel(weights: Tensor, channels: int) -> Tensor:
 
 
 @operator("LpNormalization")
-def _make_lp_norm(at: Attributes) -> Function:
-    return partial(_lp_norm, axis=at.whole("axis", -1), power=at.whole("p", 2))
-
-
-def _lp_norm(x: Tensor, *, axis: int, power: int) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, power, axis, keepdim=True)
+def _lp_norm(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, p, axis, keepdim=True)
     return x / norm
 
 
 @operator("MeanVarianceNormalization")
-def _make_mean_variance(at: Attributes) -> Function:
-    return partial(_mean_variance, axes=at.ints("axes") or [0, 2, 3])
-
-
-def _mean_variance(x: Tensor, *, axes: Sequence[int]) -> Tensor:
-    centred = x - x.mean(tuple(axes), keepdim=True)
-    return centred / ((centred * centred).mean(tuple(axes), keepdim=True).sqrt() + 1e-9)
+def _mean_variance(x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
+    over = tuple(axes or (0, 2, 3))
+    centred = x - x.mean(over, keepdim=True)
+    return centred / ((centred * centred).mean(over, keepdim=True).sqrt() + 1e-9)
 
 
 @operator("LRN")
-def _make_lrn(at: Attributes) -> Function:
-    size, alpha, beta = at.whole("size", 1), at.number("alpha", 1e-4), at.number("beta", 0.75)
-    return partial(_local_response, size=size, alpha=alpha, beta=beta, bias=at.number("bias", 1.0))
-
-
-def _local_response(x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tensor:
+def _local_response(x: Tensor, *, size: int = 1, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     squares = F.pad((x * x).unsqueeze(1), [0, 0] * (x.ndim - 2) + [before, after])
     summed = squares.unfold(2, size, 1).sum(-1).squeeze(1)  # over neighbouring channels

@@ -1,44 +1,105 @@
-"""Products of two computed tensors. Those with a constant weight become layers (``layers.py``)."""
+"""Products of two computed tensors, the steps that attention is made of, and rotary embeddings.
+
+Products with a constant weight become layers (``layers.py``). The steps of attention (``compound.py``) are not of ONNX:
+heads are the second axis, queries are (N, H, Q, D), keys and values (N, K, T, D), where each of K heads of keys serves
+H / K heads of queries.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator, plain
+from senseapp.networks.onnx.operators.registry import FormNotRead, operator, plain
 
-
-def _swapped(x: Tensor) -> Tensor:
-    return x.transpose(-2, -1)  # not of ONNX: a factor that is read the other way round
-
-
-plain({"MatMul": torch.matmul, "Det": torch.linalg.det, "SwapLast": _swapped})
+plain({"MatMul": torch.matmul, "Det": torch.linalg.det})
 
 
 @operator("Gemm")
-def _make_gemm(at: Attributes) -> Function:
-    return partial(
-        _gemm,
-        alpha=at.number("alpha", 1.0),
-        beta=at.number("beta", 1.0),
-        transpose_a=bool(at.whole("transA", 0)),
-        transpose_b=bool(at.whole("transB", 0)),
-    )
-
-
 def _gemm(
-    a: Tensor, b: Tensor, c: Tensor | None = None, *, alpha: float, beta: float, transpose_a: bool, transpose_b: bool
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: bool = False,  # noqa: N803  as the specification names it
+    transB: bool = False,  # noqa: N803
 ) -> Tensor:
-    product = alpha * torch.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
+    product = alpha * torch.matmul(a.T if transA else a, b.T if transB else b)
     return product if c is None else product + beta * c
 
 
 @operator("Einsum")
-def _make_einsum(at: Attributes) -> Function:
-    return partial(_einsum, equation=at.text("equation", "").replace(" ", ""))
+def _einsum(*tensors: Tensor, equation: str = "") -> Tensor:
+    return torch.einsum(equation.replace(" ", ""), *tensors)
 
 
-def _einsum(*tensors: Tensor, equation: str) -> Tensor:
-    return torch.einsum(equation, *tensors)
+@operator("AttentionScores")
+def _scores(
+    queries: Tensor, keys: Tensor, *, scale: float = 0.0, softcap: float = 0.0, is_causal: bool = False
+) -> Tensor:
+    queries = queries * (scale or 1 / math.sqrt(queries.shape[-1]))
+    scores = torch.matmul(queries, _served(keys, queries.shape[1]).transpose(-2, -1))
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return scores
+
+
+def _served(each: Tensor, heads: int) -> Tensor:
+    return each if each.shape[1] == heads else each.repeat_interleave(heads // each.shape[1], 1)
+
+
+@operator("AttentionMask")
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    """Add ``mask``, or leave what is True of it; keys behind its end are left out."""
+    missing = scores.shape[-1] - mask.shape[-1] if mask.ndim and mask.shape[-1] > 1 else 0
+    if mask.dtype == torch.bool:
+        mask = F.pad(mask, (0, missing), value=False) if missing else mask
+        return scores.masked_fill(torch.logical_not(mask), -math.inf)
+    return scores + (F.pad(mask, (0, missing), value=-math.inf) if missing else mask)
+
+
+@operator("AttentionSoftmax")
+def _softmax(scores: Tensor, *, axis: int = -1) -> Tensor:
+    """Return weights over keys; none where a mask leaves no key."""
+    weights = torch.softmax(scores, axis)
+    return torch.where(weights.isnan(), torch.zeros_like(weights), weights)
+
+
+@operator("AttentionValues")
+def _values(weights: Tensor, values: Tensor) -> Tensor:
+    return torch.matmul(weights, _served(values, weights.shape[1]))
+
+
+@operator("RotaryEmbedding")
+def _rotated(
+    x: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    places: Tensor | None = None,
+    *,
+    interleaved: bool = False,
+    rotary_embedding_dim: int = 0,
+    num_heads: int = 0,
+) -> Tensor:
+    """Rotate the first numbers of each head, as pairs of neighbours (interleaved) or of both halves."""
+    if x.ndim == 3 and not num_heads:
+        raise FormNotRead("it does not say how many heads its input has.")
+    by_head = x if x.ndim == 4 else x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)  # (N, H, T, D)
+    if places is not None:
+        cosines, sines = cosines[places], sines[places]
+    cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)  # (N, 1, T, D / 2)
+    width = rotary_embedding_dim or by_head.shape[-1]
+    turning, rest = by_head[..., :width], by_head[..., width:]
+    one, other = (turning[..., 0::2], turning[..., 1::2]) if interleaved else turning.chunk(2, -1)
+    turned = (one * cosines - other * sines, one * sines + other * cosines)
+    found = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    found = torch.cat([found, rest], -1)
+    return found if x.ndim == 4 else found.transpose(1, 2).flatten(2)

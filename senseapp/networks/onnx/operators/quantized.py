@@ -5,13 +5,11 @@ Integer codes are kept as float tensors with whole values, so that layers betwee
 
 from __future__ import annotations
 
-from functools import partial
-
 import onnx
 import torch
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+from senseapp.networks.onnx.operators.registry import operator
 
 _RANGES = {
     dtype: (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
@@ -28,32 +26,30 @@ _OUTPUT_RANGES: dict[int, tuple[int, int]] = {
 
 
 @operator("QuantizeLinear")
-def _make_quantize(at: Attributes) -> Function:
-    codes = _OUTPUT_RANGES.get(at.whole("output_dtype", 0))
-    return partial(_quantize, axis=at.whole("axis", 1), block=at.whole("block_size", 0), codes=codes)
-
-
 def _quantize(
-    x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int, block: int, codes: tuple[int, int] | None
+    x: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
 ) -> Tensor:
-    low, high = codes or _RANGES.get(zero.dtype if zero is not None else torch.uint8, _RANGES[torch.uint8])
-    scaled = x / along(scale, x, axis, block)
+    by_zero_point = _RANGES.get(zero.dtype if zero is not None else torch.uint8, _RANGES[torch.uint8])
+    low, high = _OUTPUT_RANGES.get(output_dtype, by_zero_point)
+    scaled = x / along(scale, x, axis, block_size)
     rounded = scaled + (torch.round(scaled) - scaled).detach()
     if zero is not None:
-        rounded = rounded + along(zero.to(x.dtype), x, axis, block)
+        rounded = rounded + along(zero.to(x.dtype), x, axis, block_size)
     return rounded.clamp(low, high)
 
 
 @operator("DequantizeLinear")
-def _make_dequantize(at: Attributes) -> Function:
-    return partial(_dequantize, axis=at.whole("axis", 1), block=at.whole("block_size", 0))
-
-
-def _dequantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int, block: int) -> Tensor:
+def _dequantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int = 1, block_size: int = 0) -> Tensor:
     codes = x.to(scale.dtype)
     if zero is not None:
-        codes = codes - along(zero.to(scale.dtype), x, axis, block)
-    return codes * along(scale, x, axis, block)
+        codes = codes - along(zero.to(scale.dtype), x, axis, block_size)
+    return codes * along(scale, x, axis, block_size)
 
 
 def along(values: Tensor, x: Tensor, axis: int, block: int) -> Tensor:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator
+from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, operator
 
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's order, as positions in ONNX's
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
@@ -95,16 +94,16 @@ class _Cell:
 
 
 @operator("LSTM", "GRU", "RNN", numbers=(4,))
-def _make_cell(at: Attributes) -> Function:
+def _recurrent(*inputs: Any, op: str = "", at: Attributes) -> tuple[Tensor, ...]:
     direction = at.text("direction", "forward")
-    usual = _ACTIVATIONS[at.op] * (2 if direction == "bidirectional" else 1)
-    if at.values.get("activations", usual) != usual or at.has("clip") or at.whole("input_forget", 0):
+    usual = _ACTIVATIONS[op] * (2 if direction == "bidirectional" else 1)
+    if at.values.get("activations", usual) != usual or "clip" in at.values or at.whole("input_forget", 0):
         raise FormNotRead("it has activations of its own, or clips.")
     cell = _Cell(
-        kind=at.op,
+        kind=op,
         backwards=direction == "reverse",
         both_ways=direction == "bidirectional",
         batch_first=bool(at.whole("layout", 0)),
-        reset_first=at.op == "GRU" and not at.whole("linear_before_reset", 0),
+        reset_first=op == "GRU" and not at.whole("linear_before_reset", 0),
     )
-    return partial(cell)
+    return cell(*inputs)

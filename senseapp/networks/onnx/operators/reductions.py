@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import Attributes, Function, operator
+from senseapp.networks.onnx.operators.registry import operator
 
 Reduction = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 
@@ -70,45 +69,28 @@ _REDUCTIONS: dict[str, Reduction] = {
 
 
 @operator(*_REDUCTIONS, numbers=(1,))
-def _make_reduction(at: Attributes) -> Function:
-    return partial(
-        _reduce,
-        stored=at.ints("axes"),
-        reduction=_REDUCTIONS[at.op],
-        keep=bool(at.whole("keepdims", 1)),
-        none_is_none=bool(at.whole("noop_with_empty_axes", 0)),
-    )
-
-
 def _reduce(
     x: Tensor,
-    axes: Sequence[int] | None = None,
+    given: Sequence[int] | None = None,
     *,
-    stored: Sequence[int] | None,
-    reduction: Reduction,
-    keep: bool,
-    none_is_none: bool,
+    op: str = "",
+    axes: Sequence[int] | None = None,
+    keepdims: bool = True,
+    noop_with_empty_axes: bool = False,
 ) -> Tensor:
-    axes = stored if axes is None else axes
+    axes = axes if given is None else given
     if not axes:
-        if none_is_none:
+        if noop_with_empty_axes:
             return x
         axes = range(x.ndim)
-    return reduction(x, tuple(axes), keep)
+    return _REDUCTIONS[op](x, tuple(axes), keepdims)
 
 
 @operator("ArgMax", "ArgMin")
-def _make_position(at: Attributes) -> Function:
-    return partial(
-        _position,
-        function=torch.argmax if at.op == "ArgMax" else torch.argmin,
-        axis=at.whole("axis", 0),
-        keep=bool(at.whole("keepdims", 1)),
-        last=bool(at.whole("select_last_index", 0)),
-    )
-
-
-def _position(x: Tensor, *, function: Callable[..., Tensor], axis: int, keep: bool, last: bool) -> Tensor:
-    if last:
-        return x.shape[axis] - 1 - function(x.flip(axis), dim=axis, keepdim=keep)
-    return function(x, dim=axis, keepdim=keep)
+def _position(
+    x: Tensor, *, op: str = "", axis: int = 0, keepdims: bool = True, select_last_index: bool = False
+) -> Tensor:
+    function = torch.argmax if op == "ArgMax" else torch.argmin
+    if select_last_index:
+        return x.shape[axis] - 1 - function(x.flip(axis), dim=axis, keepdim=keepdims)
+    return function(x, dim=axis, keepdim=keepdims)

@@ -1,19 +1,28 @@
-"""The operator table: from an ONNX operator's attributes to a function of tensors.
+"""The operator table: one function of tensors for each ONNX operator, and for each version that changed its meaning.
 
-What is not in the table is not run: it is an allow-list. Each entry follows the ONNX operator specification.
+What is not in the table is not run: it is an allow-list. Each entry follows the ONNX operator specification. A new
+operator is one function with :func:`operator` above it::
+
+    @operator("Concat")
+    def _concat(*tensors: Tensor, axis: int = 1) -> Tensor: ...
+
+Its positional parameters are the inputs, and its keyword-only ones the attributes: their names, types and defaults.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, TypeVar
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.graph import Node, UnreadNode
 from senseapp.networks.onnx.operators.in_runtime import InRuntime
+from senseapp.networks.onnx.torch_graph import Node, UnreadNode
 
 Function = Callable[..., Any]
+Decorated = TypeVar("Decorated", bound=Function)
 
 
 class FormNotRead(UnsupportedModel):
@@ -44,21 +53,14 @@ REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Attributes of one node, read by name and kind; ``version`` is the opset's, ``outputs`` how many are asked for."""
+    """Attributes of one node, read by name and kind."""
 
     values: Mapping[str, Any]
-    version: int
-    outputs: int
-    op: str
 
     @classmethod
     def of(cls, node: Node) -> Attributes:
         """Return the attributes of ``node``."""
-        return cls(node.attributes, node.version, len(node.outputs), node.op)
-
-    def has(self, name: str) -> bool:
-        """Return whether the file sets ``name``."""
-        return name in self.values
+        return cls(node.attributes)
 
     def whole(self, name: str, default: int) -> int:
         """Return a whole number."""
@@ -77,62 +79,80 @@ class Attributes:
         found = self.values.get(name)
         return None if found is None else [int(each) for each in found]
 
-    def floats(self, name: str) -> list[float] | None:
-        """Return numbers; None where the file does not set them."""
-        found = self.values.get(name)
-        return None if found is None else [float(each) for each in found]
-
-
-Make = Callable[[Attributes], Function]
-Elements = Callable[[Attributes, Mapping[int, Any]], float]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """How one operator is computed.
 
     Attributes:
-        make: from attributes to a function of the inputs; it returns a tensor, or a tuple of them.
+        function: of the inputs, and of attributes by name; it returns a tensor, or a tuple of them.
+        reading: how the attributes that it takes are read, by name.
         numbers: positions of inputs that are given as (lists of) Python numbers: shapes, axes, sizes.
         scalars: positions that are given as a Python number where it is constant and has no axes, else as a tensor.
-        elements: elements of the output, for operators that have no input to infer them from.
+        elements: elements of the output by ``numbers``, for operators that have no input to infer them from.
     """
 
-    make: Make
+    function: Function
+    reading: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     numbers: tuple[int, ...] = ()
     scalars: tuple[int, ...] = ()
-    elements: Elements = lambda _attributes, _numbers: 0
+    elements: Callable[[Mapping[int, Any]], float] = lambda _numbers: 0
+
+    def of(self, node: Node) -> Function:
+        """Return the function of the inputs of ``node`` alone."""
+        whole = {"at": Attributes.of(node), "op": node.op, "num_outputs": len(node.outputs)}
+        given = {name: whole[name] for name in whole.keys() & self.reading}
+        given |= {name: read(node.attributes[name]) for name, read in self.reading.items() if name in node.attributes}
+        return partial(self.function, **given) if given else self.function
 
 
-TABLE: dict[str, Operator] = {}
+TABLE: dict[tuple[str, int], Operator] = {}
+"""Entries by operator, with its domain before it where that is not the default one, and by their first version."""
+_READING: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "Sequence[int] | None": lambda values: [int(each) for each in values],
+    "Sequence[float] | None": lambda values: [float(each) for each in values],
+    "Tensor | None": lambda value: value,
+    "Attributes": lambda value: value,
+}
+"""How an attribute of each type is read. A parameter ``at`` is given all attributes, ``op`` the operator's name, and
+``num_outputs`` how many outputs are asked for."""
 
 
 def operator(
-    *names: str, numbers: tuple[int, ...] = (), scalars: tuple[int, ...] = (), elements: Elements | None = None
-) -> Callable[[Make], Make]:
-    """Enter the decorated ``make`` in the table under each of ``names``."""
+    *names: str,
+    since: int = 1,
+    numbers: tuple[int, ...] = (),
+    scalars: tuple[int, ...] = (),
+    elements: Callable[[Mapping[int, Any]], float] = lambda _numbers: 0,
+) -> Callable[[Decorated], Decorated]:
+    """Enter the decorated function in the table under each of ``names``, as it is since a version of its domain."""
 
-    def enter(make: Make) -> Make:
+    def enter(function: Decorated) -> Decorated:
+        parameters = inspect.signature(function).parameters.values()
+        reading = {each.name: _READING[each.annotation] for each in parameters if each.kind is each.KEYWORD_ONLY}
         for name in names:
-            entry = Operator(make=make, numbers=numbers, scalars=scalars)
-            TABLE[name] = entry if elements is None else Operator(make=make, numbers=numbers, elements=elements)
-        return make
+            TABLE[name, since] = Operator(
+                function=function, reading=reading, numbers=numbers, scalars=scalars, elements=elements
+            )
+        return function
 
     return enter
 
 
 def plain(functions: Mapping[str, Function]) -> None:
     """Enter functions that need no attributes."""
-    for name, function in functions.items():
-        TABLE[name] = Operator(make=_Always(function))
+    TABLE.update({(name, 1): Operator(function=function) for name, function in functions.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class _Always:
-    function: Function
-
-    def __call__(self, _attributes: Attributes) -> Function:
-        return self.function
+@cache
+def entry_of(op: str, version: int) -> Operator | None:
+    """Return the table's entry for an operator in a version of its domain; None without one."""
+    versions = [since for name, since in TABLE if name == op and since <= version]
+    return TABLE[op, max(versions)] if versions else None
 
 
 NEVER_RUN = frozenset(
@@ -151,8 +171,8 @@ def operation_of(node: Node) -> Operator:
     Raises UnsupportedModel, naming the node, where there is none; UnreadNode where onnxruntime may compute it.
     """
     if node.source:
-        return Operator(make=_Always(InRuntime(node)))
-    found = TABLE.get(node.op)
+        return Operator(function=InRuntime(node))
+    found = entry_of(node.op, node.version)
     if found is not None:
         return found
     reason = REFUSED.get(node.op, _UNKNOWN)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator
+from senseapp.networks.onnx.operators.registry import FormNotRead, operator
 
 _ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "round_prefer_floor": lambda x: torch.ceil(x - 0.5),
@@ -91,66 +90,57 @@ class _Way:
         return torch.where(d <= 1, near, torch.where(d < 2, far, 0.0))
 
 
-@operator("Resize", numbers=(1, 2, 3))
-def _make_resize(at: Attributes) -> Function:
-    if at.version < 11:
-        return partial(_resize_10, way=_old_way(at))
-    way = _Way(
-        mode=at.text("mode", "nearest"),
-        coordinates=at.text("coordinate_transformation_mode", "half_pixel"),
-        rounding=at.text("nearest_mode", "round_prefer_floor"),
-        cubic=at.number("cubic_coeff_a", -0.75),
-        outside_excluded=bool(at.whole("exclude_outside", 0)),
-        antialias=bool(at.whole("antialias", 0)),
-    )
-    policy = at.text("keep_aspect_ratio_policy", "stretch")
-    return partial(_resize, way=way, axes=at.ints("axes"), policy=policy)
-
-
-def _old_way(at: Attributes) -> _Way:
-    return _Way(
-        mode=at.text("mode", "nearest").replace("bilinear", "linear"),
-        coordinates="asymmetric",
-        rounding="floor",
-        cubic=-0.75,
-        outside_excluded=False,
-        antialias=False,
-    )
-
-
-@operator("Upsample", numbers=(1,))
-def _make_upsample(at: Attributes) -> Function:
-    return partial(_resize_10, way=_old_way(at), stored=at.floats("scales"))
-
-
-def _resize_10(
-    x: Tensor, scales: Sequence[float] | None = None, *, way: _Way, stored: Sequence[float] | None = None
-) -> Tensor:
-    return _resize(x, None, stored if scales is None else scales, None, way=way, axes=None, policy="stretch")
-
-
+@operator("Resize", since=11, numbers=(1, 2, 3))
 def _resize(
     x: Tensor,
     _region: object = None,
     scales: Sequence[float] | None = None,
     sizes: Sequence[int] | None = None,
     *,
-    way: _Way,
-    axes: Sequence[int] | None,
-    policy: str,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: bool = False,
+    antialias: bool = False,
+    axes: Sequence[int] | None = None,
+    keep_aspect_ratio_policy: str = "stretch",
 ) -> Tensor:
+    way = _Way(
+        mode=mode,
+        coordinates=coordinate_transformation_mode,
+        rounding=nearest_mode,
+        cubic=cubic_coeff_a,
+        outside_excluded=exclude_outside,
+        antialias=antialias,
+    )
     places = [each % x.ndim for each in axes] if axes is not None else list(range(x.ndim))
     if sizes:
-        sizes = _kept_ratio([x.shape[axis] for axis in places], sizes, policy)
+        sizes = _kept_ratio([x.shape[axis] for axis in places], sizes, keep_aspect_ratio_policy)
         ratios = [size / x.shape[axis] for axis, size in zip(places, sizes, strict=True)]
     else:
         ratios = list(scales or [])
         sizes = [math.floor(x.shape[axis] * ratio) for axis, ratio in zip(places, ratios, strict=True)]
-    changed = {
-        axis: (size, ratio)
-        for axis, size, ratio in zip(places, sizes, ratios, strict=True)
-        if size != x.shape[axis] or ratio != 1
-    }
+    return _resized(x, dict(zip(places, zip(sizes, ratios, strict=True), strict=True)), way)
+
+
+@operator("Resize", "Upsample", numbers=(1,))
+def _resize_10(
+    x: Tensor, given: Sequence[float] | None = None, *, mode: str = "nearest", scales: Sequence[float] | None = None
+) -> Tensor:
+    """Resize before version 11, with a pixel's corner as its place."""
+    return _resize(
+        x,
+        scales=scales if given is None else given,
+        mode=mode.replace("bilinear", "linear"),
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+
+
+def _resized(x: Tensor, wanted: dict[int, tuple[int, float]], way: _Way) -> Tensor:
+    """Return ``x`` with axes of other lengths; ``wanted`` has the length and the ratio of each."""
+    changed = {axis: (size, ratio) for axis, (size, ratio) in wanted.items() if size != x.shape[axis] or ratio != 1}
     if not changed:
         return x
     if _is_spatial(x, changed) and not way.antialias:

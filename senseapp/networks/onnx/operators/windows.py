@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, Function, operator
+from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, operator
 
 Ends = tuple[tuple[int, int], ...]  # what is added before and after each spatial axis
 _CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -105,10 +105,6 @@ def flat(ends: Ends) -> list[int]:
 
 
 @operator("Conv")
-def _make_conv(at: Attributes) -> Function:
-    return partial(_convolve, at=at)
-
-
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Attributes) -> Tensor:
     window = Window.of(at, weight.shape[2:])
     ends = window.ends(x.shape[2:])
@@ -125,11 +121,6 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Attr
         at.whole("group", 1),
     )
     return result
-
-
-@operator("ConvTranspose")
-def _make_transposed(at: Attributes) -> Function:
-    return partial(_convolve_transposed, at=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +148,7 @@ def transposed_ends(at: Attributes, window: Window, lengths: Sequence[int]) -> T
     return TransposedEnds(output_padding=added, cut=tuple(cut))
 
 
+@operator("ConvTranspose")
 def _convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Attributes) -> Tensor:
     window = Window.of(at, weight.shape[2:])
     ends = transposed_ends(at, window, x.shape[2:])
@@ -180,16 +172,16 @@ def cropped(x: Tensor, *, ends: Ends) -> Tensor:
 
 
 @operator("MaxPool")
-def _make_max_pool(at: Attributes) -> Function:
+def _max_pools(x: Tensor, *, at: Attributes, num_outputs: int = 1, storage_order: int = 0) -> Any:
     window = Window.of(at, at.ints("kernel_shape") or [])
-    if at.outputs == 1:
-        return partial(_max_pool, window=window)
-    if at.whole("storage_order", 0):
+    if num_outputs == 1:
+        return _max_pool(x, window)
+    if storage_order:
         raise FormNotRead("it counts positions column by column.")
-    return partial(_max_pool_with_positions, window=window)
+    return _max_pool_with_positions(x, window)
 
 
-def _max_pool_with_positions(x: Tensor, *, window: Window) -> tuple[Tensor, Tensor]:
+def _max_pool_with_positions(x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
     """Return largest numbers, and their positions in the whole of ``x``."""
     padding = symmetric(window.ends(x.shape[2:]))
     if padding is None or any(2 * pad > reach for pad, reach in zip(padding, window.kernel, strict=True)):
@@ -202,12 +194,9 @@ def _max_pool_with_positions(x: Tensor, *, window: Window) -> tuple[Tensor, Tens
 
 
 @operator("MaxUnpool", numbers=(2,))
-def _make_max_unpool(at: Attributes) -> Function:
-    return partial(_max_unpool, window=Window.of(at, at.ints("kernel_shape") or []))
-
-
-def _max_unpool(x: Tensor, places: Tensor, wanted: Sequence[int] | None = None, *, window: Window) -> Tensor:
+def _max_unpool(x: Tensor, places: Tensor, wanted: Sequence[int] | None = None, *, at: Attributes) -> Tensor:
     """Put numbers at their positions in a whole of zeros, as a max pool counted them."""
+    window = Window.of(at, at.ints("kernel_shape") or [])
     sides = zip(x.shape[2:], window.strides, window.kernel, window.pads, strict=True)
     usual = [(length - 1) * stride + kernel - sum(ends) for length, stride, kernel, ends in sides]
     shape = [*x.shape[:2], *usual]
@@ -216,7 +205,7 @@ def _max_unpool(x: Tensor, places: Tensor, wanted: Sequence[int] | None = None, 
     return x.new_zeros(math.prod(shape)).scatter(0, places.reshape(-1), x.reshape(-1)).reshape(shape)
 
 
-def _max_pool(x: Tensor, *, window: Window) -> Tensor:
+def _max_pool(x: Tensor, window: Window) -> Tensor:
     ends = window.ends(x.shape[2:])
     padding = symmetric(ends)
     pool = _MAX_POOLS[window.rank]
@@ -239,19 +228,15 @@ def _to_length(window: Window, lengths: Sequence[int], ends: Ends) -> Ends:
 
 
 @operator("AveragePool")
-def _make_mean_pool(at: Attributes) -> Function:
+def _mean_pool(x: Tensor, *, at: Attributes, count_include_pad: bool = False) -> Tensor:
     window = Window.of(at, at.ints("kernel_shape") or [])
-    return partial(_mean_pool, window=window, count_pads=bool(at.whole("count_include_pad", 0)))
-
-
-def _mean_pool(x: Tensor, *, window: Window, count_pads: bool) -> Tensor:
     ends = window.ends(x.shape[2:])
     padding = symmetric(ends)
     near = padding is not None and all(2 * pad <= k for pad, k in zip(padding, window.kernel, strict=True))
     if near and set(window.dilations) == {1}:
-        return _MEAN_POOLS[window.rank](x, window.kernel, window.strides, padding, window.ceil, count_pads)  # type: ignore[no-any-return]
+        return _MEAN_POOLS[window.rank](x, window.kernel, window.strides, padding, window.ceil, count_include_pad)  # type: ignore[no-any-return]
     counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
-    counted = F.pad(counted, flat(ends), value=1.0 if count_pads else 0.0)
+    counted = F.pad(counted, flat(ends), value=1.0 if count_include_pad else 0.0)
     whole = _to_length(window, x.shape[2:], ends)
     more = tuple((0, want - have) for (_, want), (_, have) in zip(whole, ends, strict=True))
     return _window_sums(F.pad(x, flat(whole)), window) / _window_sums(F.pad(counted, flat(more)), window)
@@ -266,77 +251,65 @@ def _window_sums(x: Tensor, window: Window) -> Tensor:
 
 
 @operator("LpPool")
-def _make_lp_pool(at: Attributes) -> Function:
-    return partial(_lp_pool, window=Window.of(at, at.ints("kernel_shape") or []), power=at.whole("p", 2))
-
-
-def _lp_pool(x: Tensor, *, window: Window, power: int) -> Tensor:
+def _lp_pool(x: Tensor, *, at: Attributes, p: int = 2) -> Tensor:
+    window = Window.of(at, at.ints("kernel_shape") or [])
     ends = _to_length(window, x.shape[2:], window.ends(x.shape[2:]))
-    return _window_sums(F.pad(x.abs().pow(power), flat(ends)), window).pow(1 / power)
+    return _window_sums(F.pad(x.abs().pow(p), flat(ends)), window).pow(1 / p)
 
 
-@operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def _make_global_pool(at: Attributes) -> Function:
-    if at.op == "GlobalLpPool":
-        return partial(_global_norm, power=at.whole("p", 2))
-    return _global_mean if at.op == "GlobalAveragePool" else _global_max
-
-
+@operator("GlobalAveragePool")
 def _global_mean(x: Tensor) -> Tensor:
     return x.mean(tuple(range(2, x.ndim)), keepdim=True)
 
 
+@operator("GlobalMaxPool")
 def _global_max(x: Tensor) -> Tensor:
     return x.amax(tuple(range(2, x.ndim)), keepdim=True)
 
 
-def _global_norm(x: Tensor, *, power: int) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, power, tuple(range(2, x.ndim)), keepdim=True)
+@operator("GlobalLpPool")
+def _global_norm(x: Tensor, *, p: int = 2) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, p, tuple(range(2, x.ndim)), keepdim=True)
     return norm
 
 
 @operator("GridSample")
-def _make_grid_sample(at: Attributes) -> Function:
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(at.text("mode", "linear"), at.text("mode", "linear"))
-    return partial(
-        F.grid_sample,
-        mode=mode,
-        padding_mode=at.text("padding_mode", "zeros"),
-        align_corners=bool(at.whole("align_corners", 0)),
-    )
+def _grid_sample(
+    x: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros", align_corners: bool = False
+) -> Tensor:
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    return F.grid_sample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
 
 
 @operator("AffineGrid", numbers=(1,))
-def _make_affine_grid(at: Attributes) -> Function:
-    return partial(F.affine_grid, align_corners=bool(at.whole("align_corners", 0)))
+def _affine_grid(theta: Tensor, size: Sequence[int], *, align_corners: bool = False) -> Tensor:
+    return F.affine_grid(theta, list(size), align_corners=align_corners)
 
 
-@operator("RoiAlign")
-def _make_roi_align(at: Attributes) -> Function:
-    if at.text("mode", "avg") != "avg":
-        raise FormNotRead("it takes maxima. Export it with mean values.")
-    default = "half_pixel" if at.version >= 16 else "output_half_pixel"
-    return partial(
-        _roi_align,
-        size=(at.whole("output_height", 1), at.whole("output_width", 1)),
-        scale=at.number("spatial_scale", 1.0),
-        samples=at.whole("sampling_ratio", 0),
-        aligned=at.text("coordinate_transformation_mode", default) == "half_pixel",
-    )
-
-
+@operator("RoiAlign", since=16)
 def _roi_align(
-    x: Tensor, boxes: Tensor, images: Tensor, *, size: tuple[int, int], scale: float, samples: int, aligned: bool
+    x: Tensor,
+    boxes: Tensor,
+    images: Tensor,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str = "half_pixel",
 ) -> Tensor:
+    if mode != "avg":
+        raise FormNotRead("it takes maxima. Export it with mean values.")
     numbered = torch.cat([images.to(boxes.dtype).unsqueeze(1), boxes], dim=1)  # (K, 5)
-    return roi_align(x, numbered, size, scale, samples or -1, aligned)  # type: ignore[no-any-return]
+    size, aligned = (output_height, output_width), coordinate_transformation_mode == "half_pixel"
+    return roi_align(x, numbered, size, spatial_scale, sampling_ratio or -1, aligned)  # type: ignore[no-any-return]
+
+
+operator("RoiAlign")(partial(_roi_align, coordinate_transformation_mode="output_half_pixel"))
 
 
 @operator("Col2Im", numbers=(1, 2))
-def _make_col2im(at: Attributes) -> Function:
-    return partial(_col2im, at=at)
-
-
 def _col2im(x: Tensor, image: Sequence[int], block: Sequence[int], *, at: Attributes) -> Tensor:
     window = Window.of(at, block)
     padding = symmetric(window.pads)

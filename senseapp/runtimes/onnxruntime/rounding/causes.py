@@ -1,7 +1,7 @@
 """Causes of damage by 8 bits of a tensor: one scale for values of unlike ranges, found on a few images.
 
 The remedy is to leave the part in float. Activations of 16 bits are none: onnxruntime 1.32 has no integer kernels for
-them on processors and computes in float between roundings (``benchmarks/deploy/sixteen_bits.py``).
+them on processors and computes in float between roundings.
 """
 
 from __future__ import annotations

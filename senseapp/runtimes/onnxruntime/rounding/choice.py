@@ -28,9 +28,6 @@ _OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
 1.24 times the damage of the smallest and largest values on other photographs (seven networks, .89 in the mean). Ranges
 that clip more (percentiles, entropy) suit few images better than others: on EfficientNet-Lite0 percentiles did .6 times
 the damage on images that choose, and 1.5 times on others."""
-_TRIED = 8  # tensors whose ranges differ most
-_DIFFERENT = 0.1  # of a range's width
-_LEAST_GAIN = 0.02  # of the damage
 _SHARE = 0.3  # of the time of a search, by which ranges are chosen
 _REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
 
@@ -48,9 +45,8 @@ def chosen_rounding(
     Nodes whose weights are made of ``integers`` keep them, see :func:`.rounded_products`.
 
     Ranges are those of least squared error, unless another observer of activations does clearly less harm to the whole
-    network; then observers are tried tensor by tensor, where two of them differ most. Weights are fitted first,
-    as plain ones of 8 bits saturate on processors without VNNI and would hide what ranges do. An observer that fails is
-    left out, and so are fitted weights.
+    network. Weights are fitted first, as plain ones of 8 bits saturate on processors without VNNI and would hide what
+    ranges do. An observer that fails is left out, and so are fitted weights.
     """
     network, largest = writer.network, _REDUCED_LARGEST if writer.reduce_range else LARGEST
     model = onnx.load_from_string(network)
@@ -88,31 +84,10 @@ def chosen_rounding(
         with steps.trying(f"ranges of activations by the observer {name}"):
             if name != first and clearly_less(harm := damages(replace(chosen, ranges=found[name])), least, least=0):
                 best, least = name, harm
-    if best != first:
-        chosen = with_products(found[best])
-        least = damages(chosen)
-    for tensor in _most_different(found):
-        for name in found if steps.left(_SHARE) else ():
-            tried = replace(chosen, ranges={**chosen.ranges, tensor: found[name][tensor]})
-            if tried.ranges[tensor] == chosen.ranges[tensor]:
-                continue
-            if clearly_less(harm := damages(tried), least, least=_LEAST_GAIN):
-                chosen, least = tried, harm
-    return chosen
+    return chosen if best == first else with_products(found[best])
 
 
 def rounded_tensors(content: bytes) -> list[str]:
     """Return the tensors that a QDQ file rounds, as the float network calls them."""
     names = [node.input[0] for node in onnx.load_from_string(content).graph.node if node.op_type == "QuantizeLinear"]
     return [name.removesuffix("_QuantizeLinear_Input") for name in names]
-
-
-def _most_different(found: Mapping[ActivationObserver, Mapping[str, Range]]) -> list[str]:
-    """Return the tensors whose ranges depend most on the observer, by the share of the widest."""
-
-    def difference(tensor: str) -> float:
-        widths = [each[tensor][1] - each[tensor][0] for each in found.values() if tensor in each]
-        return 1 - min(widths) / max(widths) if len(widths) == len(found) and max(widths) > 0 else 0.0
-
-    tensors = sorted(next(iter(found.values())), key=difference, reverse=True)
-    return [tensor for tensor in tensors if difference(tensor) > _DIFFERENT][:_TRIED]

@@ -1,0 +1,126 @@
+"""Constant folding: what depends on constants alone is computed once, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from senseapp.core.errors import UnsupportedModel
+from senseapp.networks.onnx.evaluate import TooLarge, evaluate
+from senseapp.networks.onnx.infer import Folding
+from senseapp.networks.onnx.operators import entry_of
+from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
+
+_FOLDED = 1 << 24  # elements of one computed constant
+_FOLDED_IN_ALL = 1 << 26  # elements of all of them, 256 MB in float32
+_RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_KEPT_WHOLE = frozenset({"Identity", "Transpose"})
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_READ_FROM_STORED = frozenset({*_RESHAPING, "Transpose", "Cast", "DequantizeLinear"})
+
+
+def fold_constants(graph: TorchGraph) -> TorchGraph:
+    """Compute what depends on constants alone, within bounds, and give equal computations one name.
+
+    Two nodes that transpose one initializer yield one constant, so that a weight shared by several nodes stays one.
+
+    Raises:
+        InvalidCheckpoint: a constant would have more elements than any network needs, or take longer.
+    """
+    constants = _with_held(graph)
+    renamed: dict[str, str] = {}
+    computed: dict[object, tuple[str, ...]] = {}
+    left, budget, folding = [], _FOLDED_IN_ALL, Folding()
+    for node in graph.nodes:
+        node = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
+        if not _is_constant(node, constants):
+            left.append(node)
+            continue
+        key = (node.op, _frozen(node.attributes), node.inputs)
+        if key in computed:
+            renamed.update(zip(node.outputs, computed[key], strict=False))
+            continue
+        if node.op == "Identity":
+            renamed[node.outputs[0]] = node.inputs[0]
+            continue
+        folding.spend(node, [constants[name].value if name else None for name in node.inputs])
+        results = _computed(node, constants, min(budget, _FOLDED))
+        if results is None:
+            left.append(node)
+            continue
+        budget -= sum(each.value.numel() for each in results.values())
+        constants.update(results)
+        computed[key] = node.outputs
+    outputs = tuple(graph.outputs)
+    constants.update({alias: constants[name] for alias, name in renamed.items() if alias in outputs})
+    return replace(graph, nodes=tuple(left), constants=constants).needed_for(outputs)
+
+
+def _is_constant(node: Node, constants: Mapping[str, Constant]) -> bool:
+    known = all(name in constants for name in node.inputs if name)
+    follows = node.op not in _KEPT_WHOLE and any(constants[name].held for name in node.inputs if name in constants)
+    return known and not follows and entry_of(node.op, node.version) is not None
+
+
+def _with_held(graph: TorchGraph) -> dict[str, Constant]:
+    """Return the constants, those marked that a layer multiplies by, as they are or transposed."""
+    constants = dict(graph.constants)
+    sources: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op in _KEPT_WHOLE and node.inputs and node.outputs:
+            sources[node.outputs[0]] = sources.get(node.inputs[0], node.inputs[0])
+        if node.op in _LAYERS and len(node.inputs) > 1:
+            name = sources.get(node.inputs[1], node.inputs[1])
+            if name in constants and constants[name].value.is_floating_point():
+                constants[name] = replace(constants[name], held=True)
+    return constants
+
+
+def _computed(node: Node, constants: Mapping[str, Constant], most: int) -> dict[str, Constant] | None:
+    """Return what ``node`` computes; None where that is too large to keep, and so stays in the graph."""
+    values = [constants[name].value if name else None for name in node.inputs]
+    try:
+        results = evaluate(node, values, most=most)
+    except TooLarge:
+        return None
+    except UnsupportedModel:
+        return None  # refused later, if it is needed at all
+    source = constants[node.inputs[0]] if node.inputs and node.inputs[0] else None
+    return {
+        output: _derived(node, source, result)
+        for output, result in zip(node.outputs, results, strict=False)
+        if output and isinstance(result, Tensor)
+    }
+
+
+def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
+    if source is None or node.op not in _READ_FROM_STORED:
+        return Constant(value=value)
+    if node.op == "Transpose":
+        permutation = node.attributes.get("perm", range(value.ndim)[::-1])
+        kept = len(source.order) == value.ndim and not source.reshaped
+        order = tuple(source.order[axis] for axis in permutation) if kept else ()
+    else:
+        kept = node.op in _RESHAPING or (node.op == "Cast" and value.dtype == source.value.dtype)
+        order = source.order if kept else ()
+    return Constant(
+        value=value,
+        initializer=source.initializer if kept else "",
+        order=order,
+        reshaped=source.reshaped or node.op in _RESHAPING,
+        weight=source.weight,
+        held=source.held,
+    )
+
+
+def _frozen(attributes: Mapping[str, Any]) -> object:
+    return tuple((name, _hashable(value)) for name, value in sorted(attributes.items()))
+
+
+def _hashable(value: Any) -> object:
+    if isinstance(value, Tensor):
+        return (tuple(value.shape), value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,765 @@
+"""Verdicts of ``senseapp check`` on pairs of files made by other programs, some of them broken on purpose.
+
+Run it as ``python -m tests.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
+digits, or from the demo detector, with onnxruntime's quantizers, torch's exporters, and edits of the graph as
+converters make them. NNCF and onnxsim make theirs where ``SENSEAPP_OTHER_TOOLS_PYTHON`` is the Python of an environment
+with onnx, onnxruntime, nncf and onnxsim; else the output says that their pairs were skipped. A verdict is right if it
+is the expected one, its reason names the damage, and its loss is that of a script that runs both files in onnxruntime
+by itself (of classifiers). The last line counts the right ones; the exit status is 1 if one is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import onnxruntime
+import safetensors.torch
+import torch
+from onnx import ModelProto, TensorProto, helper, numpy_helper, version_converter
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+from senseapp.core.errors import InvalidInput
+from senseapp.data.load import load_demo_images
+from senseapp.data.shapes import load_shapes
+from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.sources.demo import DEMO_PREPROCESSING, build_demo_network, load_demo_model
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.check.check import check_files
+from senseapp.records.check import CheckReport, CheckSpec
+from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
+
+OTHER_TOOLS = os.environ.get("SENSEAPP_OTHER_TOOLS_PYTHON", "")
+HOLDS, FAILS, REFUSED = "holds", "fails", "refused"
+LOST_POINTS = 0.03  # allowed loss of top-1
+_MEAN, _STD = DEMO_PREPROCESSING.mean[0], DEMO_PREPROCESSING.std[0]
+Edit = Callable[["Workshop"], ModelProto | Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A candidate, what is wrong with it if anything, and the verdict that is right.
+
+    Attributes:
+        make: returns the candidate.
+        expected: verdict.
+        reason: words that the reason of a failure or refusal must hold.
+        parts_at: words that the sentence on where tensors part must hold.
+        max_time: limit on the time ratio, if any.
+        detects: whether the reference is the detector.
+        needs_other_tools: whether it is made by a program of another environment.
+    """
+
+    name: str
+    make: Edit
+    expected: str = HOLDS
+    reason: str = ""
+    parts_at: str = ""
+    max_time: float | None = None
+    detects: bool = False
+    needs_other_tools: bool = False
+
+
+class Workshop:
+    """The reference, and what candidates are made of it."""
+
+    task, data = "classification", DataSpec(kind="demo", mean=(_MEAN,), std=(_STD,))
+    lost: float = LOST_POINTS
+    most_images: int | None = None
+    batch = 16
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        torch.set_num_threads(1)
+
+    @cached_property
+    def images(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Normalised digits that no part of the network was trained on, (N, 1, 32, 32)."""
+        digits = load_demo_images("heldout")
+        return digits.batch(0, len(digits)).numpy()
+
+    @cached_property
+    def labels(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Of the images."""
+        found = load_demo_images("heldout").labels
+        assert isinstance(found, torch.Tensor)
+        return found.numpy()
+
+    @cached_property
+    def reference(self) -> Path:
+        """The network in float as torch's exporter writes it, any number of images."""
+        return self.exported(load_demo_model().module, "reference.onnx")
+
+    def exported(
+        self, network: torch.nn.Module, name: str, *, batch: int | None = None, shape: Sequence[int] = (1, 32, 32),
+        training: Any = torch.onnx.TrainingMode.EVAL, inputs: str = "images", outputs: str = "scores",
+    ) -> Path:  # fmt: skip
+        """Export a network by torch's older exporter, which folds norms unless ``training`` preserves them."""
+        path = self.folder / name
+        torch.onnx.export(
+            network.eval(),
+            (torch.zeros(batch or 2, *shape),),
+            str(path),
+            dynamo=False,
+            input_names=[inputs],
+            output_names=[outputs],
+            dynamic_axes=None if batch else {inputs: {0: "N"}, outputs: {0: "N"}},
+            opset_version=17,
+            training=training,
+        )
+        return path
+
+    @property
+    def model(self) -> ModelProto:
+        """A copy of the reference to edit."""
+        return onnx.load(self.reference)
+
+    def quantized(self, *, images: np.ndarray[Any, Any] | None = None, **options: Any) -> Path:
+        """Return the reference by onnxruntime's static quantizer."""
+        path = self.folder / "static.onnx"
+        reader = _Reader(self.images[:64] if images is None else images, self.batch)
+        quantize_static(str(self.reference), str(path), reader, **options)
+        return path
+
+    def dynamic(self, **options: Any) -> Path:
+        """Return the reference by onnxruntime's dynamic quantizer."""
+        path = self.folder / "dynamic.onnx"
+        quantize_dynamic(str(self.reference), str(path), **options)
+        return path
+
+    def by_other_tool(self, tool: str) -> Path:
+        """Return the reference by ``nncf`` or ``onnxsim``, with 64 images to fit to."""
+        path, images = self.folder / f"{tool}.onnx", self.folder / "images.npy"
+        np.save(images, self.images[:64])
+        script = Path(__file__).with_name("other_tools.py")
+        subprocess.run([OTHER_TOOLS, script, tool, self.reference, path, images], check=True, capture_output=True)
+        return path
+
+    def scores(self, path: Path) -> np.ndarray[Any, Any]:
+        """Return the first output for all images, in plain onnxruntime; for inputs (N, 1, 32, 32) in float32 alone."""
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        (given,) = session.get_inputs()
+        size = given.shape[0] if isinstance(given.shape[0], int) else len(self.images)
+        parts = []
+        for low in range(0, len(self.images), size):
+            part = self.images[low : low + size]
+            filled = np.concatenate([part, np.repeat(part[:1], size - len(part), axis=0)])
+            parts.append(session.run(None, {given.name: filled})[0][: len(part)])
+        return np.concatenate(parts)
+
+
+class DetectorWorkshop(Workshop):
+    """The demo detector, with open heads, on pictures of shapes that it was not trained on."""
+
+    task, data = "detection", DataSpec(kind="shapes", mean=(0.5,) * 3, std=(0.25,) * 3)
+    lost, most_images, batch = 0.1, 96, 1
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The trained detector."""
+        return load_model(ModelSpec(library="demo", name="shapes_detector", task="detection"))
+
+    @cached_property
+    def images(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Pictures as the detector takes them, (N, 3, 64, 64)."""
+        pictures = load_shapes(self.loaded.preprocessing, 64, with_boxes=False)
+        return pictures.batch(0, len(pictures)).numpy()
+
+    @cached_property
+    def reference(self) -> Path:
+        """The detector in float as senseapp exports it: its boxes are decoded inside."""
+        return self.written(self.loaded.module)
+
+    def written(self, module: torch.nn.Module, name: str = "reference.onnx") -> Path:
+        """Export a detector like the reference."""
+        path = self.folder / name
+        path.write_bytes(ONNXRUNTIME.exporter(module, torch.zeros(2, 3, 64, 64)).write(module))
+        return path
+
+    def changed(self, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+        """Return the detector with other weights."""
+        module = copy.deepcopy(self.loaded.module)
+        with torch.no_grad():
+            change(module.state_dict())
+        return self.written(module, "changed.onnx")
+
+
+class _Reader(CalibrationDataReader):
+    def __init__(self, images: np.ndarray[Any, Any], batch: int) -> None:
+        self._parts = iter([{"images": images[low : low + batch]} for low in range(0, len(images), batch)])
+
+    def get_next(self) -> Any:
+        return next(self._parts, None)
+
+
+# ---- made by quantizers, converters and simplifiers
+
+
+def _float16(shop: Workshop, *, keep_ends: bool) -> ModelProto:
+    """Return the reference in half precision, as converters write it."""
+    model = shop.model
+    for constant in model.graph.initializer:
+        if constant.data_type == TensorProto.FLOAT:
+            constant.CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(constant).astype(np.float16), constant.name)
+            )
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT:
+                attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float16)))
+    del model.graph.value_info[:]
+    if keep_ends:
+        given, made = model.graph.input[0].name, model.graph.output[0].name
+        for node in model.graph.node:
+            node.input[:] = [f"{name}_half" if name == given else name for name in node.input]
+            node.output[:] = [f"{name}_half" if name == made else name for name in node.output]
+        model.graph.node.insert(0, helper.make_node("Cast", [given], [f"{given}_half"], to=TensorProto.FLOAT16))
+        model.graph.node.append(helper.make_node("Cast", [f"{made}_half"], [made], to=TensorProto.FLOAT))
+        return model
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
+
+
+def _weights_stored(shop: Workshop, *, levels: int) -> ModelProto:
+    """Return the reference with each weight as integers behind a DequantizeLinear, in so many steps."""
+    model = shop.model
+    for constant in list(model.graph.initializer):
+        values = numpy_helper.to_array(constant)
+        if values.ndim < 2 or values.dtype != np.float32:
+            continue
+        scale = np.float32(np.abs(values).max() / (levels // 2))
+        stored = np.clip(np.rint(values / scale), -(levels // 2), levels // 2).astype(np.int8)
+        model.graph.initializer.remove(constant)
+        model.graph.initializer.extend(
+            [
+                numpy_helper.from_array(stored, f"{constant.name}_int"),
+                numpy_helper.from_array(scale, f"{constant.name}_scale"),
+            ]
+        )
+        read = helper.make_node("DequantizeLinear", [f"{constant.name}_int", f"{constant.name}_scale"], [constant.name])
+        model.graph.node.insert(0, read)
+    return model
+
+
+def _renamed(shop: Workshop) -> ModelProto:
+    """Return the reference with other names for everything inside, as another exporter writes it."""
+    model = shop.model
+    ends = {model.graph.input[0].name, model.graph.output[0].name}
+    names = {each.name for each in model.graph.initializer} | {
+        name for node in model.graph.node for name in node.output
+    }
+    new = {name: f"t{place}" for place, name in enumerate(sorted(names - ends))}
+    for constant in model.graph.initializer:
+        constant.name = new[constant.name]
+    for place, node in enumerate(model.graph.node):
+        node.name = f"n{place}"
+        node.input[:] = [new.get(name, name) for name in node.input]
+        node.output[:] = [new.get(name, name) for name in node.output]
+    del model.graph.value_info[:]
+    return model
+
+
+def _before(shop: Workshop, nodes: Sequence[Any], given: Any, constants: Sequence[Any] = ()) -> ModelProto:
+    """Return the reference with nodes before it, the last of which makes ``inside``, and another input."""
+    model = shop.model
+    name = model.graph.input[0].name
+    for node in model.graph.node:
+        node.input[:] = ["inside" if each == name else each for each in node.input]
+    model.graph.input[0].CopyFrom(given)
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
+    model.graph.initializer.extend(constants)
+    return model
+
+
+def _after(
+    shop: Workshop, node: Callable[[str, str], Any], constants: Sequence[Any] = (), width: int = 10
+) -> ModelProto:
+    """Return the reference with one node behind its output."""
+    model = shop.model
+    name = model.graph.output[0].name
+    for each in model.graph.node:
+        each.output[:] = ["inner" if output == name else output for output in each.output]
+    model.graph.node.append(node("inner", name))
+    model.graph.initializer.extend(constants)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", width]))
+    return model
+
+
+def _channels_last(shop: Workshop) -> ModelProto:
+    given = helper.make_tensor_value_info("pictures", TensorProto.FLOAT, ["N", 32, 32, 1])
+    return _before(shop, [helper.make_node("Transpose", ["pictures"], ["inside"], perm=[0, 3, 1, 2])], given)
+
+
+def _pixels(shop: Workshop) -> ModelProto:
+    given = helper.make_tensor_value_info("pictures", TensorProto.UINT8, ["N", 1, 32, 32])
+    return _before(
+        shop,
+        [
+            helper.make_node("Cast", ["pictures"], ["as_float"], to=TensorProto.FLOAT),
+            helper.make_node("Sub", ["as_float", "offset"], ["apart"]),
+            helper.make_node("Div", ["apart", "divisor"], ["inside"]),
+        ],
+        given,
+        _constants(offset=255 * _MEAN, divisor=255 * _STD),
+    )
+
+
+def _of_bytes(shop: Workshop) -> ModelProto:
+    given = helper.make_tensor_value_info("pictures", TensorProto.FLOAT, ["N", 1, 32, 32])
+    return _before(
+        shop,
+        [
+            helper.make_node("Sub", ["pictures", "offset"], ["apart"]),
+            helper.make_node("Div", ["apart", "divisor"], ["inside"]),
+        ],
+        given,
+        _constants(offset=255 * _MEAN, divisor=255 * _STD),
+    )
+
+
+def _constants(**values: Any) -> list[TensorProto]:
+    return [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()]
+
+
+def _probabilities(shop: Workshop) -> ModelProto:
+    return _after(shop, lambda given, made: helper.make_node("Softmax", [given], [made], axis=1))
+
+
+def _more_outputs(shop: Workshop) -> ModelProto:
+    model = shop.model
+    inner = next(node.output[0] for node in model.graph.node if node.op_type == "GlobalAveragePool")
+    model.graph.output.insert(0, onnx.ValueInfoProto(name=inner))
+    return model
+
+
+def _kept_norms(shop: Workshop) -> Path:
+    kept = torch.onnx.TrainingMode.PRESERVE
+    return shop.exported(load_demo_model().module, "norms.onnx", training=kept)
+
+
+def _by_dynamo(shop: Workshop) -> Path:
+    """Return the network by torch's newer exporter, whose names are others."""
+    path = shop.folder / "dynamo.onnx"
+    program = torch.onnx.export(load_demo_model().module, (torch.zeros(1, 1, 32, 32),), dynamo=True, verbose=False)
+    assert program is not None
+    program.save(str(path), external_data=True)
+    return path
+
+
+def _half_checkpoint(shop: Workshop) -> Path:
+    path = shop.folder / "half.safetensors"
+    weights = load_demo_model().module.state_dict()
+    safetensors.torch.save_file({name: each.half().contiguous() for name, each in weights.items()}, path)
+    return path
+
+
+# ---- broken on purpose
+
+
+def _with_weights(shop: Workshop, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+    network = copy.deepcopy(load_demo_model().module)
+    with torch.no_grad():
+        change(network.state_dict())
+    return shop.exported(network, "changed.onnx")
+
+
+def _noise_in_one_layer(weights: dict[str, torch.Tensor]) -> None:
+    layer = weights["layer3.0.conv1.weight"]
+    layer.copy_(torch.randn(layer.shape, generator=torch.Generator().manual_seed(1)) * layer.std())
+
+
+def _nan_in_one_layer(weights: dict[str, torch.Tensor]) -> None:
+    weights["layer2.0.conv1.weight"][0, 0, 0, 0] = float("nan")
+
+
+def _head_of_one_class(weights: dict[str, torch.Tensor]) -> None:
+    weights["fc.weight"].zero_()
+    weights["fc.bias"].copy_(torch.arange(10.0).flip(0))
+
+
+def _other_norms(weights: dict[str, torch.Tensor]) -> None:
+    weights["layer1.0.bn1.running_var"].mul_(400)
+
+
+def _untrained(shop: Workshop) -> Path:
+    torch.manual_seed(3)
+    return shop.exported(build_demo_network(), "untrained.onnx")
+
+
+def _reordered(shop: Workshop, order: Sequence[int]) -> ModelProto:
+    places = numpy_helper.from_array(np.asarray(order, np.int64), "order")
+    return _after(shop, lambda given, made: helper.make_node("Gather", [given, "order"], [made], axis=1), [places],
+                  width=len(order))  # fmt: skip
+
+
+def _sized(shop: Workshop, *shape: int) -> Path:
+    network = load_demo_model().module
+    if shape[0] == 3:
+        network = torch.nn.Sequential(torch.nn.Conv2d(3, 1, 1), network)
+    return shop.exported(network, "sized.onnx", shape=shape)
+
+
+def _two_inputs(shop: Workshop) -> ModelProto:
+    model = _after(shop, lambda given, made: helper.make_node("Mul", [given, "factor"], [made]))
+    model.graph.input.append(helper.make_tensor_value_info("factor", TensorProto.FLOAT, [1]))
+    return model
+
+
+def _slow(shop: Workshop) -> ModelProto:
+    """Return the reference with a convolution before it that multiplies by one, and 63 that do nothing."""
+    given = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["N", 1, 32, 32])
+    wide = np.zeros((64, 1, 7, 7), np.float32)
+    wide[0, 0, 3, 3] = 1
+    back = np.zeros((1, 64, 7, 7), np.float32)
+    back[0, 0, 3, 3] = 1
+    nodes = [
+        helper.make_node("Conv", ["images", "wide"], ["many"], pads=[3, 3, 3, 3]),
+        helper.make_node("Conv", ["many", "back"], ["inside"], pads=[3, 3, 3, 3]),
+    ]
+    return _before(shop, nodes, given, _constants(wide=wide, back=back))
+
+
+def _scaled_output(shop: Workshop, place: int, factor: float) -> ModelProto:
+    """Return the reference with one output multiplied: boxes in other units."""
+    model = shop.model
+    name = model.graph.output[place].name
+    for node in model.graph.node:
+        node.input[:] = ["unscaled" if each == name else each for each in node.input]
+        node.output[:] = ["unscaled" if each == name else each for each in node.output]
+    model.graph.node.append(helper.make_node("Mul", ["unscaled", "factor"], [name]))
+    model.graph.initializer.extend(_constants(factor=factor))
+    return model
+
+
+def _reordered_output(shop: Workshop, place: int, order: Sequence[int]) -> ModelProto:
+    """Return the reference with the last axis of one output in another order: classes of a detector."""
+    model = shop.model
+    name = model.graph.output[place].name
+    for node in model.graph.node:
+        node.input[:] = ["unordered" if each == name else each for each in node.input]
+        node.output[:] = ["unordered" if each == name else each for each in node.output]
+    model.graph.node.append(helper.make_node("Gather", ["unordered", "order"], [name], axis=-1))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(order, np.int64), "order"))
+    return model
+
+
+def _noise_in_stem(weights: dict[str, torch.Tensor]) -> None:
+    stem = next(each for name, each in weights.items() if name.endswith("weight") and each.dim() == 4)
+    stem.copy_(torch.randn(stem.shape, generator=torch.Generator().manual_seed(1)) * stem.std())
+
+
+def _file(shop: Workshop, content: bytes) -> Path:
+    path = shop.folder / "file.onnx"
+    path.write_bytes(content)
+    return path
+
+
+_STATIC: dict[str, Any] = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+
+PAIRS: tuple[Pair, ...] = (
+    Pair(
+        name="static int8, QDQ, per channel",
+        make=lambda shop: shop.quantized(quant_format=QuantFormat.QDQ, per_channel=True, **_STATIC),
+    ),
+    Pair(
+        name="static int8, QDQ, per tensor",
+        make=lambda shop: shop.quantized(quant_format=QuantFormat.QDQ, per_channel=False, **_STATIC),
+    ),
+    Pair(
+        name="static int8, signed activations",
+        make=lambda shop: shop.quantized(
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+        ),
+    ),
+    Pair(
+        name="static int8, QOperator",
+        make=lambda shop: shop.quantized(quant_format=QuantFormat.QOperator, **_STATIC),
+    ),
+    Pair(name="dynamic int8, matrix products", make=lambda shop: shop.dynamic(op_types_to_quantize=["Gemm", "MatMul"])),
+    Pair(
+        name="dynamic int8, convolutions too",
+        make=lambda shop: shop.dynamic(op_types_to_quantize=["Conv", "Gemm", "MatMul"], weight_type=QuantType.QUInt8),
+    ),
+    Pair(name="float16 throughout", make=partial(_float16, keep_ends=False)),
+    Pair(name="float16 between float32 ends", make=partial(_float16, keep_ends=True)),
+    Pair(name="weights as 8-bit integers", make=partial(_weights_stored, levels=255)),
+    Pair(name="norms not folded", make=_kept_norms),
+    Pair(name="other names inside", make=_renamed),
+    Pair(name="another exporter, weights in a file beside", make=_by_dynamo),
+    Pair(
+        name="input and output renamed",
+        make=lambda shop: shop.exported(load_demo_model().module, "names.onnx", inputs="x", outputs="y"),
+    ),
+    Pair(name="channels last", make=_channels_last),
+    Pair(name="pixels from 0 to 255, normalised inside", make=_pixels),
+    Pair(name="probabilities in place of scores", make=_probabilities),
+    Pair(name="one image at a time", make=lambda shop: shop.exported(load_demo_model().module, "one.onnx", batch=1)),
+    Pair(name="eight images at a time", make=lambda shop: shop.exported(load_demo_model().module, "8.onnx", batch=8)),
+    Pair(name="features as a further output", make=_more_outputs),
+    Pair(name="opset raised", make=lambda shop: version_converter.convert_version(shop.model, 21)),
+    Pair(
+        name="noise in one layer",
+        make=lambda shop: _with_weights(shop, _noise_in_one_layer),
+        expected=FAILS,
+        reason="points",
+        parts_at="layer3/layer3.0/conv1",
+    ),
+    Pair(
+        name="norm of one layer damaged",
+        make=lambda shop: _with_weights(shop, _other_norms),
+        expected=FAILS,
+        reason="points",
+        parts_at="layer1/layer1.0/conv1",
+    ),
+    Pair(name="untrained weights", make=_untrained, expected=FAILS, reason="points", parts_at="conv1"),
+    Pair(
+        name="two classes exchanged",
+        make=lambda shop: _reordered(shop, [1, 0, 2, 3, 4, 5, 7, 6, 9, 8]),
+        expected=FAILS,
+        reason="another order",
+    ),
+    Pair(
+        name="classes reversed",
+        make=lambda shop: _reordered(shop, list(range(9, -1, -1))),
+        expected=FAILS,
+        reason="another order",
+    ),
+    Pair(
+        name="other preprocessing: values from 0 to 255",
+        make=_of_bytes,
+        expected=FAILS,
+        reason="with values from 0 to 255",
+    ),
+    Pair(
+        name="not a number in one weight",
+        make=lambda shop: _with_weights(shop, _nan_in_one_layer),
+        expected=FAILS,
+        reason="not finite",
+        parts_at="layer2/layer2.0/conv1",
+    ),
+    Pair(
+        name="one answer to everything",
+        make=lambda shop: _with_weights(shop, _head_of_one_class),
+        expected=FAILS,
+        reason="answers 0 to every image",
+    ),
+    Pair(
+        name="weights in three levels",
+        make=partial(_weights_stored, levels=3),
+        expected=FAILS,
+        reason="points",
+        parts_at="conv",
+    ),
+    Pair(
+        name="calibrated on pixels that are not normalised",
+        make=lambda shop: shop.quantized(images=(shop.images[:64] * _STD + _MEAN) * 25500, **_STATIC),
+        expected=FAILS,
+        reason="points",
+        parts_at="from the first tensor on",
+    ),
+    Pair(
+        name="a class too few",
+        make=lambda shop: _reordered(shop, list(range(9))),
+        expected=FAILS,
+        reason="gives 9 numbers",
+    ),
+    Pair(
+        name="a class too many",
+        make=lambda shop: _reordered(shop, [0, *range(10)]),
+        expected=FAILS,
+        reason="gives 11 numbers for each image, the reference 10: perhaps a class for the background",
+    ),
+    Pair(
+        name="smaller images",
+        make=lambda shop: _sized(shop, 1, 28, 28),
+        expected=FAILS,
+        reason="28 × 28 pixels",
+    ),
+    Pair(name="colour images", make=lambda shop: _sized(shop, 3, 32, 32), expected=FAILS, reason="3 channels"),
+    Pair(name="slower", make=_slow, expected=FAILS, reason="times as long", max_time=1.5),
+    Pair(name="two inputs", make=_two_inputs, expected=REFUSED, reason="2 inputs"),
+    Pair(
+        name="cut short",
+        make=lambda shop: _file(shop, shop.reference.read_bytes()[:20_000]),
+        expected=REFUSED,
+        reason="ONNX model that was cut short",
+    ),
+    Pair(name="NNCF, post-training", make=lambda shop: shop.by_other_tool("nncf"), needs_other_tools=True),
+    Pair(name="onnxsim", make=lambda shop: shop.by_other_tool("onnxsim"), needs_other_tools=True),
+    Pair(name="detector as it is", make=lambda shop: shop.reference, detects=True),
+    Pair(
+        name="detector, static int8 of convolutions",
+        make=lambda shop: shop.quantized(
+            quant_format=QuantFormat.QDQ, per_channel=True, op_types_to_quantize=["Conv"], **_STATIC
+        ),
+        detects=True,
+    ),
+    Pair(name="detector, weights as 8-bit integers", make=partial(_weights_stored, levels=255), detects=True),
+    Pair(
+        name="detector, noise in its first layer",
+        make=lambda shop: cast(DetectorWorkshop, shop).changed(_noise_in_stem),
+        expected=FAILS,
+        reason="Objects lost",
+        detects=True,
+    ),
+    Pair(
+        name="detector, two classes exchanged",
+        make=lambda shop: _reordered_output(shop, 1, [0, 2, 1, 3]),
+        expected=FAILS,
+        reason="Objects lost",
+        detects=True,
+    ),
+    Pair(
+        name="detector, boxes of half the size",
+        make=lambda shop: _scaled_output(shop, 0, 0.5),
+        expected=FAILS,
+        reason="Objects lost",
+        detects=True,
+    ),
+    Pair(
+        name="detector, a class too few",
+        make=lambda shop: _reordered_output(shop, 1, [0, 1, 2]),
+        expected=FAILS,
+        reason="3 classes in each image, the reference 4",
+        detects=True,
+    ),
+    Pair(
+        name="detector beside a classifier",
+        make=lambda shop: Workshop(shop.folder).exported(load_demo_model().module, "classifier.onnx"),
+        expected=FAILS,
+        reason="1 channel",
+        detects=True,
+    ),
+    Pair(name="a text", make=lambda shop: _file(shop, b"%PDF-1.7 no network"), expected=REFUSED, reason="PDF document"),
+    Pair(name="empty", make=lambda shop: _file(shop, b""), expected=REFUSED, reason="nothing in it"),
+)
+SHORT = (
+    *("static int8, QDQ, per channel", "static int8, QOperator", "float16 throughout", "other names inside"),
+    *("channels last", "noise in one layer", "classes reversed", "other preprocessing: values from 0 to 255"),
+    *("not a number in one weight", "a class too many", "two inputs"),
+)
+"""Names of the pairs that every test run makes."""
+_ROUNDING = 2.5  # answers that may hang on the last bit of sums, which batches of other sizes decide
+_MEASURED_ALIKE = frozenset(
+    {
+        *("float16 throughout", "channels last", "pixels from 0 to 255, normalised inside"),
+        *("features as a further output", "not a number in one weight"),
+    }
+)
+"""Those whose input or output the plain script does not take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a check said of a pair, and what is wrong with that; empty where it is right."""
+
+    pair: Pair
+    verdict: str
+    said: str
+    wrong: str
+    report: CheckReport | None = None
+
+
+def check_pair(pair: Pair, shop: Workshop, *, samples: int | None = None) -> Outcome:
+    """Make a pair, check it, and compare the verdict with the expected one.
+
+    With ``samples``, on so many of the images, and without a comparison with plain onnxruntime.
+    """
+    made = pair.make(shop)
+    if isinstance(made, Path):
+        candidate = made
+    else:
+        candidate = shop.folder / "candidate.onnx"
+        onnx.save(made, candidate)
+    spec = CheckSpec(
+        reference=ModelSpec(library="onnx", checkpoint=str(shop.reference), task=shop.task),
+        candidate=ModelSpec(library="onnx", checkpoint=str(candidate), task=shop.task),
+        data=shop.data,
+        max_drop=shop.lost,
+        max_time=pair.max_time,
+        num_samples=samples or shop.most_images,
+    )
+    try:
+        report = check_files(spec, own_disk=True)
+    except InvalidInput as error:
+        return Outcome(pair=pair, verdict=REFUSED, said=str(error), wrong=_wrong(pair, REFUSED, str(error), None, ""))
+    verdict = HOLDS if report.holds else FAILS
+    said = " ".join((report.headline, *report.findings))
+    is_compared = report.images and samples is None and pair.name not in _MEASURED_ALIKE and not pair.detects
+    figures = _other_figures(report, candidate, shop) if is_compared else ""
+    return Outcome(
+        pair=pair, verdict=verdict, said=said, wrong=_wrong(pair, verdict, said, report, figures), report=report
+    )
+
+
+def _wrong(pair: Pair, verdict: str, said: str, report: CheckReport | None, figures: str) -> str:
+    parting = report.divergence.sentence if report is not None and report.divergence is not None else ""
+    if verdict != pair.expected:
+        return f"expected {pair.expected}"
+    if pair.reason not in said:
+        return f"the reason does not say {pair.reason!r}"
+    if pair.parts_at and (report is None or report.divergence is None or report.divergence.first is None):
+        return "no tensor parts"
+    if pair.parts_at not in parting:
+        return f"parts elsewhere: {parting}"
+    return figures
+
+
+def _other_figures(report: CheckReport, candidate: Path, shop: Workshop) -> str:
+    """Return how the loss differs from that of both files in plain onnxruntime; empty where it does not."""
+    before, after = (shop.scores(path).argmax(axis=1) for path in (shop.reference, candidate))
+    drop = float((before == shop.labels).mean() - (np.nan_to_num(after) == shop.labels).mean())
+    changed = float((before != after).mean())
+    found = {change.metric: change.delta for change in report.changes}
+    if any(
+        abs(found[name] - value) > 2.5 / len(shop.labels) for name, value in (("top1", drop), ("agreement", changed))
+    ):
+        return f"top-1 {found['top1']:.4f} in place of {drop:.4f}, agreement {found['agreement']:.4f} of {changed:.4f}"
+    return ""
+
+
+def main() -> int:
+    """Check every pair, and print one line for each."""
+    wrong = 0
+    asked = [pair for pair in PAIRS if not sys.argv[1:] or sys.argv[1] in pair.name]
+    pairs = [pair for pair in asked if OTHER_TOOLS or not pair.needs_other_tools]
+    for pair in asked:
+        if pair not in pairs:
+            print(f"{pair.name}: skipped, as SENSEAPP_OTHER_TOOLS_PYTHON names no Python that has its program")
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+        shop, detector = Workshop(Path(folder)), DetectorWorkshop(Path(other))
+        for pair in pairs:
+            outcome = check_pair(pair, detector if pair.detects else shop)
+            wrong += bool(outcome.wrong)
+            mark = f"WRONG: {outcome.wrong}" if outcome.wrong else "right"
+            print(f"{pair.name}: {outcome.verdict}, {mark}. {outcome.said}", flush=True)
+            if outcome.report is not None and outcome.report.divergence is not None:
+                print(f"    {outcome.report.divergence.sentence}", flush=True)
+    print(f"{len(pairs) - wrong} of {len(pairs)} verdicts are right")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The mutable graph of an ONNX file."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from senseapp.core.errors import InvalidCheckpoint
+from senseapp.networks.onnx.graph import OnnxGraph
+from tests.onnx_graphs import file_of, model_of, node, weights
+
+IMAGE = np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)
+
+
+def content() -> bytes:
+    nodes = [node("Conv", "x w", "a"), node("Relu", "a", "r"), node("Abs", "a", "b"), node("Add", "r b", "y")]
+    model = model_of(nodes, {"w": weights(2, 3, 3, 3)})
+    model.doc_string, model.graph.node[1].doc_string = "what it is for", "not linear"
+    model.metadata_props.add(key="author", value="somebody")
+    model.graph.value_info.add(name="a").doc_string = "declared"
+    return bytes(model.SerializeToString())
+
+
+def run(graph: OnnxGraph) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(graph.content(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": IMAGE})
+
+
+def test_an_unchanged_graph_is_the_same_file() -> None:
+    graph = OnnxGraph(content())
+    assert graph.content() == content()
+    assert OnnxGraph(graph.proto()).copy().content() == content()
+
+
+def test_makers_readers_and_stored_tensors_are_found() -> None:
+    graph = OnnxGraph(content())
+    conv, relu, absolute, add = graph.nodes
+    assert graph.maker("a") is conv
+    assert graph.maker("x") is graph.maker("w") is None
+    assert list(graph.readers("a")) == [relu, absolute]
+    assert graph.is_read_once("r")
+    assert not graph.is_read_once("a")
+    assert not graph.is_read_once("y")
+    assert (graph.inputs, graph.outputs, graph.opset) == (("x",), ("y",), 18)
+    np.testing.assert_array_equal(graph.array("w"), weights(2, 3, 3, 3))
+    assert graph.array("a") is None
+    assert graph.fresh("new") == "new"
+    assert graph.fresh("a") == "a.1"
+    assert graph.maker("y") is add
+
+
+def test_values_of_bodies_are_read_and_constants_are_stored() -> None:
+    constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weights(3, 1, 1), "w"))
+    body = helper.make_graph([node("Add", "x w", "s")], "body", [], [helper.make_tensor_value_info("s", 1, None)])
+    branch = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    alias = node("Identity", "w", "v")
+    graph = OnnxGraph(file_of([constant, alias, branch], {"c": np.array(True)}))
+    assert list(graph.readers("x")) == [graph.nodes[2]]
+    assert list(graph.readers("w")) == graph.nodes[1:]
+    assert set(graph.tensors()) == {"w", "c"}
+    graph.store("w", weights(3, 1, 1, seed=1))
+    np.testing.assert_array_equal(graph.array("v"), weights(3, 1, 1, seed=1))
+    graph.prune()
+    assert [each.op_type for each in graph.nodes] == ["Constant", "If"]
+
+
+def test_nodes_are_inserted_rewired_and_removed() -> None:
+    graph = OnnxGraph(content())
+    before = run(graph)[0]
+    conv, relu, _, add = graph.nodes
+    graph.store("two", np.array(2, np.float32))
+    graph.insert(node("Mul", "a two", "double"), after=conv)
+    graph.read_instead(relu, 0, "double")
+    assert [each.op_type for each in graph.nodes] == ["Conv", "Mul", "Relu", "Abs", "Add"]
+    assert list(graph.readers("double")) == [relu]
+    graph.replace("b", "double")
+    graph.prune()
+    assert [each.op_type for each in graph.nodes] == ["Conv", "Mul", "Relu", "Add"]
+    conv_alone = run(graph.part(["a"]))[0]
+    np.testing.assert_allclose(run(graph)[0], np.maximum(2 * conv_alone, 0) + 2 * conv_alone, rtol=1e-5)
+    graph.remove(add)
+    graph.return_values(["r"])
+    assert add not in graph.nodes
+    assert graph.maker("y") is None
+    np.testing.assert_allclose(run(graph)[0], np.maximum(2 * conv_alone, 0), rtol=1e-5)
+    assert before.shape == conv_alone.shape
+
+
+def test_a_part_has_only_what_its_outputs_depend_on_and_leaves_the_graph() -> None:
+    graph = OnnxGraph(content())
+    part = graph.part(["r"])
+    assert [each.op_type for each in part.nodes] == ["Conv", "Relu"]
+    np.testing.assert_array_equal(run(part)[0], np.maximum(run(graph.part(["a"]))[0], 0))
+    assert graph.content() == content()
+
+
+def test_pruning_leaves_out_declarations_and_tensors_of_what_is_gone() -> None:
+    model = onnx.load_from_string(content())
+    model.graph.input.append(helper.make_tensor_value_info("w", 1, (2, 3, 3, 3)))  # as older files list weights
+    graph = OnnxGraph(model)
+    assert graph.inputs == ("x",)
+    graph.store("w", weights(4, 3, 3, 3))
+    assert [dim.dim_value for dim in graph.model.graph.input[1].type.tensor_type.shape.dim] == [4, 3, 3, 3]
+    graph.insert(node("Neg", "x", "n"))
+    graph.return_values(["n"])
+    graph.prune()
+    assert (len(graph.nodes), graph.initializers, len(graph.model.graph.value_info)) == (1, {}, 0)
+    assert [each.name for each in graph.model.graph.input] == ["x"]
+    assert graph.model.doc_string == "what it is for"
+
+
+def test_nodes_are_sorted_near_their_own_order() -> None:
+    graph = OnnxGraph(content())
+    graph.nodes.reverse()
+    graph.sort()
+    assert [each.op_type for each in graph.nodes] == ["Conv", "Abs", "Relu", "Add"]
+    assert run(graph)[0].shape == (1, 2, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ([node("Add", "x b", "a"), node("Abs", "a", "b")], "circle"),
+        ([node("Add", "x a", "a")], "circle"),
+        ([node("Abs", "x", "y"), node("Relu", "x", "y")], "Two nodes"),
+    ],
+)
+def test_what_has_no_order_is_refused(nodes: list[onnx.NodeProto], says: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match=says):
+        OnnxGraph(file_of(nodes, {})).sort()
+
+
+def test_aliases_in_a_circle_are_no_numbers() -> None:
+    graph = OnnxGraph(file_of([node("Identity", "a", "b"), node("Identity", "b", "a")], {}))
+    assert graph.array("a") is None
