@@ -39,7 +39,7 @@ class AnswerDrop:
     """What one class loses: its ``index``, the images it occurs in, the drop as a share, and its interval."""
 
     index: int
-    num_images: int = 0
+    num_images: int
     drop: float
     low: float
     high: float

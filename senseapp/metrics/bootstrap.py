@@ -52,6 +52,7 @@ class ResampledDrop:
         without: of all images but each group, (groups,); NaN where it has no value.
         drawn: of each draw, (draws,), likewise.
         worst: the share of each draw that an additional image has, on which all is lost, (draws,).
+        nothing_lost: whether nothing was lost on any image, though something may have changed.
     """
 
     number: int
@@ -59,6 +60,7 @@ class ResampledDrop:
     without: Floats
     drawn: Floats
     worst: Floats
+    nothing_lost: bool = False
 
     @classmethod
     def of(cls, drops: Floats, worst: Floats, number: int) -> ResampledDrop:
@@ -82,13 +84,15 @@ class ResampledDrop:
     def interval_of_share(self, confidence: float, *, gains: bool) -> Interval:
         """Return the interval of a drop of a share, which with ``gains`` may be below 0.
 
-        Where nothing changed, all draws are alike: what is left open then is the interval of a share of images of which
-        none was lost, and likewise none gained.
+        Where nothing was lost on any image, draws say nothing of images that lose all: the upper end is at least that
+        of a share of images of which none was lost. Where nothing changed at all, the same holds of gains.
         """
         low, high = self.interval(confidence)
+        unseen = proportion_interval(0, self.number, confidence)[1]
         if low == high:
-            high = proportion_interval(0, self.number, confidence)[1]
-            low = -high
+            low, high = -unseen, unseen
+        elif self.nothing_lost:
+            high = max(high, unseen)
         return max(-1.0 if gains else 0.0, low), min(1.0, high)
 
     def upper_bound(self, confidence: float) -> float:

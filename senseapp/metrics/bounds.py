@@ -6,7 +6,7 @@ with at least its confidence, for any number of images:
 ===============================  ============================================================================
 0 or 1 (answers that change)     :func:`upper_bound_of_share`, exact binomial
 -1, 0 or 1 (top-1, top-5)        :func:`upper_bound_of_net_share`, exact where no image gets better
-in a known range                 :func:`upper_bound_of_mean`, Hoeffding-Bentkus and betting
+in a known range                 :func:`upper_bound_of_sums`, Hoeffding-Bentkus and betting
 a function of all images (mAP)   bootstrap with one more image of the worst outcome, in
                                  :meth:`senseapp.metrics.records.RecordMetric.upper_bound`
 ===============================  ============================================================================
@@ -17,7 +17,7 @@ Measured coverage is in ``docs/guarantee.md``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -139,30 +139,14 @@ def upper_bound_of_net_share(worse: int, better: int, images: int, confidence: f
     return _last(lambda net: below(net) < confidence, -1.0, 1.0)
 
 
-def upper_bound_of_mean(values: Sequence[float] | Floats, low: float, high: float, confidence: float = 0.95) -> float:
-    """Return the upper bound of the mean of independent ``values``, one of each image, that lie in ``low`` to ``high``.
-
-    Raises:
-        InvalidInput: no values, values outside the range, or a confidence outside 0.5 to 1.
-
-    >>> round(upper_bound_of_mean([0.0] * 400, 0, 1), 4)
-    0.0099
-    """
-    found = np.asarray(values, dtype=np.float64)
-    _check(found.size, confidence)
-    if not (found.min() >= low and found.max() <= high):
-        raise InvalidInput(f"The values must lie from {low:g} to {high:g}, got {found.min():g} to {found.max():g}.")
-    sums = (float(found.sum()), float((found**2).sum()), float((found**3).sum()))
-    return upper_bound_of_sums(found.size, sums, low, high, confidence)
-
-
 def upper_bound_of_sums(
     images: int, sums: tuple[float, float, float], low: float, high: float, confidence: float = 0.95
 ) -> float:
-    """Return :func:`upper_bound_of_mean` from the sums of the values, of their squares and of their cubes.
+    """Return the upper bound of the mean of independent values from ``low`` to ``high``, one of each image.
 
-    It is the lower of two bounds: betting, with three quarters of the error, and Hoeffding-Bentkus, which is lower
-    where most losses are of the whole range and is then nearly that of a share.
+    ``sums`` are those of the values, of their squares and of their cubes. The bound is the lower of two: betting, with
+    three quarters of the error, and Hoeffding-Bentkus, which is lower where most losses are of the whole range and is
+    then nearly that of a share.
 
     Source: Bates, Angelopoulos, Lei, Malik and Jordan (2021), Distribution-free, risk-controlling prediction sets,
     Journal of the ACM 68, proposition 4 and equation 10.

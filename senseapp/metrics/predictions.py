@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,19 +90,16 @@ def precise(predictions: Predictions) -> Predictions:
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
     """Return the predictions of several batches as those of all their images."""
-    import torch
-
-    first = parts[0]
     if len(parts) == 1:
-        return first
-    if not isinstance(first, Columns):
-        return torch.cat(cast("list[Tensor]", list(parts)))
-    columns = cast("Sequence[Columns]", parts)
-    return Columns(parts={name: _joined_part([each.parts[name] for each in columns]) for name in first.parts})
+        return parts[0]
+    gathered = Gathered(sum(map(len, parts)))
+    for part in parts:
+        gathered.add(part)
+    return gathered.predictions
 
 
 class Gathered:
-    """Predictions of ``count`` images, added batch by batch: :func:`joined` without holding any of them twice."""
+    """Predictions of ``count`` images, added batch by batch, so that none of them is held twice."""
 
     def __init__(self, count: int) -> None:
         self._count, self._held, self._parts = count, 0, dict[str, Any]()
@@ -127,12 +124,6 @@ class Gathered:
 
 def _named(predictions: Predictions) -> Mapping[str, Any]:
     return predictions.parts if isinstance(predictions, Columns) else {"": predictions}
-
-
-def _joined_part(parts: list[Any]) -> Any:
-    import torch
-
-    return tuple(each for part in parts for each in part) if isinstance(parts[0], tuple) else torch.cat(parts)
 
 
 def tensors_of(predictions: Predictions) -> Iterator[Tensor]:
@@ -160,12 +151,8 @@ def _is_tensor(value: Any) -> bool:
 def num_bytes(predictions: Predictions) -> int:
     """Return how much memory predictions take, about."""
     tensors = sum(each.numel() * each.element_size() for each in tensors_of(predictions))
-    objects = sum(len(part) for part in _columns(predictions) if isinstance(part, tuple))
+    objects = sum(len(part) for part in _named(predictions).values() if isinstance(part, tuple))
     return tensors + _OBJECT_BYTES * objects
-
-
-def _columns(predictions: Predictions) -> Sequence[Any]:
-    return tuple(predictions.parts.values()) if isinstance(predictions, Columns) else (predictions,)
 
 
 def equal(one: Predictions, other: Predictions) -> bool:
@@ -181,7 +168,7 @@ def num_not_finite(predictions: Predictions) -> int:
     import torch
 
     bad = torch.zeros(len(predictions), dtype=torch.bool)
-    for part in _columns(predictions):
+    for part in _named(predictions).values():
         if isinstance(part, tuple):
             finite = [all(bool(each.isfinite().all()) for each in _tensors_in(one)) for one in part]
             bad |= ~torch.tensor(finite, dtype=torch.bool)

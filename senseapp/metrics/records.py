@@ -78,6 +78,10 @@ class RecordMetric(Metric):
         before, after = (self.value_of(side) for side in sides_of(moments))
         return before, after, self._worsening(before, after)
 
+    def nothing_lost(self, before: Sequence[Record], after: Sequence[Record]) -> bool:
+        """Return whether nothing is lost on any image; unless a metric knows better, whether nothing changed."""
+        return list(before) == list(after)
+
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the bootstrap's interval; of a share, nothing lies below 0 where the original model is the truth."""
         return self.interval_of(_resampled(self, tuple(moments)), confidence)
@@ -149,7 +153,7 @@ def _resampled(metric: RecordMetric, moments: tuple[float, ...]) -> ResampledDro
         raise InvalidInput("An interval needs at least one image.")
     counts, worst = image_counts(len(before))
     drops = metric._worsening(metric.values_of(before, counts), metric.values_of(after, counts))
-    return ResampledDrop.of(drops, worst, len(before))
+    return replace(ResampledDrop.of(drops, worst, len(before)), nothing_lost=metric.nothing_lost(before, after))
 
 
 def sides_of(moments: Moments) -> tuple[list[Record], list[Record]]:

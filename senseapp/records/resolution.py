@@ -18,20 +18,6 @@ from senseapp.records.measurement import RunResult, Status
 from senseapp.tasks import task_named
 
 
-def joint_confidence(count: int, confidence: float = 0.95) -> float:
-    """Confidence that each of ``count`` intervals needs for all to hold together with ``confidence``.
-
-    Pass it to ``change_of`` and the outcome to :func:`rank_intervals` for a *joint* region of all ranks. Layers
-    measured on the same images are correlated; Šidák's inequality covers that for (near) normal estimates.
-
-    Source: Šidák (1967), Rectangular confidence regions for the means of multivariate normal distributions, JASA 62.
-
-    >>> round(joint_confidence(10), 4)
-    0.9949
-    """
-    return float(confidence ** (1 / max(1, count)))
-
-
 def _surely_below(lows: Sequence[float], highs: Sequence[float]) -> NDArray[np.bool_]:
     """Matrix whose entry (i, j) is whether interval i lies wholly below interval j."""
     if len(lows) != len(highs):

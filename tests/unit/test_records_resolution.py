@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, rankdata
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics import METRICS, change_of
+from senseapp.metrics import METRICS
 from senseapp.metrics.intervals import discordant_interval
 from senseapp.records.resolution import (
     baseline_warning,
@@ -22,7 +22,6 @@ from senseapp.records.resolution import (
     cannot_tell,
     default_metric,
     hides_losses,
-    joint_confidence,
     mean_ranks,
     opening_level,
     rank_intervals,
@@ -242,12 +241,6 @@ def test_no_layers_have_no_ranks():
     assert shared_ranks([], [], []) == []
     assert undecided([], []) == set()
 
-
-def test_joint_confidence_widens_every_interval():
-    moments = (100, 90, 9, 15, 9)
-    alone, joint = change_of("top1", moments), change_of("top1", moments, joint_confidence(50))
-    assert joint.ci_low < alone.ci_low < alone.ci_high < joint.ci_high
-    assert joint_confidence(1) == joint_confidence(0) == 0.95
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,13 @@ class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
             for label, table in tables_of(records, len(self.thresholds)).items()
         }
 
+    def nothing_lost(self, before: Sequence[Record], after: Sequence[Record]) -> bool:
+        """Return whether every object that was found still is, at the least overlap, wherever its box moved."""
+        from senseapp.metrics.detection.average_precision import found_objects
+
+        first, second = (found_objects(side, len(self.thresholds)) for side in (before, after))
+        return all(second[key] >= count for key, count in first.items())
+
     def values_of(self, records: Sequence[Record], counts: Floats) -> Floats:
         """Return the mean average precision for each row of ``counts``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,15 @@ class ClassTable:
     images: NDArray[np.int64]
     right: NDArray[np.bool_]
     wrong: NDArray[np.bool_]
+
+
+def found_objects(records: Sequence[Record], num_thresholds: int) -> Counter[tuple[int, int]]:
+    """Return how many objects of each image and class are found at the least overlap."""
+    found: Counter[tuple[int, int]] = Counter()
+    for image, record in enumerate(records):
+        for each in unpacked(record, num_thresholds):
+            found[image, each.label] += int(each.right[0].sum())
+    return found
 
 
 def tables_of(records: Sequence[Record], num_thresholds: int = len(THRESHOLDS)) -> dict[int, ClassTable]:

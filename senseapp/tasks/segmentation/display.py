@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from senseapp.metrics.base import AnswerDrop
 from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
 from senseapp.metrics.predictions import Columns
-from senseapp.metrics.segmentation import VOID, classes_of, log_probabilities_of, masks_like
+from senseapp.metrics.segmentation import VOID, classes_of
 from senseapp.tasks.base import AnswerChanges
 
 Colour = tuple[int, int, int]
@@ -78,18 +76,9 @@ def legend(names: Sequence[tuple[int, str]], colour_of: Callable[[int], Colour] 
 def changes_of(before: Columns, after: Columns, masks: Tensor | None) -> AnswerChanges:
     """Return the changes; an image is changed where a pixel is. See :meth:`senseapp.tasks.Task.answer_changes`."""
     old, new = classes_of(before), classes_of(after)
-    num_classes = log_probabilities_of(before).shape[2]
     changed = (old != new).flatten(1).count_nonzero(1).double() / old[0].numel()
-    truth = old if masks is None else masks_like(masks, old)
     metric = MIOU_AGREEMENT if masks is None else MIOU
     moments = metric.moments(before, after, masks)
-    counts = [each.flatten().bincount(minlength=VOID + 1)[:num_classes] for each in truth]
-    present = (torch.stack(counts) > 0).sum(0)  # images with each class
-
-    def class_drops(confidence: float) -> Sequence[AnswerDrop]:
-        drops = metric.of_classes(moments, confidence)
-        return [replace(each, num_images=int(present[each.index])) for each in drops]
-
     kept = 1 - changed
     return AnswerChanges(
         changed=changed > 0,
@@ -99,7 +88,7 @@ def changes_of(before: Columns, after: Columns, masks: Tensor | None) -> AnswerC
             f"most, {_of_hundred(float(kept.min()))}."
         ),
         captions=[f"{_of_hundred(share)} of 100 pixels keep their class" for share in kept.tolist()],
-        class_drops=class_drops,
+        class_drops=partial(metric.of_classes, moments),
         measure="IoU with the original's classes" if masks is None else "IoU with the masks",
     )
 
