@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.runtimes.onnxruntime.partly_int8 import MOVING
+from senseapp.runtimes.onnxruntime.qdq import MOVING
 from senseapp.runtimes.quantizers import QuantizedFile, QuantizedNode
 
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
