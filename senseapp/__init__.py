@@ -9,7 +9,6 @@ import importlib
 
 _HOMES = {
     "LayerSensitivity": "senseapp.notebook.level_result",
-    "LevelResult": "senseapp.notebook.level_result",
     "RunResult": "senseapp.records.measurement",
     "SensitivityResult": "senseapp.notebook.level_result",
     "SensitivityAnalyzer": "senseapp.notebook.analyzer",

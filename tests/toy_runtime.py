@@ -179,7 +179,6 @@ class ToyRuntime(Runtime):
             ),
             conversions=tuple(Conversion(first=one, second=other, seconds=0.0) for one, other in pairwise(layers)),
             source=f"measured on {self.machine()}",
-            measured_here=True,
         )
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from senseapp.cli.output import ProgressBar, phases
 from senseapp.cli.run_arguments import MODES, PUBLISHED, add_compression_arguments, print_outputs, run_spec_from
@@ -22,7 +23,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import AVERAGED, RunSpec
 from senseapp.server.execution import Measurement, cluster_for
-from senseapp.server.leaderboard import LeaderboardRow, headline, leaderboard_csv, leaderboard_row, ranked
+from senseapp.server.leaderboard import headline, leaderboard_csv, leaderboard_row, ranked
 from senseapp.server.outputs import write_outputs
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.session import open_local_session
@@ -288,7 +289,7 @@ def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
     )
 
 
-def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResult], out: Path) -> list[LeaderboardRow]:
+def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResult], out: Path) -> list[dict[str, Any]]:
     """Analyze each model, write the leaderboard after each, print it, and return it."""
     rows, refused = [], []
     for number, item in enumerate(items, start=1):
@@ -335,9 +336,9 @@ def _folder_name(model: str, checkpoint: str | None) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
 
 
-def _lines(rows: Sequence[LeaderboardRow]) -> Iterator[str]:
+def _lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the leaderboard as text."""
-    width = max((len(row.run) for row in rows), default=0)
+    width = max((len(row["run"]) for row in rows), default=0)
     for row in rows:
-        small = "unknown" if row.bytes_removable is None else f"{100 * row.bytes_removable:.0f} %"
-        yield f"{row.run:<{width}}  bytes removable for 1 point (predicted): {small:>7}  {row.headline}"
+        small = "unknown" if row["bytes_removable"] is None else f"{100 * row['bytes_removable']:.0f} %"
+        yield f"{row['run']:<{width}}  bytes removable for 1 point (predicted): {small:>7}  {row['headline']}"

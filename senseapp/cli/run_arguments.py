@@ -66,8 +66,6 @@ PUBLISHED = "published"
 """Stands in place of a checkpoint for the weights that a library publishes."""
 _PREPROCESSING = {"auto": "way", "own": "way", "rgb": "order", "bgr": "order", "upright": "turning"}
 """The words of ``--preprocessing``, and what each says; one of each kind may be given."""
-_SMALL_POINTS = 0.1  # rather a fraction: few runs have images enough to show so small a loss
-_CERTAINTY = 95.0  # of a promise, in percent
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -354,7 +352,7 @@ def loss_from(number: float, metric: str, *, flag: str) -> float:
             else view.in_terms.change_unit or "the unit of the metric, 0 or more"
         )
         raise InvalidSpec(f"{flag} is in {unit}; got {number:g}.")
-    if view.is_share and 0 < number < _SMALL_POINTS:
+    if view.is_share and 0 < number < 0.1:  # few runs can show so small a loss: a fraction
         print(
             f"{flag} is in points: {number:g} allows {number:g} of 100 answers. "
             f"If {100 * number:g} of 100 are meant, give {100 * number:g}.",
@@ -384,7 +382,7 @@ def promise_from(arguments: argparse.Namespace, usual_metric: str) -> Promise | 
     words, _, certainty = arguments.promise.partition("@")
     metric, _, number = words.rpartition("=")
     try:
-        points, percent = float(number), float(certainty or _CERTAINTY)
+        points, percent = float(number), float(certainty or 95)
     except ValueError:
         raise InvalidSpec(
             f"--promise is a number of points, METRIC= before or @P percent behind it, got {arguments.promise!r}."

@@ -88,7 +88,7 @@ def map_indices(graph: torch_pruning.DependencyGraph) -> None:
     """Build the index maps of a graph whose construction ended in a division by zero, without those that cause it.
 
     torch-pruning takes the channels after a reshape from the first layer that reads it. Where only a part is read, as
-    after the channel shuffle of ShuffleNet, it gets 0 and divides by it (1.6.0). Without a map, channels after that
+    after the channel shuffle of ShuffleNet, it gets 0 and divides by it (1.6.1). Without a map, channels after that
     reshape count as those before it; gradients verify that, as for any reshape.
     """
     updates = {

@@ -14,8 +14,6 @@ from senseapp.compressions.quantization.activations import observe_inputs
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.networks.layer_product import LayerProduct
 
-_HELD_BYTES = 256 * 2**20  # of moments from one pass
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMoments:
@@ -56,7 +54,7 @@ class InputMoments:
         return self._found[layer]
 
     def _gathered(self, first: str) -> dict[str, RowMoments]:
-        names, left = list(self._layers), _HELD_BYTES
+        names, left = list(self._layers), 256 * 2**20  # bytes of moments from one pass
         found: dict[str, RowMoments] = {}
         for name in names[names.index(first) :]:
             groups, width = self._layers[name].groups, self._layers[name].width

@@ -100,11 +100,6 @@ def register(cls: type[RecordT], *, version: int = 1, name: str = "") -> type[Re
     return cls
 
 
-def register_upgrade(cls: type, upgrade: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Register ``upgrade``, which converts the fields of a ``cls`` from an earlier senseapp to the current ones."""
-    _converter.register_structure_hook(cls, lambda value, _: _reader(cls)(upgrade(dict(value)), cls))
-
-
 def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> None:
     """Write the members of an open family with their ``"type"``; also in optional fields.
 

@@ -113,7 +113,6 @@ QUIET_FILE = "_SENSEAPP_QUIET_FILE"
 """Environment variable, of the server for its own processes, with the path of the file whose locks these are."""
 
 _WAIT_SECONDS = 10.0  # for other jobs to pause
-_LOOK_SECONDS = 0.02  # between looks
 _log = logging.getLogger(__name__)
 
 
@@ -149,7 +148,7 @@ class _Locks:
             try:
                 self._fcntl.flock(self._room, self._fcntl.LOCK_EX | self._fcntl.LOCK_NB)
             except BlockingIOError:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(0.02)  # between looks
             else:
                 return True
         return False

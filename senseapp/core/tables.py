@@ -26,9 +26,6 @@ MOST_BYTES: Final = 64_000_000  # the 1.28 million training files of ImageNet in
 _MOST_CELLS = 5_000_000  # Python objects, about 60 bytes each
 _MOST_COLUMNS = 20_000  # one for each label: Open Images V6 has 19,957
 _LONGEST_LINE = 1_000_000  # the csv module holds a whole line, and quotes can join all that follow
-_PROBE = 1000  # bytes for the detection of UTF-16 without a byte-order mark
-_SAMPLE = 500  # rows for the detection of the delimiter
-_LEAST_FITTING = 0.5  # of them must fit the first
 _LAST_SPACE = "last space"
 """Only the last run of spaces separates: a list of pictures whose names contain spaces, ``my cat.jpg 3``."""
 _DELIMITERS = (",", ";", "\t", "|", " ", _LAST_SPACE)
@@ -99,7 +96,7 @@ def read_table(
     for mark in declared or _DELIMITERS:
         rows = _first_rows(text, mark)
         share = _share_fitting(rows)
-        if share >= _LEAST_FITTING:
+        if share >= 0.5:  # of the rows have at most as many cells as the first
             fitting.append((score(_table(rows, mark)), share, mark))
     if not fitting:
         raise _unfit(text, declared or _DELIMITERS)
@@ -136,7 +133,8 @@ def decoded_text(content: bytes | str, most_bytes: int = MOST_BYTES) -> tuple[st
         if content.startswith(start):
             raise TableError(f"It is {what}, not text. Save it as CSV in UTF-8.")
     encoding, name = next(((kind, name) for mark, kind, name in _MARKS if content.startswith(mark)), ("utf-8", ""))
-    if not name and content[:_PROBE].count(0) > len(content[:_PROBE]) // 4:
+    # Every other byte of UTF-16 is 0, also without a byte-order mark.
+    if not name and content[:1000].count(0) > len(content[:1000]) // 4:
         encoding, name = ("utf-16-le" if content[1:2] == b"\0" else "utf-16-be"), "UTF-16"
     try:
         text = content.decode(encoding).removeprefix("\ufeff")
@@ -230,7 +228,7 @@ def _first_rows(text: str, mark: str) -> list[_Row]:
     """Return the first rows that can be read."""
     rows: list[_Row] = []
     with suppress(TableError):
-        rows.extend(islice(_rows(text, mark), _SAMPLE))
+        rows.extend(islice(_rows(text, mark), 500))
     return rows
 
 

@@ -37,7 +37,6 @@ _OTHERS = {
 _DEEPEST, _MOST_INNER = 8, 100  # zips in zips, one in the other and beside each other
 _PNG_COLOURS = 25  # byte of the header that says which: PNG specification, 11.2.1
 _MASKS = (b"\0", b"\3")  # grey, and palette
-_LONGEST_HEADER = 1 << 20  # paths have up to 4,096 bytes; POSIX headers may add attributes
 _DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
 
 
@@ -140,22 +139,21 @@ class ZipSource:
 
     foreign = True
 
-    def __init__(
-        self, file: Path | IO[bytes], limits: ArchiveLimits, *, title: str = "", file_bytes: int = 0, depth: int = 0
-    ) -> None:
-        self.title = title or printable(cast(Path, file).name)
+    def __init__(self, path: Path, limits: ArchiveLimits) -> None:
+        self.title = printable(path.name)
         self.contents = Contents()
         self._limits = limits
-        self._depth = depth
-        self._inner: list[tuple[str, ZipSource]] = []
-        self._places: list[tuple[ZipSource, Entry]] = []  # of files of the inner ones
+        self._packed_bytes = path.stat().st_size
+        self._num_members = self._total_bytes = self._num_inner = 0
+        self._files: list[tuple[ForeignZip, ZipInfo]] = []  # by position
         with ExitStack() as until_listed:
-            self._zip = self._opened(file)
+            self._zip = self._opened(path)
             until_listed.callback(self._zip.close)
-            self._check_sizes(file_bytes or cast(Path, file).stat().st_size)
-            for position, member in enumerate(self._zip.members):
-                self._list(position, member)
-            self._include_inner(file_bytes or cast(Path, file).stat().st_size)
+            files = list(self._listed(self._zip, self.title))
+            masks = self._masks_among(files)
+            named = _named_apart(files, masks).items() if self._num_inner or masks else files
+            for name, position in named:
+                self.contents.add_file(name, position)
             until_listed.pop_all()  # it stays open for reading; `close` closes it
 
     def _opened(self, file: Path | IO[bytes]) -> ForeignZip:
@@ -165,61 +163,42 @@ class ZipSource:
             self._limits.check_members(self._limits.members + 1, self.title)
             raise
 
-    def _check_sizes(self, packed_bytes: int) -> None:
-        if self._zip.encrypted:
-            raise InvalidDataset(f"{self.title} is protected by a password. Pack the images again without one.")
-        self._limits.check_total(self._zip.total_bytes, packed_bytes, self.title)
+    def _listed(self, archive: ForeignZip, title: str, depth: int = 0) -> Iterator[tuple[str, int]]:
+        """Yield the files of an archive, and of those inside it, with their positions."""
+        if archive.encrypted:
+            raise InvalidDataset(f"{title} is protected by a password. Pack the images again without one.")
+        self._num_members += len(archive.members)
+        self._total_bytes += archive.total_bytes
+        self._limits.check_members(self._num_members, self.title)
+        self._limits.check_total(self._total_bytes, self._packed_bytes, self.title)
+        for member in archive.members:
+            name = safe_member_name(member.filename, title)
+            if member.is_dir():
+                if name:
+                    self.contents.add_folder(name)
+            elif stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+                self.contents.links += 1
+            elif name and (inner := self._opened_inside(archive, name, member, depth)) is not None:
+                stem = name[: -len(".zip")]
+                folder = f"{stem}/" if stem.casefold() in LABEL_FOLDERS else ""
+                yield from (
+                    (folder + each, position) for each, position in self._listed(inner, printable(name), depth + 1)
+                )
+            elif name:
+                self._files.append((archive, member))
+                yield name, len(self._files) - 1
 
-    def _list(self, position: int, member: ZipInfo) -> None:
-        name = safe_member_name(member.filename, self.title)
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        if member.is_dir():
-            if name:
-                self.contents.add_folder(name)
-        elif kind not in (0, stat.S_IFREG):
-            self.contents.links += 1
-        elif name and (inner := self._opened_inside(name, member)) is not None:
-            self._inner.append((name, inner))
-        elif name:
-            self.contents.add_file(name, position)
-
-    def _opened_inside(self, name: str, member: ZipInfo) -> ZipSource | None:
-        """Return a zip that is stored in this one; None for other files, and for one that cannot be read."""
-        is_zip = name.lower().endswith(".zip") and self._depth < _DEEPEST and len(self._inner) < _MOST_INNER
+    def _opened_inside(self, archive: ForeignZip, name: str, member: ZipInfo, depth: int) -> ForeignZip | None:
+        """Return a zip that is stored in another one; None for other files, and for one that cannot be read."""
+        if not name.lower().endswith(".zip") or "/" in name or depth == _DEEPEST or self._num_inner == _MOST_INNER:
+            return None
         try:
-            stream = self._zip.window(member) if is_zip and "/" not in name else None
-            if stream is None:
-                return None
-            return ZipSource(
-                stream, self._limits, title=printable(name), file_bytes=member.file_size, depth=self._depth + 1
-            )
+            stream = archive.window(member)
+            inner = None if stream is None else self._opened(stream)
         except _DAMAGE:
             return None
-
-    @property
-    def _unpacked(self) -> tuple[int, int]:
-        """Number of files, and their bytes, with those of inner archives."""
-        inner = [source._unpacked for _, source in self._inner]
-        own = len(self._zip.members), self._zip.total_bytes
-        return own[0] + sum(files for files, _ in inner), own[1] + sum(size for _, size in inner)
-
-    def _include_inner(self, packed_bytes: int) -> None:
-        """Add the files of inner archives to the listing, and part masks from the pictures of the same name."""
-        num_files, num_bytes = self._unpacked
-        self._limits.check_members(num_files, self.title)
-        self._limits.check_total(num_bytes, packed_bytes, self.title)
-        files = [(entry.name, entry.position) for entry in self.contents.entries]
-        listings = [self.contents]
-        for name, source in self._inner:
-            stem = name[: -len(".zip")]
-            folder = f"{stem}/" if stem.casefold() in LABEL_FOLDERS else ""
-            for entry in source.contents.entries:
-                files.append((folder + entry.name, len(self._zip.members) + len(self._places)))
-                self._places.append((source, entry))
-            listings.append(source.contents)
-        masks = self._masks_among(files)
-        if self._inner or masks:
-            self.contents = Contents.of(_named_apart(files, masks), listings)
+        self._num_inner += inner is not None
+        return inner
 
     def _masks_among(self, files: Iterable[tuple[str, int]]) -> set[int]:
         """Return the positions of grey and palette PNG files beside a picture of another kind with the same name."""
@@ -247,13 +226,10 @@ class ZipSource:
             Unreadable: it is too large, damaged, of another size than it declares, or packed by a method that is not
                 read here.
         """
-        if entry.position >= len(self._zip.members):
-            source, own = self._places[entry.position - len(self._zip.members)]
-            return source.read(own)
-        member = self._zip.members[entry.position]
+        archive, member = self._files[entry.position]
         self._limits.check_file(member.file_size)
         try:
-            return self._zip.read(member)
+            return archive.read(member)
         except ZipRefused as error:
             raise Unreadable(str(error)) from error
         except _DAMAGE as error:
@@ -362,7 +338,7 @@ class _HeaderReader(io.RawIOBase):
         self._stream = stream
 
     def read(self, size: int = -1, /) -> bytes:
-        if not 0 <= size <= _LONGEST_HEADER:
+        if not 0 <= size <= 1 << 20:  # paths have up to 4,096 bytes; POSIX headers may add attributes
             raise tarfile.ReadError("it holds a file name of more than a million letters")
         return self._stream.read(size)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,6 @@ PICTURE_SUFFIXES = frozenset(
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".txt"))
 _ANNOTATIONS = (".csv", ".tsv", ".json", ".jsonl", ".xml")
-_MOST_TEXTS = 20  # more text files are annotations, one for each picture, and no tables to choose from
 _DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
 
@@ -104,7 +103,8 @@ class Contents:
     def offered_tables(self) -> tuple[str, ...]:
         """Return the tables to choose from: text files only where there are few, not one for each picture."""
         texts = [name for name in self.tables if name.lower().endswith(".txt")]
-        left_out = set(texts) if len(texts) > _MOST_TEXTS else set()
+        # more text files are annotations, one for each picture, and no tables to choose from
+        left_out = set(texts) if len(texts) > 20 else set()
         return tuple(sorted(name for name in self.tables if name not in left_out))
 
     def add_folder(self, name: str) -> None:
@@ -129,25 +129,6 @@ class Contents:
             self._archives += 1
         else:
             self.others[name] = Entry(name, position)
-
-    @classmethod
-    def of(cls, files: Mapping[str, int], listings: Iterable[Contents]) -> Contents:
-        """Return the listing of ``files``, by name with their positions, which were those of the ``listings``."""
-        found = cls()
-        for name, position in files.items():
-            found.add_file(name, position)
-        for each in listings:
-            for folder in each.folders:
-                found.add_folder(folder)
-            found.links += each.links
-            found._archives += each._archives
-            found._repeated += each._repeated
-        return found
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """All files but archives."""
-        return (*self.pictures.values(), *self.tables.values(), *self.others.values())
 
     def require_pictures(self, title: str) -> None:
         """Raise InvalidDataset if there is not one picture."""

@@ -69,8 +69,6 @@ pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_image
 _LOSSY = ("HEIF", "JPEG", "MPO", "WEBP")
 _LARGEST_CLASS = 255  # label images are kept in 8 bits for each pixel
 _START_OF_SCAN = b"\xff\xda"
-_MOST_ENTRIES = 65_535  # of a directory, which has some twenty
-_JPEG_IN_TIFF = (6, 7)  # values of the tag for its compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +119,7 @@ def decoded_picture(
         _check_scans(file, width * height)
     elif isinstance(image, TiffImagePlugin.TiffImageFile):
         tags = image.tag_v2
-        if tags.get(TiffImagePlugin.COMPRESSION) in _JPEG_IN_TIFF:
+        if tags.get(TiffImagePlugin.COMPRESSION) in (6, 7):  # values of the tag for its compression
             _check_scans(file, _pixels_of_part(tags, width, height))
     with budget.hold(width * height):
         with _as_unreadable():
@@ -248,7 +246,7 @@ def _check_parts(file: bytes) -> None:
         (start,) = struct.unpack_from(order + ("Q" if big else "L"), file, numbers)
         (number,) = struct.unpack_from(order + counts, file, start)
         first = start + struct.calcsize(order + counts)
-        for place in range(first, first + size * min(number, _MOST_ENTRIES), size):
+        for place in range(first, first + size * min(number, 65_535), size):  # of a directory, which has some twenty
             tag, _, values = struct.unpack_from(order + entries, file, place)
             if tag in (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS):
                 parts = max(parts, values)

@@ -14,9 +14,6 @@ from pathlib import Path
 from senseapp.core.files import MB, home, make_private
 from senseapp.descriptions.sources import IMAGE_SETS
 
-_UNDER_WAY_SECONDS = 60.0  # without a new byte, after which a partial file is not shown as a download
-_ABANDONED_SECONDS = 6 * 3600.0  # several times the hour that a download may take
-
 
 def image_set_folder(name: str) -> Path:
     """Return the folder of an image set, downloaded or not."""
@@ -34,7 +31,7 @@ def new_partial_folder(name: str) -> Path:
     make_private(home())
     folder.parent.mkdir(parents=True, exist_ok=True)
     for abandoned in _partial_folders(name):
-        if time.time() - abandoned.stat().st_mtime > _ABANDONED_SECONDS:
+        if time.time() - abandoned.stat().st_mtime > 6 * 3600.0:  # several times the hour that a download may take
             shutil.rmtree(abandoned, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
 
@@ -101,6 +98,7 @@ def weights_so_far() -> int:
 
 def _is_under_way(path: Path) -> bool:
     try:
-        return time.time() - path.stat().st_mtime < _UNDER_WAY_SECONDS
+        # a partial file without a new byte for so long is no download under way
+        return time.time() - path.stat().st_mtime < 60.0
     except OSError:  # as above
         return False

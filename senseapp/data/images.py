@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -228,6 +228,26 @@ def transform_of(preprocessing: Preprocessing, *, upright: bool = False) -> Eval
         interpolation=preprocessing.interpolation,
         upright=upright,
         fit=preprocessing.fit,
+    )
+
+
+def prepared_as(preprocessing: Preprocessing, pictures: Iterable[Image.Image], *, what: str) -> torch.Tensor:
+    """Return pictures of equal size, ``what`` in a sentence, as the pixels (N, C, H, W) of :class:`PreparedImages`.
+
+    Raises:
+        InvalidDataset: the model takes no pictures.
+    """
+    mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
+    if mode == "bands":
+        raise InvalidDataset(
+            f"{what} have 3 channels, and this model takes {preprocessing.input_shape[0]}. Bring your own images, or "
+            "measure on random inputs."
+        )
+    return torch.stack(
+        [
+            pixels_of([transform.geometry(picture.size).picture(picture.convert(mode), transform.resampling)])
+            for picture in pictures
+        ]
     )
 
 

@@ -13,7 +13,6 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.data.contents import Entry, PictureSource, Unreadable
 from senseapp.data.picture_names import SPELLINGS, Matched, PictureNames, Spelling, has_picture_suffix
 
-_OUTER_COLUMNS = 40  # file names stand in one of the first columns, or in one of the last few
 _NEARLY_UNIQUE = 0.9  # share of rows: a few pictures may be named twice or be missing
 _FILE_WORDS = frozenset(
     (
@@ -96,7 +95,8 @@ def _by_column(table: Table, names: PictureNames) -> dict[int, Matched]:
     Where one column names them as they are written, other columns are not looked at for other spellings.
     """
     width = len(table.rows[0])
-    outer = [place for place in range(width) if place < _OUTER_COLUMNS or place >= width - 3]
+    # file names stand in one of the first columns, or in one of the last few
+    outer = [place for place in range(width) if place < 40 or place >= width - 3]
     cells = {place: [row[place] for row in table.rows] for place in outer}
     as_written = {place: names.match(column, SPELLINGS[:1]) for place, column in cells.items()}
     if max(each.distinct for each in as_written.values()) >= _NEARLY_UNIQUE * (len(table.rows) - 1) > 0:

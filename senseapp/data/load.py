@@ -30,8 +30,6 @@ from senseapp.tasks.class_numbers import Background
 Split: TypeAlias = Literal["train", "heldout"]
 
 _CLASS_NAMES = tuple("0123456789")
-_BRIGHTEST = 16.0  # the digits count inked pixels of 4 x 4 blocks: 0 to 16
-_ZIP_TIME = (2000, 1, 1, 0, 0, 0)  # fixed, so that the same pictures give the same bytes
 
 
 @cache
@@ -59,7 +57,8 @@ def demo_pictures(split: Split = "heldout") -> npt.NDArray[np.uint8]:
     The network was trained on ``train`` (900 digits) and never saw ``heldout`` (897).
     """
     size = DEMO_PREPROCESSING.input_shape[1:]
-    digits = np.rint(_digits()["images"][_indices(split)] * (255.0 / _BRIGHTEST)).astype(np.uint8)  # (N, 8, 8)
+    # the digits count inked pixels of 4 x 4 blocks: 0 to 16
+    digits = np.rint(_digits()["images"][_indices(split)] * (255.0 / 16.0)).astype(np.uint8)  # (N, 8, 8)
     pictures = np.stack([np.asarray(Image.fromarray(d).resize(size, Image.Resampling.BILINEAR)) for d in digits])
     pictures.flags.writeable = False
     return pictures
@@ -83,16 +82,14 @@ def write_demo_zip(path: Path, split: Split = "heldout") -> None:
         for name, picture in zip(_names(split), demo_pictures(split), strict=True):
             png = io.BytesIO()
             Image.fromarray(picture).save(png, format="PNG")
-            archive.writestr(zipfile.ZipInfo(name, date_time=_ZIP_TIME), png.getvalue())
+            # fixed, so that the same pictures give the same bytes
+            archive.writestr(zipfile.ZipInfo(name, date_time=(2000, 1, 1, 0, 0, 0)), png.getvalue())
 
 
 def _names(split: Split) -> tuple[str, ...]:
     indices = _indices(split)
     labels = _all_labels()[indices]
     return tuple(f"{label}/digit-{index:04d}.png" for index, label in zip(indices, labels, strict=True))
-
-
-_RANDOM_IMAGES = 128  # where none are asked for; noise says little, so that more would not be surer of the real loss
 
 
 def load_images(
@@ -235,7 +232,8 @@ def _random(request: ImageRequest) -> ImageSet:
         reason="Random inputs are drawn as the network sees them.",
     )
     generator = torch.Generator().manual_seed(request.seed)
-    count = request.num_samples or _RANDOM_IMAGES
+    # noise says little, so that more would not be surer of the real loss
+    count = request.num_samples or 128
     if count > MOST_RANDOM_INPUTS:
         raise InvalidSpec(f"Random inputs are at most {MOST_RANDOM_INPUTS:,}, got {count:,}. Choose fewer.")
     return TensorImages(

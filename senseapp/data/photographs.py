@@ -10,12 +10,10 @@ from functools import cache
 from itertools import cycle, islice
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
 
-from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import SITE
-from senseapp.data.images import PreparedImages, channel_mode, pixels_of, transform_of
+from senseapp.data.images import PreparedImages, prepared_as
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, NUM_PHOTOGRAPHS
 
@@ -26,7 +24,6 @@ _CHECKED_ON = ("chelsea", "flower", "camera", "hopper")
 CROP_SIDE = 256
 """Pixels, before a network's own resize and crop."""
 _LEAST_SHARE = 0.55  # of the shorter side of a picture
-_LEAST_SHARE_OF_PART = 0.2  # as above, of backgrounds: a texture will do, so crops may be smaller and thus more varied
 _NOTE = (
     "Photographs without labels: outputs are compared with the original model's. They are crops of few pictures, so "
     "intervals tell how sure this is for such pictures only."
@@ -54,7 +51,8 @@ def photograph_crop(generator: np.random.Generator, *, measured: bool, side: int
     """Return a part of one of the pictures that are ``measured`` on, else of the others, of ``side`` pixels."""
     pictures = _MEASURED_ON if measured else _CHECKED_ON
     name = pictures[int(generator.integers(len(pictures)))]
-    return random_crop(_picture(name), generator, least_share=_LEAST_SHARE_OF_PART, side=side)
+    # a texture will do for a background, so crops are smaller, and more varied
+    return random_crop(_picture(name), generator, least_share=0.2, side=side)
 
 
 def photograph(index: int) -> tuple[str, Image.Image]:
@@ -73,17 +71,9 @@ def load_photographs(preprocessing: Preprocessing, num_samples: int | None) -> P
         InvalidDataset: the model takes no pictures.
     """
     count = min(num_samples or NUM_PHOTOGRAPHS, NUM_PHOTOGRAPHS)
-    mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
-    if mode == "bands":
-        raise InvalidDataset(
-            f"The photographs have 3 channels, and this model takes {preprocessing.input_shape[0]}. Bring your own "
-            "images, or measure on random inputs."
-        )
     names, crops = zip(*map(photograph, range(count)), strict=True)
-    geometry = transform.geometry((CROP_SIDE, CROP_SIDE))
-    prepared = (geometry.picture(crop.convert(mode), transform.resampling) for crop in crops)
     return PreparedImages(
-        torch.stack([pixels_of([crop]) for crop in prepared]),
+        prepared_as(preprocessing, crops, what="The photographs"),
         preprocessing,
         names=names,
         notes=(_NOTE,),

@@ -24,7 +24,6 @@ SPELLINGS: Final[tuple[Spelling, ...]] = (
 
 _DRIVE = re.compile(r"^[A-Za-z]:/")
 _DELIMITERS = re.compile(r"[;\t|\"]")  # in a folder of a path: the line was split at something else
-_DEEPEST = 50  # folders of a path
 _NUMBER = re.compile(r"(\d{1,18})(?:\.0+)?", re.ASCII)
 
 
@@ -131,7 +130,7 @@ def _inner_paths(name: str) -> Iterator[str]:
     >>> list(_inner_paths("a/b/c.png"))
     ['b/c.png', 'c.png']
     """
-    for _ in range(min(_DEEPEST, name.count("/"))):
+    for _ in range(min(50, name.count("/"))):  # folders of a path
         name = name.partition("/")[2]
         yield name
 

@@ -35,12 +35,7 @@ CPU_SECONDS, WALL_SECONDS = 4.0, 7.0
 """Of one picture. The largest ordinary ones, of 64 million pixels, take 1 to 2.5 s."""
 REPLY_SECONDS = 60.0
 """In which a process must answer, whatever its own clocks say; to start one takes seconds on a busy machine."""
-_END_SECONDS = 5.0  # in which a process that has closed its output ends
 _MEMORY_BYTES = 1_500_000_000  # the largest progressive JPEG in printing colours takes 1.3 GB
-_SMALL_PIXELS = 1_000_000  # is decoded without asking for room
-_BAND_BYTES = 4_000_000  # copied at once while an answer is written
-_KEPT = 1  # process that stays for the next pictures: to start one takes a fifth of a second
-_PIPE_BYTES = 1 << 20  # the most that Linux gives without privileges (/proc/sys/fs/pipe-max-size)
 _IDLE_SECONDS = 1.0  # the next picture of a set comes sooner
 _TIME_IS_UP = tuple(-getattr(signal, name) for name in ("SIGPROF", "SIGALRM") if hasattr(signal, name))
 
@@ -148,7 +143,7 @@ class PictureDecoder:
 
     def _reason(self) -> Unreadable:
         try:
-            status = self._process.wait(_END_SECONDS)
+            status = self._process.wait(5.0)  # it has closed its output
         except subprocess.TimeoutExpired:
             self._process.kill()
             status = self._process.wait()
@@ -182,8 +177,8 @@ class PictureDecoders:
             self._give_back(decoder)
         yield found
 
-    def rest(self, kept: int = _KEPT) -> None:
-        """End the processes that have nothing to do, but for ``kept`` of them."""
+    def rest(self, kept: int = 1) -> None:
+        """End the processes that have nothing to do, but for ``kept``: to start one takes a fifth of a second."""
         with self._lock:
             ended, self._idle = self._idle[kept:], self._idle[:kept]
         for decoder in ended:
@@ -221,7 +216,7 @@ class _Asking:
     @contextmanager
     def hold(self, pixels: int) -> Iterator[None]:
         """Wait until the other side has room for ``pixels``."""
-        if pixels > _SMALL_PIXELS:
+        if pixels > 1_000_000:  # smaller ones are decoded without a request
             _write_line(self._answers, {"pixels": pixels})
             self._answers.flush()
             left = _set_clock(0, 0)
@@ -271,7 +266,7 @@ def _send(decoded: Decoded, answers: IO[bytes]) -> None:
     sent = {"sent": [width, height], "pictures": len(pictures), "colours": pictures[0].mode == "RGB"}
     _write_line(answers, told | sent)
     for picture in pictures:
-        rows = max(1, _BAND_BYTES // (width * len(picture.mode)))
+        rows = max(1, 4_000_000 // (width * len(picture.mode)))  # copied at once while an answer is written
         for top in range(0, height, rows):  # the whole would be in memory twice
             answers.write(picture.crop((0, top, width, min(height, top + rows))).tobytes())
 
@@ -326,7 +321,8 @@ def _widen(stream: IO[bytes]) -> None:
     with suppress(ImportError, AttributeError, OSError):
         import fcntl
 
-        fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        # the most that Linux gives without privileges (/proc/sys/fs/pipe-max-size)
+        fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, 1 << 20)
 
 
 def main() -> None:

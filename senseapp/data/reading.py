@@ -32,13 +32,8 @@ from senseapp.networks.loaded import Preprocessing
 
 PIXELS_IN_FLIGHT = 24_000_000
 """Decoded at the same time: two photos of a phone, 4 bytes per pixel in Pillow."""
-_BYTES_IN_FLIGHT = 32_000_000  # of files that were read and wait for a thread: some photos of a phone
-_FILES_IN_FLIGHT = 16  # enough that no thread waits for the disk
-_MOST_THREADS = 4  # large pictures of more threads would wait for PIXELS_IN_FLIGHT
 _REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start for each round
 _MOST_UNREADABLE = 1000  # beyond the readable ones, after which the set is no set of pictures
-_MOST_TRIED = 200  # spread over a set, to see whether any can be decoded
-_MOST_SLOW = 1  # one picture may meet a busy machine; two are hostile
 _NO_PICTURE = Image.new("L", (1, 1))  # in place of pixels that are cropped already
 
 
@@ -98,7 +93,7 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     """
     budget, slow = PixelSemaphore(PIXELS_IN_FLIGHT), _SlowPictures(source.title)
     in_order = sorted(entries, key=lambda entry: entry.position)
-    tried = in_order[:: -(-len(in_order) // _MOST_TRIED) or 1]
+    tried = in_order[:: -(-len(in_order) // 200) or 1]  # spread over a set, to see whether any can be decoded
     refused = []
     for entry in tried:
         try:
@@ -155,7 +150,8 @@ def _read_batch(
         foreign=source.foreign,
     )
     slow = _SlowPictures(source.title)
-    pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode")
+    # large pictures of more threads would wait for PIXELS_IN_FLIGHT
+    pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "decode")
     try:
         pictures = ((index, entries[index]) for index in indices)
         for index, outcome in _in_flight(source, pictures, lambda _, file: pool.submit(prepare, file)):
@@ -223,7 +219,8 @@ def _in_flight(
             continue
         pending.append((index, len(file), submit(index, file)))
         bytes_ahead += len(file)
-        while len(pending) > _FILES_IN_FLIGHT or bytes_ahead > _BYTES_IN_FLIGHT:
+        # enough that no thread waits for the disk, and no more in memory than some photos of a phone
+        while len(pending) > 16 or bytes_ahead > 32_000_000:
             done, size, future = pending.popleft()
             bytes_ahead -= size
             yield done, future.result()
@@ -274,7 +271,7 @@ class _SlowPictures:
         """Note why a picture was left out; InvalidDataset after too many slow ones."""
         if isinstance(reason, TooSlow):
             self._names.append(printable(entry.name))
-        if len(self._names) > _MOST_SLOW:
+        if len(self._names) > 1:  # one picture may meet a busy machine; two are hostile
             raise InvalidDataset(
                 f"{len(self._names)} pictures in {self._title} take more than {CPU_SECONDS:.0f} s each to decode, "
                 f"which no ordinary picture does, so no more of them were read: {listed(self._names)}. Leave them out, "

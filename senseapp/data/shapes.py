@@ -6,15 +6,12 @@ the pictures behind them, so that schedules are checked on scenes that nothing w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from senseapp.core.errors import InvalidDataset
-from senseapp.data.images import PreparedImages, channel_mode, pixels_of, transform_of
+from senseapp.data.images import PreparedImages, prepared_as, transform_of
 from senseapp.data.photographs import photograph_crop
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import NUM_MEASURED_SHAPES, NUM_SHAPES, SHAPE_NAMES, SHAPE_SIDE
@@ -65,16 +62,12 @@ def load_shapes(preprocessing: Preprocessing, num_samples: int | None, *, with_b
         InvalidDataset: the model takes no pictures.
     """
     count = min(num_samples or NUM_SHAPES, NUM_SHAPES)
-    mode, transform = channel_mode(preprocessing), transform_of(preprocessing)
-    if mode == "bands":
-        raise InvalidDataset(
-            f"The pictures of shapes have 3 channels, and this model takes {preprocessing.input_shape[0]}. Bring your "
-            "own images, or measure on random inputs."
-        )
     size = (SHAPE_SIDE, SHAPE_SIDE)
-    geometry, scenes = transform.geometry(size), [shapes(index) for index in range(count)]
-    pictures: Iterator[Image.Image] = (Image.fromarray(picture).convert(mode) for picture, _ in scenes)
-    prepared = (geometry.picture(picture, transform.resampling) for picture in pictures)
+    scenes = [shapes(index) for index in range(count)]
+    pixels = prepared_as(
+        preprocessing, (Image.fromarray(picture) for picture, _ in scenes), what="The pictures of shapes"
+    )
+    geometry = transform_of(preprocessing).geometry(size)
     boxes: list[dict[str, torch.Tensor]] = []
     for _, found in scenes if with_boxes else ():
         rows = np.array(found, np.float64).reshape(-1, 5)
@@ -86,7 +79,7 @@ def load_shapes(preprocessing: Preprocessing, num_samples: int | None, *, with_b
             }
         )
     return PreparedImages(
-        torch.stack([pixels_of([picture]) for picture in prepared]),
+        pixels,
         preprocessing,
         tuple(boxes) if with_boxes else None,
         class_names=SHAPE_NAMES if with_boxes else (),

@@ -16,7 +16,6 @@ _DISTILLER_PRUNER = "senseapp_levels"
 # of the recipe: pruning takes two thirds of the epochs, fine-tuning the rest; people edit both
 _SPARSEML_LAST_EPOCH = 60.0
 _SPARSEML_LAST_PRUNING_EPOCH = _SPARSEML_LAST_EPOCH * 2 / 3
-_SPARSEML_FIRST_SPARSITY = 0.05  # as in the sample of GMPruningModifier's documentation
 _LOADER = '''"""Per-layer ratios for torch_pruning.BasePruner(..., pruning_ratio=0.0, pruning_ratio_dict=ratios)."""
 import json
 
@@ -178,7 +177,7 @@ def _sparseml(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -
             "start_epoch": 0.0,
             "end_epoch": _SPARSEML_LAST_PRUNING_EPOCH,
             "update_frequency": 1.0,
-            "init_sparsity": min(_SPARSEML_FIRST_SPARSITY, sparsity),
+            "init_sparsity": min(0.05, sparsity),  # as in the sample of GMPruningModifier's documentation
             "final_sparsity": sparsity,
             "mask_type": "unstructured",
             "params": by_sparsity[sparsity],

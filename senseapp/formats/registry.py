@@ -22,7 +22,6 @@ MANIFEST_NAME = "manifest.json"
 README_NAME = "README.txt"
 _STEM = "schedule"
 _APART = "The graph (.pt2) is large, and not in this zip: choose the format Model Explorer to get both."
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold; equal content gives equal bytes
 _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
 
 _OWN = (
@@ -118,7 +117,8 @@ def _zipped(files: Mapping[str, bytes]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(files.items()):
-            entry = zipfile.ZipInfo(name, _LONG_AGO)
+            # the earliest date a zip can hold; equal content gives equal bytes
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, content)

@@ -15,9 +15,6 @@ from senseapp.metrics.predictions import Predictions, num_bytes
 from senseapp.records.measurement import LayerMeasurement, RecordedOutputs, Status
 
 Key = tuple[str, float]
-_MOST_RECORDED_IMAGES = 256  # whose outputs are recorded for the joint damage of layers
-_COMPARED_BYTES = 8 * 2**20  # of one side; float64 copies and intermediates of metrics take about ten times that
-_MOST_RECORDED = 1_000_000  # numbers, over all measurements: 2 MB, and a few ms for each round of the solver
 
 
 class BaselineOutputs:
@@ -42,7 +39,8 @@ class BaselineOutputs:
 
         Metrics compute in float64; images are compared in parts, which bounds the memory.
         """
-        together = max(1, _COMPARED_BYTES * len(output) // max(1, num_bytes(output)))
+        # 8 MiB of one side: float64 copies and intermediates of metrics take about ten times that.
+        together = max(1, 8 * 2**20 * len(output) // max(1, num_bytes(output)))
         parts = []
         for low in range(start, max(stop, start + 1), together):
             high = min(low + together, stop)
@@ -151,8 +149,9 @@ def images_to_record(metrics: Sequence[str], *, num_images: int, num_outputs: in
     """Return the number of images whose outputs are recorded, limited by their size over all ``measurements``."""
     name = divergence_among(metrics)
     size = METRICS[name].recorded_size(num_outputs) if name else 0
-    most = _MOST_RECORDED // (size * measurements) if size and measurements else 0
-    return min(num_images, _MOST_RECORDED_IMAGES, most)
+    # A million numbers over all measurements take 2 MB, and a few ms for each round of the solver.
+    most = 1_000_000 // (size * measurements) if size and measurements else 0
+    return min(num_images, 256, most)  # solve/joint.py reads no more images
 
 
 def _float16(values: Tensor) -> bytes:

@@ -22,6 +22,7 @@ from senseapp.compressions.quantization.grid import (
 )
 from senseapp.core.errors import MeasurementFailed
 from senseapp.data.images import ImageSet
+from senseapp.networks.profile import CONVOLUTIONS
 from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import Task
@@ -133,7 +134,6 @@ HISTOGRAM_CALIBRATION_IMAGES = 16
 """Number of images that the grids of activations are fitted to."""
 _BATCH = 8  # 16 is no faster on ResNet-50, and holds twice the activations
 _TOGETHER = 16  # layers whose activations of one batch are held at once: 1 GB in a ResNet-50
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _ONE = {"weights": "weight", "activations": "input", "outputs": "output"}
 
 Bins = dict[str, GridBins | MeasurementFailed]
@@ -173,7 +173,7 @@ class _Passes:
             output = self._task.output(raw)
             if spec.objective == "loss" and images.labels is not None:
                 return self._task.loss(output, images.labels[start:stop])
-            return self._task.mean(output) if spec.objective == "mean" else self._task.score(output)
+            return output.flatten(1).mean(dim=1).sum() if spec.objective == "mean" else self._task.score(output)
 
 
 def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -321,7 +321,7 @@ class _GridFitting:
         if not self._spec.per_channel:
             self._observer.update(values)
             return
-        axis = 1 if isinstance(self._module, _CONVOLUTIONS) else values.dim() - 1
+        axis = 1 if isinstance(self._module, CONVOLUTIONS) else values.dim() - 1
         others = [each for each in range(values.dim()) if each != axis]
         low, high = values.amin(dim=others, keepdim=True), values.amax(dim=others, keepdim=True)
         known = self._ends or (low, high)

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from senseapp.measure.plan import PlannedTarget, representative_positions
 from senseapp.networks.trace import CallTrace
 
-_LEAST_SAVED = 0.05  # of the multiply-accumulates that prefix replay repeats; below, watching the calls is not worth it
-
 
 @dataclass(frozen=True, slots=True)
 class UnchangedCalls:
@@ -67,7 +65,8 @@ def _saves(trace: CallTrace, planned: Sequence[PlannedTarget]) -> bool:
     """Return whether enough is saved on these targets."""
     repeated = sum(item.suffix for item in planned) * trace.macs
     saved = sum(trace.calls[call].macs for item in planned for call in _independent(trace, item))
-    return saved > _LEAST_SAVED * repeated
+    # Below 5 % of what prefix replay repeats, watching the calls is not worth it.
+    return saved > 0.05 * repeated
 
 
 def _independent(trace: CallTrace, item: PlannedTarget) -> Iterator[int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.networks.profile import BATCH_NORMS
-from senseapp.networks.trace import Call, CallTrace
+from senseapp.networks.trace import Call, CallTrace, trace_calls
 
 FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layer types, without subclasses, that a BatchNorm can be folded into."""
@@ -96,9 +96,6 @@ def _identity(values: Tensor) -> Tensor:
     return values
 
 
-_TOLERANCE = 1e-4  # relative to the largest output; above it, other modules read the layer's output
-
-
 def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> bool:
     """Fold the BatchNorm that reads ``layer``'s output into ``layer``; return whether there was one.
 
@@ -126,30 +123,17 @@ def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> b
 
 
 def _following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> tuple[nn.Module | None, Tensor]:
-    """Return the norm that is the only reader of the only output of ``layer``, and the model's output."""
-    outputs: list[Tensor] = []
-    readers: list[nn.Module] = []
-
-    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
-        outputs.append(output)
-
-    def compare(norm: nn.Module, args: tuple[Any, ...]) -> None:
-        if any(args[0] is output for output in outputs):
-            readers.append(norm)
-
-    norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS) and module.affine]
-    handles = [layer.register_forward_hook(keep)]
-    handles += [norm.register_forward_pre_hook(compare) for norm in norms if norm.running_var is not None]
-    try:
-        output: Tensor = model(sample)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return readers[0] if len(outputs) == len(readers) == 1 else None, output
+    """Return the norm that is the only norm to read the only output of ``layer``, and the model's output."""
+    trace = trace_calls(model, sample)
+    own = {call.index for call in trace.calls if model.get_submodule(call.module) is layer}
+    readers = [model.get_submodule(call.module) for call in trace.calls if call.source in own]
+    norms = [each for each in readers if isinstance(each, BATCH_NORMS) and each.affine and each.running_var is not None]
+    return norms[0] if len(own) == len(norms) == 1 else None, trace.output
 
 
 def _alike(output: Tensor, before: Tensor) -> bool:
-    return float((output - before).abs().max()) <= _TOLERANCE * max(1.0, float(before.abs().max()))
+    # A larger difference means that other modules read the layer's output.
+    return float((output - before).abs().max()) <= 1e-4 * max(1.0, float(before.abs().max()))
 
 
 def _fold(layer: Any, norm: Any) -> None:

@@ -99,11 +99,7 @@ def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
 # Of the largest output of a pass. On a processor, outputs stay in its caches and weights are read seldom. A card has no
 # such caches, and it takes as long to start a kernel as to run a small one.
 _OUTPUT_BYTES = {"cpu": 96 * 2**20}
-_OUTPUT_BYTES_ON_A_CARD = 2**30  # enough to fill a card; see above
-_TRIAL_SHARE = 0.01  # of the run, for the trial of layouts
-_TRIED_FIRST = 4  # images of the trial of the memory order
 _TURNS = 2  # of both, where there is time, so that a busy moment spoils one only
-_PASSES_EACH = 2  # one to prepare kernels and memory, one that is timed
 _CLEAR_GAIN = 0.93  # smaller gains are within the noise and keep the usual choice
 
 
@@ -162,7 +158,7 @@ def settle_kernels(device: torch.device) -> None:
 def usual_layout(trace: CallTrace, *, most: int, channels_last: bool, device: torch.device) -> Layout:
     """Return the layout that is usually the fastest, for work too short to time others."""
     largest = max((call.output_bytes for call in trace.calls), default=1) // trace.batch_size
-    size, fitting = 1, _OUTPUT_BYTES.get(device.type, _OUTPUT_BYTES_ON_A_CARD)
+    size, fitting = 1, _OUTPUT_BYTES.get(device.type, 2**30)  # which fills a card
     while size < 256 and 2 * size * largest <= fitting:
         size *= 2
     return Layout(channels_last=channels_last, micro_batch=max(1, min(max(size, 4), most)))
@@ -187,10 +183,11 @@ def choose_layout(
     last.
     """
     usual = usual_layout(trace, most=most, channels_last=channels_last, device=device)
-    affordable = _TRIAL_SHARE * passes  # passes of one image
+    affordable = 0.01 * passes  # of one image: a hundredth of the run
     # On a card, passes of few images measure the starting of kernels.
-    few = min(usual.micro_batch, _TRIED_FIRST) if device.type == "cpu" else usual.micro_batch
-    first_trial = _PASSES_EACH * (2 * few if channels_last else usual.micro_batch)
+    few = min(usual.micro_batch, 4) if device.type == "cpu" else usual.micro_batch
+    # Each order takes one pass to prepare kernels and memory, and one that is timed.
+    first_trial = 2 * (2 * few if channels_last else usual.micro_batch)
     if knows_the_order(device) and first_trial > affordable:
         return usual
     clock = clock_of(device)
@@ -236,12 +233,10 @@ def memory_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
-_MOST_RECORDED_BYTES = 384 * 2**20  # what a machine of 12 GB gives; larger ones may run several jobs at once
-
-
 def recorded_bytes(device: torch.device) -> int:
     """Return how many bytes of outputs may be kept besides what prefixes need; of two kinds, each."""
-    return min(_MOST_RECORDED_BYTES, memory_bytes(device) // 32)
+    # 384 MiB is what a machine of 12 GB gives; larger ones may run several jobs at once.
+    return min(384 * 2**20, memory_bytes(device) // 32)
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:

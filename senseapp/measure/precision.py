@@ -19,8 +19,6 @@ from senseapp.records.spec import SensitivitySpec
 
 _TIMED_IMAGES = 2  # of the timed passes
 _MOST_PASSES, _ENOUGH_SECONDS = 5, 0.1  # timed passes at most; fewer where together they take as long
-_CHECKED_TARGETS = 8  # spread over the network, to compare the ranking in both precisions
-_CHECKED_IMAGES = 4  # at one level
 _FEW_BITS = 4  # bfloat16 has 8 significant bits: on a finer grid its own rounding is not small beside the compression
 _ENOUGH_AGREEMENT = 0.95  # Spearman correlation of the damage in both precisions
 _ENOUGH_GAIN = 1.2  # below that the time saved is not worth a second rounding
@@ -51,8 +49,9 @@ def choose_precision(
             return f"Precision auto kept float32: bfloat16 would hide what more than {_FEW_BITS} bits change."
         context.take(half)
         return f"Precision auto took bfloat16 for the estimates: {gain:.1f} times as fast."
-    few = min(_CHECKED_IMAGES, len(context.images))
-    chosen = range(0, len(planned), max(1, -(-len(planned) // _CHECKED_TARGETS)))
+    few = min(4, len(context.images))
+    # Eight targets, spread over the network, show whether both precisions rank alike.
+    chosen = range(0, len(planned), max(1, -(-len(planned) // 8)))
     level = sorted(spec.levels)[len(spec.levels) // 2]
     exact = _damages(context, compressor, planned, chosen, level, few)
     context.layout = half

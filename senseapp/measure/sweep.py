@@ -39,8 +39,6 @@ from senseapp.tasks import Task
 
 CALIBRATION_IMAGES = 64  # for ranges of inputs and adaptation
 _SETTLE_FROM = 64  # images before the first look whether ranks have settled
-_MOST_IN_ONE_PASS = 256  # images, where the run sets no limit
-_NOTABLE_BYTES = 100_000_000  # of outputs: more than that is said in the notes
 
 
 def measure(
@@ -216,7 +214,7 @@ class Sweep:
             yield left_out
         if nothing := context.task.baseline_note(self.baseline.outputs):
             yield nothing
-        if held >= _NOTABLE_BYTES:
+        if held >= 100_000_000:
             yield (
                 f"Predictions of the uncompressed model, which all others are compared with, take {held / 1e6:.0f} MB "
                 f"of memory for {plural(len(context.images), 'image')}."
@@ -295,7 +293,7 @@ def _take_layout(context: MeasurementContext, spec: SensitivitySpec, layout: Lay
     if layout is not None:
         context.take(layout)
         return
-    usual_most = spec.batch_size or context.most_in_pass(_MOST_IN_ONE_PASS)
+    usual_most = spec.batch_size or context.most_in_pass(256)
     num_images = len(context.images)
     most = min(usual_most, num_images, images_per_pass(context.model) or num_images)
     precision = "bf16" if spec.precision == "bf16" else "fp32"

@@ -43,7 +43,6 @@ from senseapp.notebook.inputs import (
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
 from senseapp.records.profile import ModelProfile, select_layers
 
-_IMAGE_AXES = 4  # (O, I, H, W)
 _FURTHER_LEVELS = {Effect.ZEROS: (0.0, 1.0), Effect.BITS: FINER_BITS}
 """Levels that the reference takes, of no use in a run: no zeros and nothing else, and bits that harm no layer."""
 
@@ -345,7 +344,7 @@ def _channels_last(model: nn.Module, image: Any) -> Iterator[Callable[[], None]]
     Outputs then have it too, whatever that of the images. Models that read them as a view in the other order fail in
     it, and stay as they are. What is yielded puts all weights back as they were.
     """
-    weights = [(tensor, tensor.data) for tensor in model.parameters() if tensor.dim() == _IMAGE_AXES]
+    weights = [(tensor, tensor.data) for tensor in model.parameters() if tensor.dim() == 4]  # (O, I, H, W)
     try:
         if weights and all(knows_the_order(tensor.device) for tensor, _ in weights):
             lay_out(model, Layout(channels_last=True))

@@ -70,14 +70,13 @@ _SPANNED: dict[str, tuple[int, ...]] = {
     "layer": (*_OUTPUTS, INPUT, DEPTH, ROW, COLUMN),
 }
 _SPANNED_IN_MATRICES: dict[str, tuple[int, ...]] = {"column": _OUTPUTS, "row": (INPUT,)}
-_MATRIX_AXES = 3  # of a weight (O, I, K), or two
 
 
 def spanned(granularity: str) -> Callable[[LayerProfile], tuple[int, ...] | None]:
     """Return, for a layer, the axes along which fasterai zeroes weights together; None where ours of the name does."""
 
     def axes(layer: LayerProfile) -> tuple[int, ...] | None:
-        matrix = len(layer.weight_shape) <= _MATRIX_AXES
+        matrix = len(layer.weight_shape) <= 3  # of a weight (O, I, K), or two
         own = _SPANNED_IN_MATRICES.get(granularity) if matrix else None
         return own or _SPANNED.get(granularity)
 
@@ -109,9 +108,6 @@ def criterion_of(criteria: Criteria) -> tuple[str, Callable[[Tensor], Tensor] | 
     if named and combine is None:
         return named, None
     return "magnitude", lambda weight: combine(score(weight), score(weight)) if combine else score(weight)
-
-
-_IMAGE_DIMENSIONS = 3  # (C, H, W)
 
 
 def require_reachable(model: Any) -> None:
@@ -166,7 +162,7 @@ def batch_of(model: nn.Module, sample: Any, what: str = "sample") -> Any:
 
 
 def _is_image(item: Any) -> bool:
-    return isinstance(item, Tensor) and item.dim() == _IMAGE_DIMENSIONS
+    return isinstance(item, Tensor) and item.dim() == 3  # (C, H, W)
 
 
 def raised_inside(model: nn.Module, error: BaseException) -> bool:

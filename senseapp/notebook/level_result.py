@@ -178,6 +178,3 @@ class SensitivityResult:
         for layer in self._measured():
             units.setdefault(layer.group_id or f"layer:{layer.name}", []).append(layer)
         return list(units.values())
-
-
-LevelResult = SensitivityResult  # its name before

@@ -52,7 +52,7 @@ def weights_candidates(
             file=f"compressed-{key}{model_file(path.name).suffix if form == 'small' else CHECKPOINT.suffix}",
             form=form,
             schedule=validation.schedule,
-            reconstruction=validation.reconstruction,
+            reconstruction=validation.delivered,
             figures=replace(figures, file_bytes=validation.files[path.name.removeprefix(files[0].stem)]),
             original=original,
             held_out=evaluator.images.held_out,

@@ -123,7 +123,7 @@ def _source(network: bytes, proof: ValidationResult, integers: Mapping[str, Inte
     return Source(
         network=network,
         schedule=proof.schedule,
-        reconstruction=proof.reconstruction,
+        reconstruction=proof.delivered,
         simulated=proof.kept_changes,
         bits=bits_of(proof.schedule),
         integers=integers,

@@ -178,7 +178,7 @@ def time_widths(
             LayerTime(layer=layer, level=level, seconds=wall / whole * (spent + rest * size / sizes))
             for layer, (spent, size) in seconds.items()
         ]
-    return LayerTimes(times=tuple(found), source=f"measured on {runtime.machine()}", measured_here=True)
+    return LayerTimes(times=tuple(found), source=f"measured on {runtime.machine()}")
 
 
 def schedule_for_time(

@@ -28,8 +28,6 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Adapting, Schedule
 from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
 
-_ACTIVATION_BYTES = 256 * 2**20  # of the largest output in a batch; what a pass holds is a few times that
-
 
 @dataclass
 class Reconstructor:
@@ -94,7 +92,8 @@ class Reconstructor:
         """Start and stop of each batch: as large as memory allows, none of them in both halves."""
         count = len(self.repair_images)
         largest = max((call.output_bytes for call in self.dense.trace.calls), default=1) // self.dense.trace.batch_size
-        most = max(1, _ACTIVATION_BYTES // max(1, largest))
+        # The largest output of a batch takes at most 256 MiB; a pass holds a few times that.
+        most = max(1, 256 * 2**20 // max(1, largest))
         return [
             span
             for low, high in ((0, count // 2), (count // 2, count))

@@ -33,7 +33,6 @@ from senseapp.reconstruct.repair_sites import (
 )
 
 _NOT_FINITE = "Nothing was repaired: on the calibration images, the compressed model's activations are not finite."
-_SETTLED_IMAGES = 32  # in a batch: with fewer, norms are matched to too few images in early batches
 
 Part = tuple[int, int]
 """Index of a batch, and of a module's call in its pass."""
@@ -203,7 +202,8 @@ class Matching(Repair):
 
     def _passes(self, chosen: Sequence[int]) -> int:
         repeated = any(call for name in self.sites for _, call in self._reference.moments[name])
-        small = len(chosen) > 1 and min(len(self._reference.batches[index]) for index in chosen) < _SETTLED_IMAGES
+        # With fewer than 32 images in a batch, norms are matched to too few images in early batches.
+        small = len(chosen) > 1 and min(len(self._reference.batches[index]) for index in chosen) < 32
         return 2 if repeated or small else 1
 
 

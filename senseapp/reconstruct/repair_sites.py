@@ -18,9 +18,7 @@ from senseapp.compressions.base import WeightGrid
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 
 _PRIOR_IMAGES = 64  # with this number of images, a channel's own ratio and the common one have equal weight
-_MOST_RATIO = 16.0  # of variances: a channel that changed more is noise, which scaling would amplify
 _MOST_FACTOR = 2.0  # a channel that lost more of its spread is noise, which scaling would amplify
-_DEAD = 1e-6  # of the old spread: less is rounding, not a signal
 _LINEAR_IN_WEIGHT = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
 
 
@@ -110,7 +108,8 @@ class NormSite:
     def match(self, goal: Moments, found: Moments, values: Tensor, images: int) -> Tensor:
         """Change the statistics: input ``values`` with moments ``found`` then give the output moments of ``goal``."""
         old_mean, old_variance = (old.double() for old in self._old)
-        ratio = shrunk_ratio(_ratio(found.variance, goal.variance, _MOST_RATIO), images)
+        # A channel whose variance changed by more than a factor of 16 is noise, which scaling would amplify.
+        ratio = shrunk_ratio(_ratio(found.variance, goal.variance, 16.0), images)
         ratio = torch.maximum(ratio, self._eps / (old_variance + self._eps).clamp_min(self._eps))  # no variance below 0
         # Written as changes of the old values, so that without a change every bit stays.
         variance = old_variance + (old_variance + self._eps) * (ratio - 1)
@@ -195,7 +194,8 @@ class LayerSite:
         """Correct the layer from ``images`` images, and return its corrected output for ``values``."""
         factor = torch.ones_like(self._factor)
         if self._scale:
-            alive = (found.variance > _DEAD**2 * goal.variance) & (goal.variance > 0)
+            # Less than a millionth of the old spread is rounding, not a signal.
+            alive = (found.variance > 1e-12 * goal.variance) & (goal.variance > 0)
             tiny = torch.finfo(torch.float64).tiny
             ratio = torch.where(alive, goal.variance / found.variance.clamp_min(tiny), 1.0)
             ratio = ratio.clamp(1 / _MOST_FACTOR**2, _MOST_FACTOR**2)  # before the mean, which one outlier would move

@@ -28,7 +28,6 @@ Form = Literal["weights", "small", "onnx", "int8", "mixed"]
 _WIDEST = 1 - CONFIDENCE
 """Error of the first of :attr:`Candidate.bounds`."""
 MOST_BOUNDS = 12  # each with half the error of the one before: enough for 2,048 alternatives (Bonferroni)
-_MOST_TRIED = 14  # schedules of a recommendation, with and without repair: what earlier versions compared at the most
 SAME_TIME = 0.03
 """Relative difference of median times that repeated measurements on one machine do not tell apart."""
 
@@ -70,8 +69,7 @@ class Candidate:
         held_out: whether no part of the file was fitted to or chosen by these images.
         deployment: further evidence on a file for a runtime; None for PyTorch weights.
         notes: sentences a person should read.
-        tried: how many alternatives, this one included, held-out images compared while it was made; 0 in records of
-            earlier versions, which do not say.
+        tried: how many alternatives, this one included, held-out images compared while it was made.
         bounds: upper bounds of the loss where they take a bootstrap, for errors of 5 %, half of it, a quarter and so
             on; empty for others.
     """
@@ -85,11 +83,11 @@ class Candidate:
     held_out: bool
     deployment: Deployment | None = None
     notes: tuple[str, ...] = ()
-    tried: int = 0
+    tried: int = 1
     bounds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.tried < 0 or len(self.bounds) > MOST_BOUNDS:
+        if self.tried < 1 or len(self.bounds) > MOST_BOUNDS:
             raise InvalidSpec(f"A file is one of at least 1 alternative and has at most {MOST_BOUNDS} bounds.")
         if self.form not in FORMS:
             raise InvalidSpec(f"The form of a file is one of {', '.join(FORMS)}, got {self.form!r}.")
@@ -152,11 +150,6 @@ class Candidate:
         """Return its change in ``metric``; None if that was not measured."""
         return change_in(self.figures.changes, metric)
 
-    @property
-    def compared(self) -> int:
-        """How many alternatives held-out images compared, at the most where that is unknown."""
-        return self.tried or (1 if self.schedule is None else _MOST_TRIED)
-
     def upper_bound(self, metric: str, error: float) -> float:
         """Return the bound of the loss on new images with the probability of ``error`` to be wrong; NaN if unknown."""
         change = self.change(metric)
@@ -170,7 +163,7 @@ class Candidate:
     @property
     def bound(self) -> float:
         """The upper bound of :attr:`loss` with 95 % certainty; NaN where no held-out images judged it."""
-        return self.upper_bound(self.metric, _WIDEST / self.compared) if self.held_out else math.nan
+        return self.upper_bound(self.metric, _WIDEST / self.tried) if self.held_out else math.nan
 
     @property
     def bound_text(self) -> str:

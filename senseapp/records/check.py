@@ -256,7 +256,7 @@ class CheckReport:
         images: that both were run on; 0 where they could not be compared.
         labelled: whether the images had labels.
         preparation: how images become inputs, in words.
-        reading: of the reference's outputs, images and labels, by which both files are read; None in earlier versions.
+        reading: of the reference's outputs, images and labels, by which both files are read.
         changes: of every metric, candidate against reference.
         limits: the conditions; all must hold.
         bound: of the loss; None where they could not be compared.

@@ -13,7 +13,6 @@ from senseapp.descriptions import LevelScale
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import MetricChange
 from senseapp.records.profile import ModelProfile
-from senseapp.records.schedule import Adapting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +105,6 @@ class LayerTimes:
     Attributes:
         other_seconds: what no layer takes.
         source: where they come from, in a few words: the name of a file, or a processor and its runtime.
-        measured_here: whether on this machine, so that a schedule can be measured before it is offered.
         unmatched: names in the source that are of no layer.
         notes: sentences on how the source was read.
     """
@@ -115,7 +113,6 @@ class LayerTimes:
     other_seconds: float = 0.0
     conversions: tuple[Conversion, ...] = ()
     source: str = ""
-    measured_here: bool = False
     unmatched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -169,8 +166,7 @@ class DeploySettings:
         most_time: of ``mixed``, as a multiple of the time of all-int8.
         threads, batch: of the calls whose time is taken: threads of the runtime, and images of a call.
         reduce_range: 7 bits for all weights, for runtimes that saturate where onnxruntime and OpenVINO do not.
-        runtime: the name of the runtime that the file is for; records of earlier versions name none.
-        adapting: only in records of earlier versions, in which a file was made apart from its proof.
+        runtime: the name of the runtime that the file is for.
     """
 
     kind: DeployKind = "mixed"
@@ -179,7 +175,6 @@ class DeploySettings:
     threads: int = 1
     batch: int = 1
     reduce_range: bool = False
-    adapting: Adapting = "off"
     runtime: str = field(default_factory=usual_runtime)
 
     def __post_init__(self) -> None:
@@ -234,8 +229,7 @@ class RuntimeFigures:
         seconds: of one call.
         time_ratio: to the original, call by call.
         file_bytes: of the file.
-        score_threshold: from which answers count, chosen for this file; None for tasks without, and in records of
-            earlier versions.
+        score_threshold: from which answers count, chosen for this file; None for tasks without.
         busy: whether more programs wanted to run than the machine has processors for, when its calls were timed.
     """
 
@@ -336,9 +330,8 @@ class Deployment:
         machine: processor and runtime that times were taken on.
         findings: sentences; the first says what the file does, the others what speaks against it.
         notes: further sentences.
-        computes_in_float: whether no part of the file computes in int8; None in records of earlier versions.
-        own_setting: of the runtime's quantizer for ``default``; empty in records of earlier versions, in which it has
-            one scale of weights for each tensor, and where there is no such file.
+        computes_in_float: whether no part of the file computes in int8.
+        own_setting: of the runtime's quantizer for ``default``; empty where there is no such file.
         operators: where the time of a call goes, in the original and in the file; empty for files in float, and where
             the runtime does not say it.
         elsewhere: times in other runtimes that open the file here; its answers in them are not measured.
@@ -355,7 +348,7 @@ class Deployment:
     machine: str
     findings: tuple[str, ...]
     notes: tuple[str, ...]
-    computes_in_float: bool | None = None
+    computes_in_float: bool = False
     own_setting: str = ""
     operators: tuple[OperatorShare, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -121,18 +121,6 @@ class PassSettings:
     images_in_span: int = 0
     workers: int = 0
 
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> PassSettings:
-        """Read the settings of a result that tells them in its environment only, as those before 2026-12 do."""
-        counts = ("micro_batch", "images_at_once", "images_in_span", "workers")
-        return cls(
-            channels_last=environment.get("memory_layout") == "channels_last",
-            **{name: int(environment[name]) for name in counts if name in environment},
-        )
-
-
-_USUAL_PASSES = PassSettings()
-
 
 def latest(measurements: Iterable[LayerMeasurement]) -> tuple[LayerMeasurement, ...]:
     """Keep the last measurement of each layer and level, in order of first appearance."""
@@ -160,8 +148,8 @@ class RunResult:
         notes: sentences about anything approximated, skipped or failed.
         environment: versions, device, threads; for reading only.
         seconds: time of the whole run.
-        summary: the finding in one sentence; empty in files of earlier versions and while a run goes on.
-        recorded: of the uncompressed model's outputs; None in files of earlier versions, and where nothing is kept.
+        summary: the finding in one sentence; empty while a run goes on.
+        recorded: of the uncompressed model's outputs; None where nothing is kept.
         reading: how outputs, images and class numbers were read; None for imported figures.
     """
 
@@ -178,15 +166,11 @@ class RunResult:
     agreement: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    passes: PassSettings = _USUAL_PASSES
+    passes: PassSettings = field(default_factory=PassSettings)
     seconds: float = 0.0
     summary: str = ""
     recorded: RecordedOutputs | None = None
     reading: Reading | None = None
-
-    def __post_init__(self) -> None:
-        if self.environment and self.passes == _USUAL_PASSES:
-            object.__setattr__(self, "passes", PassSettings.from_environment(self.environment))
 
     @property
     def compression(self) -> CompressionConfig:
@@ -237,7 +221,7 @@ class RunResult:
         return sorted(pairs, key=lambda pair: (-pair[1].delta, pair[0].layer))
 
 
-register(RunResult, name="SensitivityResult")  # as files of earlier versions call it
+register(RunResult, name="SensitivityResult")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

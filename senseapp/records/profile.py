@@ -86,14 +86,14 @@ class ModelProfile:
     Attributes:
         num_params: all parameters, biases and norms included.
         macs: multiply-accumulates of the whole model for one image, products of two activations (attention)
-            included; in runs of older versions, those of the layers.
+            included.
         num_bytes: bytes of all parameters and buffers as loaded.
         input_shape: one image, (C, H, W).
         num_classes: numbers that the model gives for each image: classes, of a classifier.
         pretrained: whether the weights were trained; random weights are always labelled so.
         notes: sentences a person should read (adapted head, weights that are not finite).
         unlisted: weights that belong to no layer.
-        flow: the network as a graph, in execution order; empty in runs of older versions and in imported tables.
+        flow: the network as a graph, in execution order; empty in imported tables.
     """
 
     title: str

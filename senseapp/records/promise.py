@@ -121,7 +121,7 @@ def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str
     for each in candidates:
         same = [other for other in earlier if _is_same_network(each, other)]
         if not same:
-            for _ in range(each.compared - 1):
+            for _ in range(each.tried - 1):
                 tests.test(lambda _error: False)
         weights = next((other for other in same if not other.runs), None)
         if weights is not None and not each.runs:  # as they are and packed: one test

@@ -88,10 +88,9 @@ class Recommendation:
 
     def _bound(self, loss: MetricChange) -> str:
         """Return the sentence on the bound of the loss on new images; empty without held-out images."""
-        tried = self.validation.tried if self.validation else 0
-        if not (self.held_out and tried and loss.moments) or METRICS[loss.metric].resampled:
+        if self.validation is None or not (self.held_out and loss.moments) or METRICS[loss.metric].resampled:
             return ""  # a bootstrap takes too long for a page; the files of the proof carry its bound
-        bound = METRICS[loss.metric].upper_bound(loss.moments, 1 - (1 - CONFIDENCE) / tried)
+        bound = METRICS[loss.metric].upper_bound(loss.moments, 1 - (1 - CONFIDENCE) / self.validation.tried)
         return f" {bound_text(loss, bound)}"
 
     def _mildest(self, view: Metric) -> str:

@@ -174,18 +174,16 @@ class ValidationResult:
         repaired: the same after repair without training; empty if none was asked for.
         uniform: of the uniform schedule of equal cost; empty where there is none.
         uniform_repaired: of that one after the same repair.
-        delivered: which of the two was kept and written; empty in results older than the choice, which kept the
-            repaired model where there was one.
+        delivered: which of the two was kept and written.
         delivered_reason: one sentence on why; empty where no repair was asked for.
-        uniform_delivered: which of the two would have been kept of the uniform schedule.
+        uniform_delivered: which of the two would have been kept of the uniform schedule; empty where there is none.
         adapting: whether the weights of compressed layers were adapted; then ``repaired`` is what did best of that.
-        steps: what was tried in place of the compressed model, which comes first; empty in older results.
-        tried: how many alternatives, this one included, held-out images compared; 0 in records of earlier versions.
+        steps: what was tried in place of the compressed model, which comes first.
+        tried: how many alternatives, this one included, held-out images compared.
         predicted: damage, in the schedule's own metric.
         rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
         sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
             layers), ``latency_seconds`` (of one image), and ``file_bytes`` (of the plain state dict, as a file).
-            Records of earlier versions have ``bytes`` instead, which no file had: an estimate of compact storage.
         notes: sentences a person should read.
         files: bytes on the disk of each file of the compressed model, by suffix; the plain state dict first.
     """
@@ -200,22 +198,17 @@ class ValidationResult:
     sizes: dict[str, tuple[float, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     files: dict[str, int] = field(default_factory=dict)
-    delivered: Delivered = ""
+    delivered: Delivered = "compressed"
     delivered_reason: str = ""
     uniform_delivered: Delivered = ""
     adapting: Adapting = "off"
     steps: tuple[RepairStep, ...] = ()
-    tried: int = 0
+    tried: int = 1
 
     @property
     def keeps_repair(self) -> bool:
         """Whether the model that was kept is the repaired or adapted one."""
-        return self.delivered in ("repaired", "adapted") or (not self.delivered and bool(self.repaired))
-
-    @property
-    def reconstruction(self) -> Delivered:
-        """How the weights that were kept make up for what compression took."""
-        return self.delivered or ("repaired" if self.repaired else "compressed")
+        return self.delivered in ("repaired", "adapted")
 
     @property
     def repair_words(self) -> tuple[str, str]:
@@ -230,8 +223,7 @@ class ValidationResult:
     @property
     def uniform_kept_changes(self) -> tuple[MetricChange, ...]:
         """The same of the uniform schedule; empty where there is none."""
-        keeps_repair = self.uniform_delivered == "repaired" or (not self.uniform_delivered and self.uniform_repaired)
-        return self.uniform_repaired if keeps_repair else self.uniform
+        return self.uniform_repaired if self.uniform_delivered in ("repaired", "adapted") else self.uniform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

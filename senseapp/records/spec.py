@@ -7,15 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from senseapp.core.codec import register, register_family, register_upgrade
+from senseapp.core.codec import register, register_family
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.metrics import metric_named
 from senseapp.records.goal import Goal, check_goal
-from senseapp.tasks import CLASSIFICATION, TASKS, task_named
+from senseapp.tasks import TASKS, task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
 
 Mode = Literal["exact", "quick"]
@@ -262,7 +262,7 @@ class RunSpec:
     """One run: the model, the images and the measurement decide its numbers.
 
     Attributes:
-        goal: decides which files are made and which of them is recommended; older run files have none.
+        goal: decides which files are made and which of them is recommended.
     """
 
     model: ModelSpec = field(default_factory=ModelSpec)
@@ -307,15 +307,6 @@ def with_reading(spec: RunSpec, reading: Reading) -> RunSpec:
 
 register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})
 register(RunSpec)
-
-
-def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """Read what was a switch for averaged weights as the network of that name; all models were classifiers once."""
-    averaged = fields.pop("use_ema", False)
-    return {"task": CLASSIFICATION.name, **fields, **({"network": AVERAGED} if averaged else {})}
-
-
-register_upgrade(ModelSpec, _upgraded)
 
 
 def patterns_in(layers: str | Sequence[str]) -> tuple[str, ...]:

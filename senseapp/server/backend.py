@@ -49,11 +49,8 @@ from senseapp.store.run_store import RunStore
 
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
-_IDLE_LOOK_SECONDS = 2.0  # between looks whether runs have ended, before this process loads the engine
-_MOST_ALIKE = 5  # other runs in which a file of the same weights is looked for
 UNDO_SECONDS = 60.0
 """Time in which a deleted run can be restored."""
-_LATER_SECONDS = 5.0  # delay after that before its files are removed
 _SHORT_SECONDS = 60.0
 """Largest predicted time of a run or a recommendation in the lane of short jobs."""
 _SHORT_JOB_BYTES = 1_000_000_000
@@ -159,11 +156,11 @@ class Backend:
 
     def check(self, check: PendingCheck) -> None:
         """Queue a check of two files; raises QueueFull where too many jobs wait."""
-        self.checks.add(check)
+        self.checks.pending[check.task.job_id] = check
         try:
             self.runner.submit(check.task.job_id, short=True, person=check.person)
         except QueueFull:
-            self.checks.forget(check)
+            del self.checks.pending[check.task.job_id]
             raise
 
     def _submit(self, task: FinishedRunTask[Any], person: str) -> None:
@@ -202,7 +199,7 @@ class Backend:
 
     def remove_deleted_later(self) -> None:
         """Schedule the removal of a deleted run's files for when the deletion can no longer be undone."""
-        waited = threading.Timer(UNDO_SECONDS + _LATER_SECONDS, self._remove_deleted)
+        waited = threading.Timer(UNDO_SECONDS + 5, self._remove_deleted)
         waited.daemon = True
         waited.start()
 
@@ -242,14 +239,14 @@ class Backend:
                 if self.processes:
                     self.processes.machine_speed()  # waits for the process, where the machine was timed long ago
             while self.processes and any(self.runner.load()):  # this process rarely needs the engine
-                time.sleep(_IDLE_LOOK_SECONDS)
+                time.sleep(2)
             load_engine()
             also()
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
 
     def _work(self, job_id: str, control: JobControl) -> None:
-        if (check := self.checks.pending(job_id)) is not None:
+        if (check := self.checks.pending.get(job_id)) is not None:
             folder, observer = RunFolder(check.folder.path), CheckObserver(control.phase)
             context = TaskContext(folder=folder, observer=observer, data_roots=check.data_roots)
             self._carry_out(check.task, context, RunSpec(model=check.task.spec.reference), local=True)
@@ -298,7 +295,7 @@ class Backend:
         """Return folders of the newest other runs of the same owner, model and images, whose files may be reused."""
         others = (each for each in self.store.list(record.owner) if each.run_id != record.run_id)
         same = [each for each in others if (each.spec.model, each.spec.data) == (record.spec.model, record.spec.data)]
-        return tuple(self.store.folder(each.run_id).path for each in same[:_MOST_ALIKE])
+        return tuple(self.store.folder(each.run_id).path for each in same[:5])
 
     def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[PlannedStep]:
         """Return the steps of a job before its model is loaded; none for work that is not planned."""

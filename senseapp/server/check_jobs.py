@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -169,11 +168,14 @@ class PendingCheck:
 
 
 class CheckJobs:
-    """The checks of all users that wait or run in this process; safe to use from any thread."""
+    """The checks of all users.
+
+    Attributes:
+        pending: those that wait or run in this process, by the ids of their jobs.
+    """
 
     def __init__(self, home: Path) -> None:
-        self._lock = threading.Lock()
-        self._pending: dict[str, PendingCheck] = {}
+        self.pending: dict[str, PendingCheck] = {}
         self._home = home
         for folder in self._all():
             folder.recover()
@@ -188,24 +190,9 @@ class CheckJobs:
     def _all(self) -> list[CheckFolder]:
         return [CheckFolder(path) for path in (self._home / "checks").glob("*/*/")]
 
-    def add(self, check: PendingCheck) -> None:
-        """Remember a check before its job is queued."""
-        with self._lock:
-            self._pending[check.task.job_id] = check
-
-    def forget(self, check: PendingCheck) -> None:
-        """Forget a check that was not queued."""
-        with self._lock:
-            self._pending.pop(check.task.job_id, None)
-
-    def pending(self, job_id: str) -> PendingCheck | None:
-        """Return the check of a job; None for jobs of other kinds."""
-        with self._lock:
-            return self._pending.get(job_id)
-
     def keep_end(self, snapshot: JobSnapshot) -> bool:
         """Keep the end of a check; return whether the job is one."""
-        check = self.pending(snapshot.run_id)
+        check = self.pending.get(snapshot.run_id)
         if check is None:
             return snapshot.run_id.startswith(JOB)
         if snapshot.state.finished:
@@ -213,7 +200,7 @@ class CheckJobs:
             try:
                 check.folder.end(reasons.get(snapshot.state, snapshot.error))
             finally:  # the disk may be full
-                self.forget(check)
+                del self.pending[snapshot.run_id]
         return True
 
 

@@ -13,6 +13,7 @@ from senseapp.core.errors import NotFound, SenseError
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import JobSnapshot
 from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.access import Access
 from senseapp.server.backend import Backend
 from senseapp.server.check_jobs import JOB, CheckFolder, CheckTask, PendingCheck, folder_of_checks, read_report
 from senseapp.server.process.requester import ANYBODY, Requester
@@ -40,13 +41,11 @@ class CheckRecord:
     error: str
 
 
-class Checks:
+class Checks(Access):
     """Checks of one user. Ids come from addresses: any text is accepted, with NotFound unless it is one of theirs."""
 
     def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
-        self._backend = backend
-        self._owner = owner
-        self._requester = requester
+        super().__init__(backend, owner, requester)
         self._own = folder_of_checks(backend.home, owner)
 
     def start(self, spec: CheckSpec) -> str:
@@ -81,7 +80,7 @@ class Checks:
 
     def record(self, check_id: str) -> CheckRecord:
         """Return a check of this user."""
-        folder = self._folder(check_id)
+        folder = self._check(check_id)
         report, error = read_report(folder)
         return CheckRecord(
             check_id=check_id,
@@ -93,12 +92,12 @@ class Checks:
 
     def progress(self, check_id: str) -> JobSnapshot | None:
         """Return a snapshot of a check; None once it is not known to the queue any more."""
-        self._folder(check_id)
+        self._check(check_id)
         return self._backend.runner.snapshot(f"{JOB}{check_id}")
 
     def cancel(self, check_id: str) -> None:
         """Request that a check stops."""
-        self._folder(check_id)
+        self._check(check_id)
         self._backend.runner.cancel(f"{JOB}{check_id}")
 
     def recent(self) -> tuple[CheckRecord, ...]:
@@ -112,12 +111,12 @@ class Checks:
     def _folder_of_run(self, model: ModelSpec) -> tuple[Path, ...]:
         """Return the folder of the run that a file belongs to, if this user owns that run."""
         folder = Path(model.checkpoint).parent
-        if not model.checkpoint or folder.parent != self._backend.store.folder_of_runs:
+        if not model.checkpoint or folder.parent != self._store.folder_of_runs:
             return ()
-        self._backend.store.owned(folder.name, self._owner)
+        self._store.owned(folder.name, self._owner)
         return (folder,)
 
-    def _folder(self, check_id: str) -> CheckFolder:
+    def _check(self, check_id: str) -> CheckFolder:
         folder = CheckFolder(self._own / check_id) if _ID.fullmatch(check_id) else None
         if folder is None or not folder.created_seconds:
             raise NotFound("There is no such check, or it is somebody else's. Check the files again.")
@@ -129,5 +128,5 @@ class Checks:
 
     def _forget_old(self) -> None:
         for folder in self._all()[_MOST_KEPT - 1 :]:
-            if self._backend.checks.pending(f"{JOB}{folder.path.name}") is None:
+            if f"{JOB}{folder.path.name}" not in self._backend.checks.pending:
                 shutil.rmtree(folder.path, ignore_errors=True)

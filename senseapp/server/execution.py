@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from senseapp.core.errors import NotFound, StorageFailed
@@ -22,7 +20,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
 from senseapp.server.process.requester import model_bytes, num_bytes
-from senseapp.server.session import EarlierRuns, OpenSession
+from senseapp.server.session import EarlierRuns
 from senseapp.server.tasks import RunObserver, TaskContext, evaluator_of
 from senseapp.server.time_estimate import file_works, time_convolutions
 from senseapp.store.run_folder import RunFolder
@@ -31,10 +29,7 @@ from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
 if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
-_TINY_BYTES = 1 << 16  # of a file: networks that are measured have more weights
 _log = logging.getLogger(__name__)
-BeforeLayers = Callable[[RunResult], None]
-"""Work after the first estimates, which it is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +52,67 @@ class Measurement:
 
     @property
     def most_bytes(self) -> float | None:
-        """Limit of memory of a run of an ONNX file of a few kilobytes, whose network needs no more."""
+        """Limit of memory of a run of an ONNX file below 64 KiB, whose network needs no more."""
         model = self.spec.model
-        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < _TINY_BYTES
+        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < 2**16
         return model_bytes(model, self.spec.data.path) if is_tiny else None
 
     def carry_out(self, context: TaskContext) -> RunResult:
-        """Measure and keep the result, see :func:`execute`."""
-        return execute(
-            self.spec,
-            context.folder,
-            context.observer,
-            open_session=context.open_session,
-            data_roots=context.data_roots,
-            earlier_runs=context.earlier_runs,
-            before_layers=partial(self._first_file, context) if self.first_file_seconds else None,
+        """Measure what the folder does not hold yet, store each measurement as it comes, and store the result.
+
+        If the folder holds the finished run, its result is returned without loading the model.
+
+        Raises:
+            RunMismatch: the folder holds a run with other settings, or another process is measuring into it.
+            SenseError: the model, the images or the disk cannot be used; all measurements so far are kept.
+        """
+        folder = context.folder
+        with folder.exclusive():
+            folder.claim(self.spec)
+            if folder.finished:
+                return folder.load_result()
+            started, progress = time.monotonic(), context.observer.phase
+            progress(StepTitle.READ)
+            opened = context.open_session(
+                self.spec,
+                data_roots=context.data_roots,
+                progress=progress,
+                earlier=folder.so_far(),
+                find_alike=context.earlier_runs.find,
+            )
+            with closing(opened) as session:
+                _take_over(folder, session, context.earlier_runs)
+                result = self._measure(context, session, started)
+            result = replace(result, summary=headline(result))
+            folder.save_result(result)
+            return result
+
+    def _measure(self, context: TaskContext, session: Session, started: float) -> RunResult:
+        """Return the result; the time of a first file does not count, which is made before the first measurement."""
+        folder, observer = context.folder, context.observer
+        earlier = folder.measurements.read()
+        reused = folder.load_reused()
+        notes = () if reused is None else (reused.note,)
+        head = _with_notes(session.result(earlier, folder.load_estimates() or ()), notes)
+        folder.save_head(head)
+
+        observer.opened(
+            head,
+            done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
+            total=session.targets,
+            predicted_seconds=session.predicted_seconds(),
         )
+        estimates = _estimate(folder, observer, session)
+        if self.first_file_seconds and not earlier and not folder.candidates():
+            began = time.monotonic()
+            self._first_file(context, replace(head, estimates=estimates))
+            started += time.monotonic() - began
+        # A run that stops once settled must repeat its decisions from the measurements that it had at each part.
+        done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
+        new = _measure_missing(folder, observer, session, done)
+        resumed = 0.0 if reused is not None else sum(item.seconds for item in earlier)  # another run's time is not ours
+        seconds = resumed + time.monotonic() - started
+        return _with_notes(session.result(latest((*earlier, *new)), estimates, seconds=seconds), notes)
 
     def _first_file(self, context: TaskContext, so_far: RunResult) -> None:
         """Make the file of the original weights in int8, unless that takes long.
@@ -97,43 +137,6 @@ def cluster_for(spec: RunSpec) -> str:
     return cluster_address() if spec.sensitivity.mode == "exact" else ""
 
 
-def execute(
-    spec: RunSpec,
-    folder: RunFolder,
-    observer: RunObserver,
-    *,
-    open_session: OpenSession,
-    data_roots: tuple[Path, ...] = (),
-    earlier_runs: EarlierRuns | None = None,
-    before_layers: BeforeLayers | None = None,
-) -> RunResult:
-    """Measure what ``folder`` does not hold yet, store each measurement as it comes, and store the result.
-
-    If the folder holds the finished run, its result is returned without loading the model. ``before_layers`` is called
-    once all estimates are there, in a run that holds no measurement and no file yet; its time does not count.
-
-    Raises:
-        RunMismatch: the folder holds a run with other settings, or another process is measuring into it.
-        SenseError: the model, the images or the disk cannot be used; all measurements so far are kept.
-    """
-    with folder.exclusive():
-        folder.claim(spec)
-        if folder.finished:
-            return folder.load_result()
-        started = time.monotonic()
-        observer.phase(StepTitle.READ)
-        known = earlier_runs or EarlierRuns()
-        opened = open_session(
-            spec, data_roots=data_roots, progress=observer.phase, earlier=folder.so_far(), find_alike=known.find
-        )
-        with closing(opened) as session:
-            _take_over(folder, session, known)
-            result = _measure(folder, observer, session, started, before_layers)
-        result = replace(result, summary=headline(result))
-        folder.save_result(result)
-        return result
-
-
 def _take_over(folder: RunFolder, session: Session, known: EarlierRuns) -> None:
     """Copy the measurements of an earlier run, unless this run has measurements of its own."""
     if folder.measurements.count():
@@ -141,38 +144,6 @@ def _take_over(folder: RunFolder, session: Session, known: EarlierRuns) -> None:
     found = session.reusable()
     folder.save_head(session.result(()))  # first, so that the run is never resumed with other arithmetic
     folder.take_over(found, known.taken(len(found), session.targets) if found else None)
-
-
-def _measure(
-    folder: RunFolder,
-    observer: RunObserver,
-    session: Session,
-    started: float,
-    before_layers: BeforeLayers | None,
-) -> RunResult:
-    earlier = folder.measurements.read()
-    reused = folder.load_reused()
-    notes = () if reused is None else (reused.note,)
-    head = _with_notes(session.result(earlier, folder.load_estimates() or ()), notes)
-    folder.save_head(head)
-
-    observer.opened(
-        head,
-        done=folder.measurements.count() - sum(item.status is Status.NOT_APPLICABLE for item in earlier),
-        total=session.targets,
-        predicted_seconds=session.predicted_seconds(),
-    )
-    estimates = _estimate(folder, observer, session)
-    if before_layers is not None and not earlier and not folder.candidates():
-        began = time.monotonic()
-        before_layers(replace(head, estimates=estimates))
-        started += time.monotonic() - began
-    # A run that stops once settled must repeat its decisions from the measurements that it had at each part.
-    done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
-    new = _measure_missing(folder, observer, session, done)
-    resumed = 0.0 if reused is not None else sum(item.seconds for item in earlier)  # another run's time is not ours
-    seconds = resumed + time.monotonic() - started
-    return _with_notes(session.result(latest((*earlier, *new)), estimates, seconds=seconds), notes)
 
 
 def _with_notes(result: RunResult, notes: tuple[str, ...]) -> RunResult:

@@ -19,14 +19,11 @@ from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.records.spec import RunSpec
-from senseapp.server.backend import Backend
+from senseapp.server.access import Access
 from senseapp.server.model_cards import same_model
 from senseapp.server.outputs import GraphFiles, read_graph, zipped_formats
 from senseapp.server.process.requester import (
-    ANYBODY,
     BYTES_PER_SECOND,
-    Requester,
     WorkerRequest,
     network_request,
     num_bytes,
@@ -36,7 +33,6 @@ from senseapp.server.run_requests import export_graph, find_couplings, show_pict
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.tasks import FinishedRunTask
-from senseapp.store.run_folder import RunFolder
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
 _SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9  # four times what the largest imported run takes
@@ -44,17 +40,11 @@ OutcomeT = TypeVar("OutcomeT")
 TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
 
-class Work:
+class Work(Access):
     """Tasks on finished runs; they name a run by its id, or, for reading outcomes, by its link.
 
     Each call raises NotFound unless this user may read the run, or, to start and cancel, owns it.
     """
-
-    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
-        self._backend = backend
-        self._store = backend.store
-        self._owner = owner
-        self._requester = requester
 
     def start(self, task: TaskT) -> str:
         """Queue a task and return the id of its job; finished work is not repeated.
@@ -75,7 +65,7 @@ class Work:
 
         A task that was requested before the last start of the app, and did not end, is interrupted.
         """
-        known = self._readable(task)
+        known = replace(task, run_id=self._store.readable(task.run_id, self._owner))
         snapshot = self._backend.runner.snapshot(known.job_id)
         if snapshot is None and self._store.folder(known.run_id).begun(known.key):
             return JobSnapshot(run_id=known.job_id, state=RunState.INTERRUPTED, error=_INTERRUPTED)
@@ -88,29 +78,27 @@ class Work:
 
     def outcome(self, task: FinishedRunTask[OutcomeT]) -> OutcomeT | None:
         """Return the outcome of a task, or None before it is done."""
-        return task.outcome(self._store.folder(self._store.readable(task.run_id, self._owner)))
+        return task.outcome(self._folder(task.run_id))
 
     def changed(self, proof: Verification) -> ChangedAnswers | None:
         """Return the answers that a proven model changes; None if unknown."""
-        known = self._readable(proof)
-        return known.changed(self._store.folder(known.run_id))
+        return proof.changed(self._folder(proof.run_id))
 
     def compressed_model(self, proof: Verification) -> tuple[Path, ...]:
         """Return the files of the compressed model: its state dict, and, if channels were removed, the network."""
-        known = self._readable(proof)
-        return known.files(self._store.folder(known.run_id))
+        return proof.files(self._folder(proof.run_id))
 
     def candidates(self, run_id: str) -> tuple[Candidate, ...]:
         """Return every file made from a run, with its figures."""
-        return self._store.folder(self._store.readable(run_id, self._owner)).candidates()
+        return self._folder(run_id).candidates()
 
     def candidate_file(self, run_id: str, candidate: Candidate) -> Path:
         """Return the file of a candidate; raises NotFound if only its figures are on this server."""
-        return self._store.folder(self._store.readable(run_id, self._owner)).candidate_file(candidate)
+        return self._folder(run_id).candidate_file(candidate)
 
     def answers(self, run_id: str, candidate: Candidate) -> FileAnswers | None:
         """Return a file's answer to each image that it was measured on; None if they were not kept."""
-        return self._store.folder(self._store.readable(run_id, self._owner)).answers(candidate)
+        return self._folder(run_id).answers(candidate)
 
     def pictures(self, run_id: str, names: Sequence[str]) -> dict[str, bytes]:
         """Return pictures of a run as its network gets them, as PNG, by name; none for noise. Takes seconds.
@@ -126,7 +114,7 @@ class Work:
             partial(show_pictures, spec, tuple(names), roots), spec.model, subject="The images of this run"
         )
         seconds = request.seconds + num_bytes(spec.data.path) / BYTES_PER_SECOND
-        return self._backend.answer(replace(request, seconds=seconds), self._requester)
+        return self._answer(replace(request, seconds=seconds))
 
     def try_picture(self, run_id: str, picture: Path) -> PictureAnswers:
         """Return the predictions of a run's original network and files for an uploaded picture; takes seconds.
@@ -138,7 +126,7 @@ class Work:
             InvalidInput: the file is no picture, or the model of the run cannot be loaded any more.
         """
         try:
-            folder, result = readable_model(self._backend, run_id, self._owner)
+            folder, result = self._runnable(run_id)
             here = tuple(
                 (each.file, path, each.runtime.name)
                 for each in folder.candidates()
@@ -148,7 +136,7 @@ class Work:
                 raise NotFound("There is no file that runs of this run on this server. Make it first.")
             call, paths = partial(try_picture, result.spec, picture, here), [str(path) for _, path, _ in here]
             request = network_request(call, result.spec.model, *paths, subject=picture.name)
-            return self._backend.answer(request, self._requester)
+            return self._answer(request)
         finally:
             discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
@@ -169,22 +157,13 @@ class Work:
                 archive.writestr("README.txt", candidate.deployment.readme(name))
         return target
 
-    def _readable(self, task: TaskT) -> TaskT:
-        return replace(task, run_id=self._store.readable(task.run_id, self._owner))
 
-
-class Scheduling:
+class Scheduling(Access):
     """Inputs and files of schedules of finished runs.
 
     Each call raises NotFound unless this user may read the run and it is finished; calls that load its model raise
     InvalidInput if that is no longer possible.
     """
-
-    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
-        self._backend = backend
-        self._store = backend.store
-        self._owner = owner
-        self._requester = requester
 
     def partners(self, run_id: str) -> tuple[RunRecord, ...]:
         """Return this user's finished runs of the same network whose compression can be combined with this run's."""
@@ -214,7 +193,7 @@ class Scheduling:
         groups: Sequence[CoupledGroup] = (),
     ) -> Schedule:
         """Return :func:`~senseapp.solve.trade_off.schedule_for` of a run, computed in a killable process."""
-        folder = self._store.folder(self._store.readable(run_id, self._owner))
+        folder = self._folder(run_id)
         request = WorkerRequest(
             call=partial(solve_schedule, folder.path, budget, method, limits, gamma, tuple(groups)),
             subject="The schedule of this run",
@@ -222,41 +201,27 @@ class Scheduling:
             memory_bytes=_SOLVE_BYTES,
             needs_engine=False,
         )
-        return self._backend.answer(request, self._requester)
+        return self._answer(request)
 
     def couplings(self, run_id: str) -> tuple[CoupledGroup, ...]:
         """Return the layers that pruning shrinks together; loads the model of the run, which may take seconds."""
-        folder, result = readable_model(self._backend, run_id, self._owner)
+        folder, result = self._runnable(run_id)
         model = result.spec.model
         request = network_request(partial(find_couplings, folder.path, model), model, passes=2)
-        return self._backend.answer(request, self._requester)
+        return self._answer(request)
 
     def graph(self, run_id: str) -> GraphFiles:
         """Return the network of the run as a graph for Model Explorer; the first export may take seconds."""
-        folder, result = readable_model(self._backend, run_id, self._owner)
+        folder, result = self._runnable(run_id)
+        if (found := read_graph(folder)) is not None:
+            return found
+        model = result.spec.model
+        self._answer(network_request(partial(export_graph, folder.path, model), model, passes=2))
         found = read_graph(folder)
-        if found is None:
-            model = result.spec.model
-            request = network_request(partial(export_graph, folder.path, model), model, passes=2)
-            self._backend.answer(request, self._requester)
-            found = read_graph(folder)
-        assert found is not None
+        assert found is not None  # it was just written
         return found
 
     def target_zip(self, run_id: str, schedule: Schedule, *, run: str = "") -> bytes:
         """Return :func:`~senseapp.server.outputs.zipped_formats` of ``schedule``, for commands about ``run``."""
-        _, result = self._readable_result(run_id)
-        return zipped_formats(schedule, result, lambda: self.graph(run_id).zipped(schedule), run=run or run_id)
-
-    def _readable_result(self, run_id: str) -> tuple[RunFolder, RunResult]:
-        folder = self._store.folder(self._store.readable(run_id, self._owner))
-        return folder, folder.load_result()
-
-
-def readable_model(backend: Backend, run_id: str, owner: str) -> tuple[RunFolder, RunResult]:
-    """Return folder and result of a finished run that ``owner`` may read, if the run's owner may read its model."""
-    true_id = backend.store.readable(run_id, owner)
-    folder = backend.store.folder(true_id)
-    result = folder.load_result()
-    check_paths(RunSpec(model=result.spec.model), backend.readable_folders(backend.store.record(true_id).owner))
-    return folder, result
+        result = self._folder(run_id).load_result()
+        return zipped_formats(schedule, result, lambda: self.graph(run_id).overlay(schedule), run=run or run_id)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
@@ -28,7 +28,7 @@ from senseapp.records.spec import (
     RunSpec,
     SensitivitySpec,
 )
-from senseapp.server.backend import Backend
+from senseapp.server.access import Access
 from senseapp.server.image_report import preview_images
 from senseapp.server.model_cards import (
     CheckpointReport,
@@ -38,9 +38,7 @@ from senseapp.server.model_cards import (
     identify_checkpoint,
 )
 from senseapp.server.process.requester import (
-    ANYBODY,
     COPIES,
-    Requester,
     WorkerRequest,
     file_request,
     network_request,
@@ -78,30 +76,19 @@ UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", 
 both sides of a check."""
 _PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing
 _DOWNLOAD_SECONDS = 3600.0  # of an image set on a slow connection; one that stalls is given up after a minute
-_KEPT_COUNTS = 512  # numbers of images of data that pages asked about; a small number each
-_LONGEST_NAME = 200  # characters of a folder and a file name, of which uploads keep 80
-AnswerT = TypeVar("AnswerT")
 
 
-class Inputs:
+class Inputs(Access):
     """One user's models and images. Calls may take seconds: not for the user-interface thread.
 
     Each raises InvalidInput if a file may not be read here, or a model or images cannot be used.
     """
-
-    def __init__(self, backend: Backend, owner: str, requester: Requester = ANYBODY) -> None:
-        self._backend = backend
-        self._owner = owner
-        self._requester = requester
 
     def _checked(self, spec: RunSpec) -> tuple[Path, ...]:
         """Return the folders that this user's runs may read, after checking the paths in ``spec``."""
         folders = self._backend.readable_folders(self._owner)
         check_paths(spec, folders)
         return folders
-
-    def _answer(self, request: WorkerRequest[AnswerT]) -> AnswerT:
-        return self._backend.answer(request, self._requester)
 
     def model_card(self, model: ModelSpec) -> ModelProfile:
         """Return the profile of a model; the first call loads it."""
@@ -143,7 +130,7 @@ class Inputs:
         found = self._answer(replace(request, seconds=_DOWNLOAD_SECONDS) if data.name else request)
         counts = self._backend.image_counts
         counts[replace(data, class_map=())] = found.num_images
-        while len(counts) > _KEPT_COUNTS:
+        while len(counts) > 512:
             counts.pop(next(iter(counts)))
         return found
 
@@ -216,7 +203,7 @@ class Inputs:
             return reserve_upload(
                 uploads_folder(self._backend.home, self._owner),
                 num_bytes,
-                is_read=self._backend.store.reads_upload,
+                is_read=self._store.reads_upload,
                 limits=UploadLimits.configured(),
                 announced_bytes=announced_bytes,
             )
@@ -235,7 +222,8 @@ class Inputs:
     def upload_named(self, name: str) -> Path:
         """Return the upload with this name from :meth:`upload_name`; NotFound if this user has none."""
         own = uploads_folder(self._backend.home, self._owner)
-        for file in own.glob("*/*") if len(name) <= _LONGEST_NAME else ():  # looked up, never used as a path
+        # Names of uploads keep 80 letters; longer texts are none, and nothing is looked up.
+        for file in own.glob("*/*") if len(name) <= 200 else ():  # never used as a path
             if f"{file.parent.name}/{file.name}" == name and file.is_file() and not file.is_symlink():
                 return file
         raise NotFound("This upload is no longer there. Upload the file again.")
@@ -250,9 +238,7 @@ class Inputs:
     def discard_upload(self, path: Path) -> None:
         """Remove an upload of this user, unless a run reads it."""
         with self._backend.receiving:
-            discard_upload(
-                path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.store.reads_upload
-            )
+            discard_upload(path, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
 
 
 def upload_of(spec: RunSpec, purpose: UploadPurpose) -> str:

@@ -1,17 +1,15 @@
-"""Tasks that look into a finished run: histograms, changed answers, fragile layers, answers of a file."""
+"""Tasks that look into a finished run: histograms, changed answers, fragile layers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from senseapp.core.errors import InvalidSpec, NotFound
-from senseapp.core.files import storage_errors
-from senseapp.records.answers import ChangedAnswers, FileAnswers
+from senseapp.core.errors import InvalidSpec
+from senseapp.records.answers import ChangedAnswers
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.tasks import FinishedRunTask, TaskContext, open_evaluator
-from senseapp.store.run_folder import key_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,48 +73,3 @@ class DiagnosisTask(FinishedRunTask[Diagnosis]):
         from senseapp.prove.diagnosis import diagnose  # torch loads here
 
         return diagnose(open_evaluator(context), self.layer, self.level)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswersTask(FinishedRunTask[FileAnswers]):
-    """What one file of a run answers to each proof image.
-
-    Attributes:
-        file: its name in the run's folder.
-    """
-
-    kind: ClassVar[type] = FileAnswers
-
-    file: str
-
-    @property
-    def key(self) -> str:
-        """Names the record: the key in the name of the file."""
-        return key_in(self.file)
-
-    def find_out(self, context: TaskContext) -> FileAnswers:
-        """Run the file and the original network in its runtime.
-
-        Raises:
-            NotFound: the run has no such file for a runtime on this server.
-            InvalidSpec: the outputs of the model are no answers.
-        """
-        from senseapp.prove.answers import file_answers  # torch loads here
-        from senseapp.prove.judge import Judge, JudgingImages
-
-        candidate = next((each for each in context.folder.candidates() if each.runs and each.file == self.file), None)
-        if candidate is None:
-            raise NotFound("This file is not on this server: only its figures are. Make it again.")
-        with storage_errors(self.file):
-            content = context.folder.candidate_file(candidate).read_bytes()
-        evaluator = open_evaluator(context)
-        runtime = evaluator.runtime(candidate.runtime.name)
-        proof, original = evaluator.images.proof, runtime.open(evaluator.original_file(runtime))
-        evaluator.progress("Running the original and the file on the images that measured it")
-        images, outputs = JudgingImages.of_set(proof, evaluator.dense), evaluator.profile.num_classes
-        judge = Judge(evaluator.task, images, original, num_outputs=outputs)
-        before, after = judge.original.outputs, judge.judged(runtime.open(content)).outputs
-        found = file_answers(before, after, proof, task=evaluator.task, names=evaluator.class_names)
-        if found is None:
-            raise InvalidSpec("The outputs of this model name no answers that could differ.")
-        return found

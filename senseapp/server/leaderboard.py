@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.texts import csv_text, plural
@@ -132,89 +132,45 @@ def _loses(change: MetricChange) -> str:
 ALLOWED_DROP = 0.01
 """One point of a hundred."""
 
-_COLUMNS = (
-    *("run", "model", "compression", "levels", "params", "images", "metric", "baseline"),
-    *("bytes_removable", "drop_metric", "source", "headline"),
-)
 
+def leaderboard_row(result: RunResult, *, run: str) -> dict[str, Any]:
+    """Return the columns of a finished run, called ``run``, in a table of several; None for what is unknown.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderboardRow:
-    """One run in a leaderboard.
-
-    Attributes:
-        run: its id, or the name of its folder.
-        levels: measured levels, as fractions or bits.
-        num_params, num_images: 0 if unknown.
-        metric: metric that ranks its layers.
-        baseline: of the uncompressed model in that metric; None if it is meaningless (KL) or unknown.
-        bytes_removable: the largest share of bytes, of the schedules of the trade-off, with a predicted loss of at most
-            :data:`ALLOWED_DROP`; 0 if there is none, None if unknown.
-        drop_metric: metric of that drop: top-1, or agreement with the uncompressed model.
-        headline: the result in one sentence.
-        unknown_because: why the share is unknown, if the images cannot show such a drop; else empty.
+    ``bytes_removable`` is the largest share of bytes, of the schedules of the trade-off, with a predicted loss of at
+    most :data:`ALLOWED_DROP` in ``drop_metric``: top-1, or agreement with the uncompressed model. Images that cannot
+    show such a drop in one layer cannot show it in all; then ``source`` says so.
     """
+    counted = primary_among({change.metric for item in result.measurements for change in item.changes}) or ""
+    is_shown = not counted or can_show(result, counted, ALLOWED_DROP)
+    removable = bytes_removable(result, counted) if counted and is_shown else None
+    few = f"too few images to say: {plural(result.num_samples, 'image')}"
+    return {
+        "run": run,
+        "model": result.profile.title,
+        "compression": result.compression.kind,
+        "levels": " ".join(f"{level:g}" for level in result.levels),
+        "params": result.profile.num_params,
+        "images": result.num_samples,
+        "metric": result.metric,
+        "baseline": result.baseline.get(result.metric) if METRICS[result.metric].needs_labels else None,
+        "bytes_removable": removable,
+        "drop_metric": counted,
+        "source": few if not is_shown else "predicted" if removable is not None else "",
+        "headline": headline(result),
+    }
 
-    run: str
-    model: str
-    compression: str
-    levels: tuple[float, ...]
-    num_params: int
-    num_images: int
-    metric: str
-    baseline: float | None
-    bytes_removable: float | None
-    drop_metric: str
-    headline: str
-    unknown_because: str = ""
 
-
-def leaderboard_row(result: RunResult, *, run: str) -> LeaderboardRow:
-    """Return the leaderboard row of a finished run, without a file."""
-    measured = {change.metric for item in result.measurements for change in item.changes}
-    counted = primary_among(measured) or ""
-    baseline = result.baseline.get(result.metric)
-    unknown = _cannot_be_told(result, counted)
-    return LeaderboardRow(
-        run=run,
-        model=result.profile.title,
-        compression=result.compression.kind,
-        levels=result.levels,
-        num_params=result.profile.num_params,
-        num_images=result.num_samples,
-        metric=result.metric,
-        baseline=baseline if METRICS[result.metric].needs_labels else None,
-        bytes_removable=bytes_removable(result, counted) if counted and not unknown else None,
-        drop_metric=counted,
-        headline=headline(result),
-        unknown_because=unknown,
+def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs from which most can be removed first; unknown ones last, in their order."""
+    return sorted(
+        rows, key=lambda row: -1.0 if row["bytes_removable"] is None else row["bytes_removable"], reverse=True
     )
 
 
-def ranked(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Return the runs from which most can be removed first; unknown ones last, in their order."""
-    return sorted(rows, key=lambda row: -1.0 if row.bytes_removable is None else row.bytes_removable, reverse=True)
-
-
-def leaderboard_csv(rows: Sequence[LeaderboardRow]) -> str:
-    """Return the rows as a table with the columns of :data:`_COLUMNS`; unknown figures are empty."""
-    return csv_text(_COLUMNS, map(_cells, rows))
-
-
-def _cells(row: LeaderboardRow) -> list[str | int | None]:
-    known = "" if row.bytes_removable is None else f"{row.bytes_removable:.4f}"
-    return [
-        *(row.run, row.model, row.compression, " ".join(f"{level:g}" for level in row.levels)),
-        *(row.num_params, row.num_images, row.metric, "" if row.baseline is None else f"{row.baseline:.6g}"),
-        *(known, row.drop_metric, "predicted" if known else row.unknown_because, row.headline),
-    ]
-
-
-def _cannot_be_told(result: RunResult, metric: str) -> str:
-    """Return why images that cannot show :data:`ALLOWED_DROP` in one layer cannot show it in all; else empty."""
-    if not metric or can_show(result, metric, ALLOWED_DROP):
-        return ""
-    return f"too few images to say: {plural(result.num_samples, 'image')}"
+def leaderboard_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the rows, at least one, as a table; unknown figures are empty."""
+    cells = ([f"{each:.6g}" if isinstance(each, float) else each for each in row.values()] for row in rows)
+    return csv_text(list(rows[0]), cells)
 
 
 def bytes_removable(result: RunResult, metric: str, *, allowed: float = ALLOWED_DROP) -> float | None:

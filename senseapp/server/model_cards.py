@@ -90,35 +90,24 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
 
 
 class ModelCards:
-    """Profiles by model; a checkpoint that changed on disk is read again.
+    """Cards by model; a checkpoint that changed on disk is read again.
 
     ``load`` profiles an unknown model for a requester.
     """
 
     def __init__(self, load: Callable[[ModelSpec, Requester], ModelCard] = lambda model, _: load_card(model)) -> None:
-        self._describe = load
+        self._load = load
         self._loading: dict[_Key, threading.Lock] = {}
-        self._profiles: dict[_Key, ModelProfile] = {}
-        self._class_names: dict[_Key, tuple[str, ...]] = {}
+        self._cards: dict[_Key, ModelCard] = {}
+        self._profiles: dict[_Key, ModelProfile] = {}  # also of finished runs, which name no classes
 
     def card(self, model: ModelSpec, requester: Requester = ANYBODY) -> ModelProfile:
         """Return the profile of ``model``; the first call loads it and blocks."""
-        if (known := self._profiles.get(_key(model))) is not None:
-            return known
-        with self._one_at_a_time(model):
-            return self._profiles.get(_key(model)) or self._load(model, requester).profile
+        return self._profiles.get(_key(model)) or self._whole(model, requester).profile
 
     def class_names(self, model: ModelSpec, requester: Requester = ANYBODY) -> tuple[str, ...]:
         """Return the names of the model's outputs, empty if unknown; may load it, as :meth:`card` does."""
-        with self._one_at_a_time(model):
-            known = self._class_names.get(_key(model))
-            return self._load(model, requester).class_names if known is None else known
-
-    def _one_at_a_time(self, model: ModelSpec) -> threading.Lock:
-        """Return the lock of one network, so that it is loaded only once; others can be loaded meanwhile."""
-        key = _key(model)
-        _put(self._loading, key, self._loading.get(key) or threading.Lock())
-        return self._loading[key]
+        return self._whole(model, requester).class_names
 
     def knows(self, model: ModelSpec) -> bool:
         """Return whether :meth:`card` returns without loading."""
@@ -128,11 +117,16 @@ class ModelCards:
         """Keep a profile, for example from a run."""
         _put(self._profiles, _key(model), profile)
 
-    def _load(self, model: ModelSpec, requester: Requester) -> ModelCard:
-        card = self._describe(model, requester)
-        self.keep(model, card.profile)
-        _put(self._class_names, _key(model), card.class_names)
-        return card
+    def _whole(self, model: ModelSpec, requester: Requester) -> ModelCard:
+        """Return the card of one network, which is loaded only once; others can be loaded meanwhile."""
+        key = _key(model)
+        _put(self._loading, key, self._loading.get(key) or threading.Lock())
+        with self._loading[key]:
+            if (card := self._cards.get(key)) is None:
+                card = self._load(model, requester)
+                _put(self._cards, key, card)
+                self.keep(model, card.profile)
+            return card
 
 
 def _put(known: dict[_Key, ValueT], key: _Key, value: ValueT) -> None:

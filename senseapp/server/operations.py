@@ -33,8 +33,6 @@ from senseapp.server.settings import ServerSettings
 from senseapp.store.run_store import RunStore
 
 _SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
-_SHORTEST_SECRET = 6  # shorter ones would redact ordinary words
-_FILE_BYTES = 10_000_000  # of a log file, some ten thousand lines
 _FILES = 5  # older ones kept beside it: 60 MB in all
 _READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -48,7 +46,7 @@ class JsonLines(logging.Formatter):
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         super().__init__()
         own = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
-        found = {secret for secret in (*secrets, *own) if len(secret) >= _SHORTEST_SECRET}
+        found = {secret for secret in (*secrets, *own) if len(secret) >= 6}  # shorter ones would redact ordinary words
         longest_first = sorted(found, key=len, reverse=True)
         self._secret = re.compile("|".join(map(re.escape, longest_first))) if found else None
 
@@ -79,7 +77,10 @@ def log_to(home: Path, secrets: Iterable[str] = ()) -> None:
     with storage_errors("the folder logs"):
         (home / "logs").mkdir(parents=True, exist_ok=True)
         file = logging.handlers.RotatingFileHandler(
-            home / "logs" / "senseapp.jsonl", maxBytes=_FILE_BYTES, backupCount=_FILES, encoding="utf-8"
+            home / "logs" / "senseapp.jsonl",
+            maxBytes=10_000_000,
+            backupCount=_FILES,
+            encoding="utf-8",
         )
     file.setFormatter(lines)
     root.addHandler(file)
@@ -168,7 +169,6 @@ def _entry(line: str) -> LogEntry | None:
         return None
 
 
-_LEAST_FREE_BYTES = 100_000_000  # below that the page of the server says so
 _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
 
 
@@ -291,7 +291,7 @@ def disk_problems(home: Path) -> tuple[str, ...]:
     """Return problems of the disk of ``home``, in sentences: no space, or not writable."""
     folder, problems = _existing(home), []
     free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < _LEAST_FREE_BYTES:
+    if free_bytes < 100_000_000:
         problems.append(
             f"The disk has {free_bytes // 1_000_000} MB left: what runs and uploads write will fail. Free some space, "
             "or delete runs that nobody needs."

@@ -63,10 +63,6 @@ def sensitivity_csv(result: RunResult) -> str:
     return csv_text(COLUMNS, (row.values() for row in sensitivity_rows(result)))
 
 
-_TARGET_BITS = 4.0  # on average, of the table for other tools: half of int8, so that layers get different ones
-_ROUNDING_BITS = 1e-6  # so that the nearest feasible budget is not missed by float rounding
-
-
 def default_targets(result: RunResult) -> dict[str, float]:
     """Return one number per measured layer; members of a group have the same.
 
@@ -94,7 +90,8 @@ def default_targets(result: RunResult) -> dict[str, float]:
 
 
 def _bits(result: RunResult) -> dict[str, float]:
-    schedule = _schedule_at_average(result, _TARGET_BITS)
+    # Half of int8 on average, so that layers get different bits.
+    schedule = _schedule_at_average(result, 4.0)
     return {member: int(entry.level or DENSE_BITS) for entry in schedule.entries for member in entry.members}
 
 
@@ -104,7 +101,8 @@ def _schedule_at_average(result: RunResult, bits: float) -> Schedule:
     try:
         return make_schedule(result, budget=ResourceBudget(kind="bits", target=bits))
     except InfeasibleBudget as error:
-        nearest = ResourceBudget(kind="bits", target=error.nearest + _ROUNDING_BITS)
+        # Float rounding must not miss the nearest feasible budget.
+        nearest = ResourceBudget(kind="bits", target=error.nearest + 1e-6)
         return make_schedule(result, budget=nearest)
 
 
@@ -116,7 +114,6 @@ def write_outputs(result: RunResult, folder: Path) -> tuple[Path, ...]:
     return table, targets
 
 
-_STEM = "schedule"
 _GRAPH, _GRAPH_NODES = "graph.pt2", "graph-nodes.json"
 
 
@@ -130,10 +127,6 @@ class GraphFiles:
     def overlay(self, schedule: Schedule) -> str:
         """Return what colours the graph with ``schedule``; raises InvalidSchedule where a layer has no node in it."""
         return _overlay(schedule, self.nodes)
-
-    def zipped(self, schedule: Schedule) -> dict[str, bytes]:
-        """Return the file of ``schedule`` that goes into a zip."""
-        return _zipped(self.overlay(schedule))
 
 
 def read_graph(folder: RunFolder) -> GraphFiles | None:
@@ -183,11 +176,6 @@ def _overlay(schedule: Schedule, nodes: Mapping[str, list[str]]) -> str:
     return overlay_of(schedule_values(schedule), nodes, title=title, notes=schedule.file_notes)
 
 
-def _zipped(overlay: str) -> dict[str, bytes]:
-    """Return the overlay as a file of the zip; the graph that it colours may be of 100 MB, and is given apart."""
-    return {f"{_STEM}.model-explorer.json": overlay.encode()}
-
-
 _OVERLAY = "model-explorer"
 
 
@@ -201,7 +189,7 @@ def write_target_file(schedule: Schedule, result: RunResult, *, format_name: str
     from senseapp.formats.registry import ZIP_FORMAT, export_format  # loads yaml
 
     if format_name == ZIP_FORMAT:
-        return _write({path: zipped_formats(schedule, result, lambda: _zipped(_coloured(schedule, result)[0]))})
+        return _write({path: zipped_formats(schedule, result, lambda: _coloured(schedule, result)[0])})
     target = export_format(format_name)
     if target.name == _OVERLAY:
         overlay, graph = _coloured(schedule, result)
@@ -218,21 +206,21 @@ def _coloured(schedule: Schedule, result: RunResult) -> tuple[str, bytes]:
     return _overlay(schedule, nodes), graph
 
 
-def zipped_formats(
-    schedule: Schedule, result: RunResult, overlay: Callable[[], Mapping[str, bytes]], *, run: str = "RUN"
-) -> bytes:
+def zipped_formats(schedule: Schedule, result: RunResult, overlay: Callable[[], str], *, run: str = "RUN") -> bytes:
     """Return every target file of ``schedule`` in one zip, with a manifest; a file left out is told in its README.
 
     Args:
         schedule: what to write.
         result: of the run that it was made from.
-        overlay: returns the files of the Model Explorer overlay, for which the network is loaded and exported.
+        overlay: returns the Model Explorer overlay, for which the network is loaded and exported; the graph that it
+            colours may be of 100 MB, and is given apart.
         run: what the command line takes for the run.
     """
     from senseapp.formats.registry import build_zip  # loads yaml and what else the formats need
 
     try:
-        return build_zip(schedule, result.profile, extra=overlay(), run=run)[0]
+        extra = {"schedule.model-explorer.json": overlay().encode()}
+        return build_zip(schedule, result.profile, extra=extra, run=run)[0]
     except (InvalidInput, StorageFailed) as error:
         return build_zip(schedule, result.profile, left_out=str(error), run=run)[0]
 

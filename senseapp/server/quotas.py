@@ -17,7 +17,7 @@ import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
 from senseapp.core.files import DAY_SECONDS, MB, storage_errors
-from senseapp.server.settings import ServerSettings, whole_number
+from senseapp.server.settings import PER_PERSON, ServerSettings, whole_number
 from senseapp.store.run_store import RunStore
 
 
@@ -100,7 +100,7 @@ class UploadLimits:
         """Return the limits from the environment."""
         return cls(
             file_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb, unit="megabytes"),
-            person_mb=whole_number("SENSEAPP_UPLOADS_PER_PERSON_MB", cls().person_mb, unit="megabytes"),
+            person_mb=whole_number(PER_PERSON, cls().person_mb, unit="megabytes"),
             server_mb=whole_number("SENSEAPP_UPLOADS_IN_ALL_MB", cls().server_mb, unit="megabytes"),
         )
 

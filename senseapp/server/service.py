@@ -20,6 +20,7 @@ from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.access import Access
 from senseapp.server.backend import Backend, backend_at
 from senseapp.server.checks import Checks
 from senseapp.server.finished_runs import Scheduling, Work
@@ -35,7 +36,7 @@ from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
 
 
-class Service:
+class Service(Access):
     """One user's view of the server: their runs, and parts for everything around them. Cheap to construct.
 
     Ids come from URLs: any text is accepted, with NotFound unless this user may see the run (to change it, owns it). A
@@ -49,14 +50,12 @@ class Service:
     """
 
     def __init__(self, backend: Backend, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> None:
+        super().__init__(backend, owner, requester)
         self.owner = owner
         self.inputs = Inputs(backend, owner, requester)
         self.work = Work(backend, owner, requester)
         self.schedules = Scheduling(backend, owner, requester)
         self.checks = Checks(backend, owner, requester)
-        self._backend = backend
-        self._store = backend.store
-        self._requester = requester
 
     @classmethod
     def at(cls, home: Path | None = None, owner: str = LOCAL_OWNER, requester: Requester = ANYBODY) -> Service:
@@ -113,7 +112,7 @@ class Service:
 
     def pack(self, run_id: str, stream: BinaryIO) -> None:
         """Write a finished run as one file, for :meth:`import_run` here or on another server."""
-        folder = self._store.folder(self._store.readable(run_id, self.owner))
+        folder = self._folder(run_id)
         write_run_file(folder, self.run(run_id).title, stream)
 
     def import_run(self, path: Path) -> str:
@@ -133,7 +132,7 @@ class Service:
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
             call = partial(unpack_run, path, Path(folder), most_bytes)
-            run = self._backend.answer(file_request(call, str(path), subject="This file"), self._requester)
+            run = self._answer(file_request(call, str(path), subject="This file"))
             check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
             return keep_run(self._store, run, Path(folder), owner=self.owner)
 
@@ -193,7 +192,7 @@ class Service:
         self.require_owner()
         profile = self.inputs.model_card(model) if model is not None else None
         read = partial(read_table, content, title, granularity, profile)
-        result = self._backend.answer(WorkerRequest(call=read), self._requester)
+        result = self._answer(WorkerRequest(call=read))
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
         count = len(result.measurements)
@@ -258,15 +257,15 @@ class Service:
 
     def validations(self, run_id: str) -> tuple[ValidationResult, ...]:
         """Return every proof of the run, oldest first."""
-        return self._store.folder(self._store.readable(run_id, self.owner)).records(ValidationResult)
+        return self._folder(run_id).records(ValidationResult)
 
     def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
         """Return every histogram of a run, oldest first."""
-        return self._store.folder(self._store.readable(run_id, self.owner)).records(QuantizationHistogram)
+        return self._folder(run_id).records(QuantizationHistogram)
 
     def changed_answers(self, run_id: str) -> tuple[ChangedAnswers, ...]:
         """Return every comparison of answers of a run, oldest first."""
-        return self._store.folder(self._store.readable(run_id, self.owner)).records(ChangedAnswers)
+        return self._folder(run_id).records(ChangedAnswers)
 
     def system(self) -> SystemReport:
         """Return the current state of the server, for every visitor of the app."""

@@ -19,6 +19,8 @@ from senseapp.records.spec import RunSpec
 
 LOCAL_OWNER = "local"
 """The only user of a server without login."""
+PER_PERSON = "SENSEAPP_PER_PERSON_MB"
+"""Environment variable with the disk space of one user's runs, and as much again of uploads."""
 
 
 def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> int:
@@ -43,7 +45,8 @@ class ServerSettings:
         job_memory_mb: memory of one run; 0 allows nine tenths of what is free when it starts.
         job_processes: whether runs are measured in their own processes, rather than in threads of this one.
         recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: none follows.
-        runs_per_minute, jobs_per_minute, uploads_per_minute: per user; jobs are proofs, histograms and searches.
+        runs_per_minute, jobs_per_minute, uploads_per_minute: per user; jobs are proofs, histograms and searches. One
+            variable sets all three in the same proportion.
     """
 
     workers: int = 1
@@ -62,12 +65,10 @@ class ServerSettings:
     @classmethod
     def configured(cls) -> ServerSettings:
         """Return the settings of this process's environment."""
-        usual = cls()
+        usual, runs = cls(), whole_number("SENSEAPP_RUNS_PER_MINUTE", cls().runs_per_minute)
         return cls(
             workers=whole_number("SENSEAPP_WORKERS", usual.workers),
-            short_workers=whole_number("SENSEAPP_SHORT_WORKERS", usual.short_workers, least=0),
-            max_queue=whole_number("SENSEAPP_MAX_QUEUE", usual.max_queue),
-            person_mb=whole_number("SENSEAPP_RUNS_PER_PERSON_MB", usual.person_mb, unit="megabytes"),
+            person_mb=whole_number(PER_PERSON, usual.person_mb, unit="megabytes"),
             server_mb=whole_number("SENSEAPP_RUNS_IN_ALL_MB", usual.server_mb, unit="megabytes"),
             keep_days=whole_number("SENSEAPP_KEEP_RUNS_DAYS", usual.keep_days, unit="days", least=0),
             job_memory_mb=whole_number("SENSEAPP_JOB_MEMORY_MB", usual.job_memory_mb, unit="megabytes", least=0),
@@ -75,9 +76,9 @@ class ServerSettings:
             recommend_seconds=whole_number(
                 "SENSEAPP_RECOMMEND_SECONDS", usual.recommend_seconds, unit="seconds", least=0
             ),
-            runs_per_minute=whole_number("SENSEAPP_RUNS_PER_MINUTE", usual.runs_per_minute),
-            jobs_per_minute=whole_number("SENSEAPP_JOBS_PER_MINUTE", usual.jobs_per_minute),
-            uploads_per_minute=whole_number("SENSEAPP_UPLOADS_PER_MINUTE", usual.uploads_per_minute),
+            runs_per_minute=runs,
+            jobs_per_minute=runs * usual.jobs_per_minute // usual.runs_per_minute,
+            uploads_per_minute=runs * usual.uploads_per_minute // usual.runs_per_minute,
         )
 
 

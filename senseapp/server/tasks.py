@@ -21,8 +21,6 @@ from senseapp.store.run_folder import RunFolder
 if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
 
-_KEY_DIGITS = 16  # hexadecimal: 64 bits, so that of a billion outcomes of a run two would rarely meet
-
 
 class RunObserver:
     """Receives events from the thread of the task, and ignores them; raising from any call stops the task there."""
@@ -149,7 +147,8 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
 
 def key_of(question: str) -> str:
     """Return a hash of a text, as it is in names of files."""
-    return hashlib.sha256(question.encode()).hexdigest()[:_KEY_DIGITS]
+    # 64 bits: of a billion outcomes of a run two would rarely meet.
+    return hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
 _KEPT_TEXTS = 4  # schedules: of a page, one for each of its methods

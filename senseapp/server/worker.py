@@ -19,7 +19,6 @@ _LANE_LOOK_SECONDS = 1.0  # between checks whether a short job may start
 _OVERDUE_SECONDS, _PATIENT_SECONDS = 10.0, 3.0  # of a short job that runs; of a job of another person that waits
 _MOST_SHARE = 0.75  # of the queue, that one person may fill
 _MOST_EXTRA = 2  # jobs that run beside overdue ones: each process takes memory
-_REMEMBERED = 100  # finished jobs kept in memory; older ones are in the store only
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -185,7 +184,8 @@ class JobRunner:
 
     def _forget_old(self) -> None:
         finished = [run_id for run_id, job in self._jobs.items() if job.state.finished]
-        for run_id in finished[: max(0, len(finished) - _REMEMBERED)]:
+        # The last hundred stay in memory; older ones are in the store only.
+        for run_id in finished[: max(0, len(finished) - 100)]:
             del self._jobs[run_id]
 
     def _serve(self, short: bool) -> None:

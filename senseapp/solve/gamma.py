@@ -15,7 +15,6 @@ from senseapp.solve.problem import Problem, infeasible
 
 DEFAULT_MAXIMUM = 0.9  # fasterai's default, unless a stronger level was measured
 _OFFSET_TOLERANCE = 1e-13  # near float precision for levels up to 1
-_NEAR = 1e-12  # of the total: rounding must not decide whether a bound is feasible
 
 
 def level_bounds(problem: Problem) -> tuple[float, float]:
@@ -48,7 +47,7 @@ def offset_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[s
             levels[layer] = min(most, max(least, preferred[layer] + offset))
         return levels
 
-    slack = _NEAR * problem.accounting.total(problem.kind)
+    slack = 1e-12 * problem.accounting.total(problem.kind)  # rounding must not decide whether a bound is feasible
     required = problem.required
     if (most := problem.saving(moved(1.0))) < required - slack:
         raise infeasible(problem, reachable=most)

@@ -28,7 +28,6 @@ from senseapp.solve.problem import (
 
 # each solves the knapsack once more; share by which both halves must gain, or a round is not worth it
 _MOST_ROUNDS, _LEAST_GAIN = 8, 0.01
-_MOST_TRUSTED = 50  # times the notable value: 1 nat of divergence
 _ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
@@ -105,7 +104,7 @@ def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
         return found
     damages = joint.halves(found)
     for _ in range(_MOST_ROUNDS):
-        if max(damages) > _MOST_TRUSTED * joint.metric.notable:
+        if max(damages) > 50 * joint.metric.notable:  # 1 nat of divergence
             break
         tried = table.best(problem, around=found)
         less = joint.halves(tried)

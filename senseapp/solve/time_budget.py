@@ -26,9 +26,6 @@ from senseapp.solve.methods import admissible_levels
 from senseapp.solve.problem import Problem, assemble, build_problem
 from senseapp.solve.trade_off import TradeOffPoint
 
-_TOLERANCE = 1e-9  # of the solver in seconds, relative
-_TIE = 1e-6  # of the greatest damage, over the greatest time: among equal damages the faster choice wins
-_SECONDS_LIMIT = 20.0  # of the solver, for one schedule
 _POINTS = 15  # of the curve of damage against time
 
 
@@ -191,9 +188,9 @@ def _solved(
     if most_seconds is not None:
         rows += [(len(low), column, float(value / unit)) for column, value in enumerate(cost)]
         low.append(-math.inf)
-        high.append((most_seconds - base) / unit * (1 + _TOLERANCE))
+        high.append((most_seconds - base) / unit * (1 + 1e-9))
         worst = float(damage.max()) or 1.0
-        objective = damage / worst + _TIE * cost / unit
+        objective = damage / worst + 1e-6 * cost / unit  # among equal damages the faster choice wins
     else:
         objective = cost / unit
     at, columns, values = zip(*rows, strict=True)
@@ -203,7 +200,7 @@ def _solved(
         integrality=np.array([1] * count + [0] * len(edges)),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(matrix, low, high),
-        options={"time_limit": _SECONDS_LIMIT, "mip_rel_gap": 1e-4},
+        options={"time_limit": 20.0, "mip_rel_gap": 1e-4},
     )
     if found.x is None:
         return None

@@ -22,7 +22,6 @@ _ROUNDS = 8  # most schedules applied to learn their true size
 _CLOSE = 0.002  # of the total: indistinguishable from the target for a user
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
 _EDGE = 1e-9  # keeps a nearest target, itself rounded, feasible
-_INSIDE = 1e-6  # of the range: keeps the last point feasible
 
 
 def with_true_size(
@@ -209,7 +208,7 @@ def _targets(problem: Problem, points: int, step: float | None) -> list[float]:
         measured = [level for level in levels if level != curve.scale.untouched] or list(levels)
         gentlest[curve.layer], strongest[curve.layer] = measured[0], levels[-1]
     ends = [problem.accounting.figure(problem.kind, problem.saving(levels)) for levels in (gentlest, strongest)]
-    inside = _INSIDE * (ends[1] - ends[0])
+    inside = 1e-6 * (ends[1] - ends[0])  # keeps the last point feasible
     spaced = np.linspace(ends[0], ends[1] - inside, points)
     if step is None:
         return [float(target) for target in spaced]

@@ -15,7 +15,7 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
 from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import ModelProfile
-from senseapp.store.device_times.base import DEVICE_TIMES, MOST_SECONDS, BadReport, Report, ReportFile, labels_of
+from senseapp.store.device_times.base import DEVICE_TIMES, MOST_SECONDS, BadReport, Report, ReportFile
 from senseapp.store.device_times.matching import matched
 
 MOST_BYTES = 50_000_000  # a hundred passes of a large network, profiled
@@ -57,7 +57,8 @@ def is_report(content: bytes) -> bool:
 
 def report_tools() -> str:
     """Return the tools whose reports are read, for a sentence."""
-    return labels_of(DEVICE_TIMES.values())
+    *first, last = [each.label for each in DEVICE_TIMES.values()]
+    return f"{', '.join(first)} or {last}"
 
 
 def _report(content: bytes, shown: str) -> Report:
@@ -135,7 +136,10 @@ def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown:
     notes = table.notes
     if strangers:
         notes += (f"{plural(len(strangers), 'name')} in {shown} of no layer of this network: {listed(strangers)}.",)
-    return _checked(tuple(times.values()), strangers, 0.0, shown, notes)
+    if not times:
+        named = f": it names {listed(strangers)}" if strangers else ""
+        raise InvalidFile(f"{shown} has no time of any layer of this network{named}.")
+    return LayerTimes(times=tuple(times.values()), other_seconds=0.0, source=shown, unmatched=strangers, notes=notes)
 
 
 def _can_be_swapped(rows: Iterable[TableRecord], scale: LevelScale) -> bool:
@@ -161,12 +165,3 @@ def _seconds(milliseconds: float) -> float:
     if not 0 <= seconds <= MOST_SECONDS:
         raise ValueError
     return seconds
-
-
-def _checked(
-    times: tuple[LayerTime, ...], unmatched: tuple[str, ...], other: float, shown: str, notes: tuple[str, ...] = ()
-) -> LayerTimes:
-    if not times:
-        named = f": it names {listed(unmatched)}" if unmatched else ""
-        raise InvalidFile(f"{shown} has no time of any layer of this network{named}.")
-    return LayerTimes(times=times, other_seconds=other, source=shown, unmatched=unmatched, notes=notes)

@@ -327,10 +327,6 @@ class Task(ABC):
         """Return what histograms back-propagate with labels, summed over the images, differentiable."""
         return self.score(output)  # of tasks that read no labels
 
-    def mean(self, output: Tensor) -> Tensor:
-        """Return the mean of each image's outputs, summed over the images, differentiable."""
-        return output.flatten(1).mean(dim=1).sum()
-
     # ---- what people are shown
 
     def answer(self, output: Any) -> Any:

@@ -19,6 +19,7 @@ Written: TypeAlias = Mapping[str, Any]
 """One object as the file has it."""
 PictureSize: TypeAlias = tuple[int, int] | None
 """(width, height) in pixels; None where the file does not say."""
+_USUAL = ("instances", "stuff", "coco", "annotations", "segmentation", "masks", "boxes", "labels")  # parts of names
 _MOST_BYTES = 64_000_000  # the file of COCO's validation pictures has 20 MB
 _MOST_FILES = 8  # tried, the likeliest first: each may have 64 MB
 _MOST_PICTURES = 500_000  # four times COCO's training pictures
@@ -28,7 +29,6 @@ def find_coco(
     listing: Listing,
     parse: Callable[[Sequence[Written], PictureSize], Any],
     *,
-    first: Sequence[str],
     part: str,
     check: Callable[[Written], object],
     most: int,
@@ -36,15 +36,14 @@ def find_coco(
     """Return what ``parse`` makes of the objects of each picture, by the first file that lists pictures that are there.
 
     Where no file does, nothing is ``parsed``, and the notes are those of the first that lists others; None without one.
-    Files whose names have a part of ``first`` are read before others; of ones that a person chose, only that one.
-    Annotations that have no ``part``, or that ``check`` raises ValueError for, are left out, and said; classes are
-    numbered below ``most``.
+    Files with usual names are read before others; of ones that a person chose, only that one. Annotations that have no
+    ``part``, or that ``check`` raises ValueError for, are left out, and said; classes are numbered below ``most``.
 
     Raises:
         ValueError: a file that a person chose, or all that look like one, are damaged; the message says what is wrong.
     """
     paths = sorted(path for path in listing.others if path.casefold().endswith(".json"))
-    likely = sorted(paths, key=lambda path: (not any(part in path.casefold() for part in first), path))
+    likely = sorted(paths, key=lambda path: (not any(part in path.casefold() for part in _USUAL), path))
     damaged: list[ValueError] = []
     elsewhere: AnnotationFiles | None = None
     for path in [listing.chosen] if listing.chosen else likely[:_MOST_FILES]:

@@ -11,6 +11,8 @@ from senseapp.tasks.annotations import PerImage
 if TYPE_CHECKING:
     from torch import Tensor
 
+SET_ORDER, TABLE_ORDER = "in the set's own order", "by the order of the table"
+"""Names of orders of labels that are not the alphabetical one."""
 Layout = Literal["class folders", "table", "image set", "annotations", "unlabelled"]
 
 
@@ -45,7 +47,7 @@ class WrittenLabels:
     @property
     def sorting(self) -> dict[str, Any]:
         """How names are sorted where their order means the outputs, and which of them have no pictures."""
-        return {"own_order": self.layout == "image set", "empty": set(self.names).difference(self.labels)}
+        return {"own_order": SET_ORDER * (self.layout == "image set"), "empty": set(self.names).difference(self.labels)}
 
     @property
     def truths(self) -> Sequence[LabelTruth]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from senseapp.core.texts import first_names, listed, plural
 from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
 from senseapp.tasks.base import AnswerChanges, RandomDirections, ScanDirections, Task, is_row, refuse_output, row_of
-from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
+from senseapp.tasks.labels import TABLE_ORDER, LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +53,9 @@ class Multilabel(Task):
 
         nothing = {name for name in written.names if _means_nothing(name)} - {name for name, _ in confirmed}
         names = [name for name in written.names if name not in nothing]
-        chosen, *_ = resolve_class_map(names, written.output_names, written.num_outputs, confirmed, own_order=True)
+        chosen, *_ = resolve_class_map(
+            names, written.output_names, written.num_outputs, confirmed, own_order=TABLE_ORDER
+        )
         places = dict(chosen.pairs)
         values = torch.full((len(written.truths), written.num_outputs), math.nan)
         values[:, list(places.values())] = 0.0
@@ -66,7 +68,7 @@ class Multilabel(Task):
             values=values[kept],
             kept=kept,
             names=tuple(written.output_names) or tuple(named.get(i, str(i)) for i in range(written.num_outputs)),
-            notes=(*_by_order(chosen).notes, *_notes(written, len(places), len(kept), nothing)),
+            notes=(*chosen.notes, *_notes(written, len(places), len(kept), nothing)),
         )
 
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:
@@ -76,8 +78,8 @@ class Multilabel(Task):
         names = [name for name in written.names if not _means_nothing(name)]
         if not names:
             return None
-        first, *_ = class_orders(names, written.output_names, written.num_outputs, own_order=True)
-        return _by_order(replace(first, num_orders=1))
+        first, *_ = class_orders(names, written.output_names, written.num_outputs, own_order=TABLE_ORDER)
+        return replace(first, num_orders=1)
 
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Refuse truths that are not 0, 1 or NaN for each output; see :meth:`Task.check_targets`."""
@@ -186,16 +188,6 @@ class Multilabel(Task):
 
 def _means_nothing(name: str) -> bool:
     return "".join(letter for letter in name.casefold() if letter.isalnum()) in _NO_LABEL
-
-
-def _by_order(proposal: LabelMapProposal) -> LabelMapProposal:
-    """Say that labels were matched by their order in the table rather than by that of an image set."""
-    from senseapp.tasks.classification.class_map import OWN_ORDER
-
-    if proposal.words != OWN_ORDER:
-        return proposal
-    note = "Labels were matched to the model's outputs by their order, because their number is right. Check it."
-    return replace(proposal, words="by the order of the table", notes=(note,))
 
 
 def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set[str]) -> tuple[str, ...]:

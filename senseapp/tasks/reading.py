@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from senseapp.core.codec import register
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.codec import decode, register
+from senseapp.core.errors import InvalidFile, InvalidSpec
+from senseapp.core.foreign_values import BadValue, read_json
 from senseapp.core.texts import printable
 from senseapp.tasks.class_numbers import Background
 
@@ -32,7 +34,6 @@ PART_TITLES: Mapping[str, str] = {"task": "Task", "layout": "Outputs", "preparat
 """What the parts of a reading are called."""
 _LONGEST_KEY = 400  # characters of a layout as a setting
 _SHOWN = 6  # labels with their outputs in a sentence
-_LARGEST = 1_000_000  # of a number in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class OutputReader(ABC):
     """A layout of raw outputs, which makes of each of a network what its task reads; it can be pickled.
 
     Attributes:
-        name: of the layout; the key has all that differs from the defaults, texts, numbers and switches.
+        name: of the layout; the key has all that differs from the defaults.
         num_classes: a background included; 0 where the output itself tells.
         background: the class that stands for no object.
     """
@@ -82,56 +83,28 @@ class OutputReader(ABC):
 
     @property
     def key(self) -> str:
-        """The layout as a setting, in one line.
+        """The layout as a setting, in one line of JSON.
 
         >>> from senseapp.tasks.detection.heads.layout import HeadLayout
         >>> HeadLayout(name="grid", num_classes=4, strides=(8, 16), has_object=True).key
-        'name=grid;num_classes=4;has_object;strides=8,16'
+        '{"name":"grid","num_classes":4,"has_object":true,"strides":[8,16]}'
         """
-        parts = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is True:
-                parts.append(field.name)
-            elif value != field.default:
-                text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-                parts.append(f"{field.name}={text}")
-        return ";".join(parts)
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        usual = {each.name: each.default for each in fields(self)}
+        return json.dumps({name: value for name, value in told.items() if value != usual[name]}, separators=(",", ":"))
 
     @classmethod
     def from_key(cls, key: str) -> Self:
         """Return the layout of a key; raises InvalidSpec where it is none of this task."""
-        known: dict[str, Any] = {field.name: field for field in fields(cls)}
-        found: dict[str, Any] = {}
         try:
             if len(key) > _LONGEST_KEY:
-                raise ValueError("too long")
-            for part in key.split(";"):
-                name, has_value, text = part.partition("=")
-                declared = str(known[name].type)
-                found[name] = _value(text, declared) if has_value else True
-                if (declared == "bool") == bool(has_value):
-                    raise ValueError(name)
-            return cls(**found)
-        except (KeyError, ValueError, TypeError):
+                raise BadValue("too long")
+            return decode({"type": cls.__name__, "version": 1, "data": read_json(key)}, cls)
+        except (BadValue, InvalidFile):
             raise InvalidSpec(
                 f"The layout {key[:80]!r} is none that outputs of this task can have. Take one that the reading of the "
                 "file lists, or leave it out."
             ) from None
-
-
-def _value(text: str, declared: str) -> Any:
-    if declared == "int":
-        return _number(text)
-    if declared.startswith("tuple"):
-        return tuple(_number(part) for part in text.split(","))
-    return text
-
-
-def _number(text: str) -> int:
-    if len(text) > 7 or not 0 <= int(text) <= _LARGEST:
-        raise ValueError(text)
-    return int(text)
 
 
 def class_map_words(class_map: Sequence[tuple[str, int]]) -> str:

@@ -132,11 +132,15 @@ def _rows(found: list[Tensor], most: int) -> Tensor:
 
 
 def _kept(values: Tensor, most: int) -> Tensor:
-    """Return at most so many of the columns, at even distances."""
+    """Return at most so many of the columns: one at random in each of as many equal parts, always the same."""
     import torch
 
     number = values.shape[1]
-    return values if number <= most else values[:, torch.arange(most, device=values.device) * number // most]
+    if number <= most:
+        return values
+    shift = torch.rand(most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    places = ((torch.arange(most) + shift) * (number / most)).long().clamp_max(number - 1)
+    return values[:, places.to(values.device)]
 
 
 VALUES = Values(

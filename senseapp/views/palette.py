@@ -50,11 +50,10 @@ _COLOURS = (*FRAGILITY, UNCLEAR, UNKNOWN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendEntry:
-    """A colour and its meaning; ``border`` is drawn around it."""
+    """A colour and its meaning."""
 
     color: str
     text: str
-    border: str = INK
 
 
 def row_bands(rows: pd.DataFrame, metric: Metric) -> pd.Series:

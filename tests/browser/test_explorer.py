@@ -166,7 +166,7 @@ def test_a_chart_in_a_frame_is_as_wide_before_its_scroll_bar_comes(page: Page, s
     page.add_init_script(
         """window.widths = new Set();
         const sizes = new ResizeObserver(list => list.forEach(change => widths.add(change.contentRect.width)));
-        new MutationObserver(() => document.querySelectorAll('[class*="_frame"] [data-testid=stVegaLiteChart]')
+        new MutationObserver(() => document.querySelectorAll('[class*="st-key-bars_"] [data-testid=stVegaLiteChart]')
             .forEach(chart => sizes.observe(chart))).observe(document, {childList: true, subtree: true});"""
     )
     rows = [
@@ -191,10 +191,10 @@ def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
 ) -> None:
     page.set_viewport_size({"width": width, "height": height})
     page.goto(f"{server.url}/present?run={scripted_run}")
-    expect(page.get_by_text("1 of 5")).to_be_visible()
+    expect(page.get_by_text("1 of 3")).to_be_visible()
     at_rest(page)
     page.keyboard.press("PageDown")
-    expect(page.get_by_text("2 of 5")).to_be_visible()
+    expect(page.get_by_text("2 of 3")).to_be_visible()
     expect(mark(page, FRAGILE)).to_be_visible()
     chart = page.locator('[data-testid="stVegaLiteChart"] svg').first
     wait_until(
@@ -207,7 +207,7 @@ def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
     expect(page.get_by_test_id("stSidebar")).to_have_count(0)
     at_rest(page)
     page.keyboard.press("Space")
-    expect(page.get_by_text("3 of 5")).to_be_visible()
+    expect(page.get_by_text("3 of 3")).to_be_visible()
     at_rest(page)
     page.keyboard.press("Escape")
     page.wait_for_url(re.compile("/results"))

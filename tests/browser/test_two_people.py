@@ -100,6 +100,7 @@ def test_a_link_leads_to_its_page_after_the_login_and_who_logs_out_is_nobody(
     log_in(ann, "ann")
     expect(ann).to_have_url(place)
     expect(ann.get_by_text("There is no such run")).to_be_visible()
+    ann.get_by_role("button", name="Help and account").click()
     ann.get_by_role("link", name="Guide").click()
     expect(ann).to_have_url(f"{server.url}/guide")
     ann.reload()

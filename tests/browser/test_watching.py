@@ -84,6 +84,7 @@ def test_a_run_started_by_keyboard_is_found_again_and_told_of_and_cancel_keeps_w
     page.reload()
     assert done_so_far(page) >= before
     assert page.url == address
+    page.get_by_role("button", name="Help and account").click()
     page.get_by_role("link", name="Guide").click()
     expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
     page.get_by_role("link", name="Results", exact=True).click()

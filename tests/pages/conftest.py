@@ -18,6 +18,9 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common import address
 from senseapp.app.common import backend as ui_backend
 from senseapp.app.runs.list import table_key
+from senseapp.descriptions import SOURCES
+from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.metrics import METRICS
 from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec, RunSpec
@@ -26,7 +29,7 @@ from senseapp.server.inputs import Inputs
 from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.service import Service
 from senseapp.server.settings import LOCAL_OWNER
-from senseapp.tasks import task_named
+from senseapp.tasks import TASKS, task_named
 from tests.pages.records import a_reading, opener, profile
 
 APP = str(Path(__file__).parents[2] / "app.py")
@@ -76,6 +79,26 @@ def backend(tmp_path: Path, gate: threading.Semaphore, request: pytest.FixtureRe
     yield made
     gate.release(1000)
     made.close()
+
+
+@pytest.fixture
+def real_backend(tmp_path: Path) -> Iterator[Backend]:
+    """A backend with the real engine, in this process: only here is known what tests register."""
+    from senseapp.server.session import open_local_session  # torch loads here
+
+    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """Leave the registries of tasks, metrics, sources and runtimes as they were."""
+    before = [(registry, dict(registry)) for registry in (TASKS, METRICS, SOURCES, RUNTIMES)]
+    yield
+    for registry, members in before:
+        registry.clear()
+        registry.update(members)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, DataSpec, ModelSpec,
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
 from tests.pages.conftest import wait_for_card
+from tests.pages.test_words import blocks
 
 
 @pytest.fixture
@@ -133,6 +134,9 @@ def test_a_layer_pattern_that_matches_nothing_names_layers_that_exist(analyze: A
     analyze.text_input(key="analyze.options.layers").set_value("layer9.*").run()
     assert "conv1, layer1.0.conv1" in analyze.error[0].value
     assert analyze.button(key="analyze.run").disabled
+    ids = [str(block.proto.id) for block in blocks(analyze.main) if getattr(block.proto, "id", "")]
+    assert any("block_options_open" in each for each in ids)  # with Expert off, too
+    assert next(each for each in analyze.expander if each.label == "More options").proto.expanded
     analyze.text_input(key="analyze.options.layers").set_value("layer1.*, fc").run()
     assert not analyze.error
     assert "3 layers of 6 fit" in texts(analyze)

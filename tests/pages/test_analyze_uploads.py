@@ -236,7 +236,7 @@ def test_pictures_that_cannot_be_read_are_said_before_their_classes(analyze: App
 def test_a_file_over_the_quota_is_refused_before_it_is_stored(
     analyze: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "1")
+    monkeypatch.setenv("SENSEAPP_PER_PERSON_MB", "1")
     upload_checkpoint(analyze, "net.pth", bytes(2_000_000))
     assert "Your uploads may take 1 MB" in analyze.error[0].value
     assert kept_files(tmp_path / "home") == []

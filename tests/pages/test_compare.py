@@ -77,7 +77,7 @@ def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(
 
 
 def test_what_the_runs_differ_in_is_listed(app: AppTest, pair: list[str]) -> None:
-    rows = open_compare(app, *pair).dataframe[-1].value.set_index("setting")
+    rows = open_compare(app, *pair).dataframe[-1].value.set_index("Setting")
     assert list(rows.loc["Compression"]) == ["Sparsity", "Quantization"]
     assert "Model" not in rows.index
 
@@ -137,9 +137,9 @@ def test_layers_without_a_counterpart_are_named_with_the_reason(
     pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.5,)))
     open_compare(app, pair[0], finish(service, backend, pruning))
     assert "5 layers matched by name · 1 without a value in B" in texts(app)
-    unmatched = next(frame.value for frame in app.dataframe if "A" in frame.value and "layer" in frame.value)
-    assert list(unmatched["layer"]) == [NOT_PRUNABLE]
-    assert "Its channels are added" in unmatched["B"].iloc[0]
+    unmatched = next(frame.value for frame in app.dataframe if "In A" in frame.value and "Layer" in frame.value)
+    assert list(unmatched["Layer"]) == [NOT_PRUNABLE]
+    assert "Its channels are added" in unmatched["In B"].iloc[0]
 
 
 def test_a_click_on_a_layer_tells_its_figures_in_both_runs(app: AppTest, pair: list[str]) -> None:

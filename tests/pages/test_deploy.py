@@ -70,10 +70,10 @@ def test_each_file_stands_with_its_own_figures_and_its_button(app, task: Deliver
     assert not app.exception
     assert file.headline in texts(app)
     assert "ONNX, partly int8, 2 parts in float" in texts(app)
-    table = next(frame.value for frame in app.dataframe if "ms a call" in frame.value)
+    table = next(frame.value for frame in app.dataframe if "A call" in frame.value)
     assert list(table["File"]) == [*("This file", "The original, in float", "All of it in int8", OWN)]
     assert table.iloc[0, 1] == "95.5 (94.5 to 96.5)"
-    assert table["ms a call"][0] == "5.2 (5.1 to 5.3)"
+    assert table["A call"][0] == "5.2 ms (5.1 to 5.3)"
     assert table["% of the original's time"][2] == "49 (48 to 50)"
     assert table["Size"][1] == "18.6 MB"
     for expected in ("on 200 images", "Some CPU with VNNI", "`blocks.0.0.conv_dw`", "1 image a call on 1 thread"):
@@ -129,7 +129,7 @@ def test_the_simulation_stands_below_the_file_without_a_time() -> None:
     rows = deployment_frame(a_deployment(simulated=(a_change("agreement", 0.04), a_change("kl", 0.012))))
     assert list(rows["File"])[:2] == ["This file", "Predicted by simulation"]
     assert rows.iloc[1, 1] == "96.0 (95.0 to 97.0)"
-    assert rows["ms a call"][1] == "–"
+    assert rows["A call"][1] == "–"
 
 
 def test_labels_stand_in_for_agreement_and_no_share_is_above_all() -> None:
@@ -137,7 +137,7 @@ def test_labels_stand_in_for_agreement_and_no_share_is_above_all() -> None:
     file = replace(some_figures(0.0041, 0.49, 4_900_000), changes=changes)
     rows = deployment_frame(a_deployment(figures=usual_figures(file=file)))
     right, harm = METRICS["top1"].label, METRICS["kl"].label
-    assert list(rows.columns) == ["File", f"{right} (%)", harm, "ms a call", "% of the original's time", "Size"]
+    assert list(rows.columns) == ["File", f"{right} (%)", harm, "A call", "% of the original's time", "Size"]
     assert rows[f"{right} (%)"][0] == "99.5 (98.5 to 100)"
 
 

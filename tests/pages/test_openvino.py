@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -27,7 +26,6 @@ from senseapp.runtimes.openvino.operations import OPERATIONS
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from tests.pages.conftest import finish, open_page
 from tests.toy_source import TOY as TOYS
 
@@ -35,18 +33,13 @@ pytestmark = pytest.mark.slow  # traces a network, which takes seconds
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
+def _registered(registries: None) -> None:
     SOURCES.register(TOYS)
-    yield
-    del SOURCES[TOYS.name]
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the toys are registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import SEGMENTATION
 from tests import toy_segmentation
@@ -27,20 +25,13 @@ NUM_PICTURES, NUM_MEASURED = 116, 16
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    before = dict(SOURCES)
+def _registered(registries: None) -> None:
     SOURCES.register(toy_segmentation.SOURCE)
-    yield
-    SOURCES.clear()
-    SOURCES.update(before)
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the network is registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 def said(app: AppTest) -> str:

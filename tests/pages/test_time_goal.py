@@ -52,7 +52,6 @@ def some_times() -> LayerTimes:
         ),
         conversions=(Conversion(first=FLOAT, second=INT8, seconds=5e-4),),
         source="measured on a made-up machine",
-        measured_here=True,
     )
 
 

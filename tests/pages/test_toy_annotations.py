@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +14,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.descriptions import SOURCES
-from senseapp.metrics import METRICS
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from senseapp.tasks import TASKS, Task
 from tests import toy_detection, toy_segmentation
 from tests.pages.conftest import ScriptedInputs, wait_for_card
@@ -34,23 +31,15 @@ TOYS = [
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    before = [(registry, dict(registry)) for registry in (TASKS, METRICS, SOURCES)]
+def _registered(registries: None) -> None:
     for module, task, _ in TOYS:
         TASKS.register(task)
         SOURCES.register(module.SOURCE)
-    yield
-    for registry, members in before:
-        registry.clear()
-        registry.update(members)
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the tasks are registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 @pytest.mark.parametrize(("module", "task", "words"), TOYS)

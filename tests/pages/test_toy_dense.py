@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +18,6 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS, Task
 from tests import toy_detection, toy_segmentation
@@ -35,23 +33,15 @@ NUM_PICTURES, NUM_MEASURED = 116, 16
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    before = [(registry, dict(registry)) for registry in (TASKS, METRICS, SOURCES)]
+def _registered(registries: None) -> None:
     for module, task in ((toy_segmentation, toy_segmentation.SEGMENTATION), (toy_detection, toy_detection.DETECTION)):
         TASKS.register(task)
         SOURCES.register(module.SOURCE)
-    yield
-    for registry, members in before:
-        registry.clear()
-        registry.update(members)
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the tasks are registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 @pytest.mark.slow

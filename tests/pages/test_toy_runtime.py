@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,7 @@ from senseapp.records.deployment import MILLISECONDS, DeploySettings
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
-from senseapp.server.layer_tasks import AnswersTask
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from tests.pages.conftest import finish, open_page
 from tests.pictures import png
 from tests.toy_runtime import OPERATIONS, TOY, ToyFile, unpacked
@@ -37,20 +34,14 @@ pytestmark = pytest.mark.slow  # traces a network, which takes seconds
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
+def _registered(registries: None) -> None:
     RUNTIMES.register(TOY)
     SOURCES.register(TOYS)
-    yield
-    RUNTIMES.pop(TOY.name, None)
-    del SOURCES[TOYS.name]
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the runtime is registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 def a_spec() -> RunSpec:
@@ -100,10 +91,7 @@ def test_a_file_is_written_searched_measured_and_shown(
     ratio = path.stat().st_size / len(evaluator.original_file(OPERATIONS))
     assert record.figures["file"].time_ratio.value == pytest.approx(ratio, rel=0.01)
 
-    service.work.start(task := AnswersTask(run_id=run_id, file=candidate.file))
-    while backend.runner.run_next():
-        pass
-    answers = service.work.outcome(task)
+    answers = service.work.answers(run_id, candidate)
     assert answers is not None
     assert sum(one != other for one, other in zip(answers.original, answers.file, strict=True)) == round(
         changed * len(images)

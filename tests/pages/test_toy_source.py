@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,25 +17,19 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.toy_source import TOY
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
+def _registered(registries: None) -> None:
     SOURCES.register(TOY)
-    yield
-    del SOURCES[TOY.name]
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the source is registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 def a_spec() -> RunSpec:

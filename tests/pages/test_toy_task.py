@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramObjective, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS
 from tests.cases import first_of
@@ -31,21 +29,13 @@ NUM_IMAGES = 24
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    before = [(registry, dict(registry)) for registry in (TASKS, METRICS)]
+def _registered(registries: None) -> None:
     TASKS.register(REGRESSION)
-    yield
-    for registry, members in before:
-        registry.clear()
-        registry.update(members)
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here the task is registered."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 @pytest.fixture
@@ -160,11 +150,9 @@ def test_what_does_not_fit_the_task_is_refused(images: DataSpec, backend: Backen
         service.inputs.preview(RunSpec(model=a_network(), data=images))
 
 
-def test_a_run_says_its_task_and_older_ones_are_of_classification() -> None:
+def test_a_run_says_its_task_or_takes_that_of_its_source() -> None:
     assert loads(dumps(RunSpec(model=a_network())), RunSpec).model.task == "regression"
-    older = json.loads(dumps(RunSpec()))
-    del older["data"]["model"]["task"]
-    assert loads(json.dumps(older), RunSpec) == RunSpec()
+    assert ModelSpec().task == "classification"
     with pytest.raises(
         InvalidSpec, match=r"The task must be one of classification, multilabel, .*regression, got 'poetry'"
     ):

@@ -209,12 +209,12 @@ def test_what_cannot_be_read_as_a_person_says_is_read_anew(
 def test_a_layout_of_one_task_is_not_kept_for_another(
     analyze: AppTest, monkeypatch: pytest.MonkeyPatch, asked: list[RunSpec]
 ) -> None:
-    layouts = (("name=classes first", "classes first"), ("name=classes last", "classes last"))
+    layouts = (('{"name":"classes first"}', "classes first"), ('{"name":"classes last"}', "classes last"))
     monkeypatch.setattr(ScriptedInputs, "preview", lambda _inputs, spec: replace(report_of(spec), layouts=layouts))
     monkeypatch.setattr(TASKS["classification"].__class__, "reader_of", lambda _task, _key: None)
     field(analyze, "Values of the pixels").set_value(BYTES)
     wait_for_card(button(analyze, "Apply", -1).click().run())
-    field(analyze, "Layout of the outputs").set_value("name=classes last")
+    field(analyze, "Layout of the outputs").set_value('{"name":"classes last"}')
     wait_for_card(analyze.button(key="reading.apply.layout").click().run())
     assert "classes last" in str(analyze.query_params["model.layout"])
     monkeypatch.undo()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from tests.pages.conftest import finish, open_page
 from tests.value_networks import write_network, write_pictures
@@ -23,11 +21,8 @@ NUM_PICTURES, NUM_MEASURED = 116, 16
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+def backend(real_backend: Backend) -> Backend:
+    return real_backend
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ COSTS = st.builds(
     num_images=st.integers(1, 5000),
     seconds_per_image=st.floats(1e-4, 0.1),
     micro_batch=st.sampled_from([1, 8, 16, 32]),
-    send_seconds_per_image=st.floats(0, 1e-3),
 )
 
 
@@ -47,16 +46,11 @@ def test_a_run_takes_at_least_its_share_and_its_longest_task_and_at_most_both(
     assert found == pytest.approx(step_by_step(seconds, workers))
 
 
-@given(SECONDS, WORKERS, st.data())
-def test_more_workers_longer_tasks_and_later_starts_go_the_expected_way(
-    seconds: list[float], workers: int, data: st.DataObject
-) -> None:
-    ready = sorted(data.draw(st.lists(st.floats(0, 50), min_size=len(seconds), max_size=len(seconds))))
-    found = makespan(seconds, workers, ready=ready)
-    assert makespan(seconds, workers + 1, ready=ready) <= found + 1e-9
-    assert makespan([1.5 * each for each in seconds], workers, ready=ready) >= found - 1e-9
-    assert found >= makespan(seconds, workers) - 1e-9
-    assert makespan(seconds, workers, ready=ready, start=7.0) <= found + 7.0 + 1e-9
+@given(SECONDS, WORKERS)
+def test_more_workers_and_longer_tasks_go_the_expected_way(seconds: list[float], workers: int) -> None:
+    found = makespan(seconds, workers)
+    assert makespan(seconds, workers + 1) <= found + 1e-9
+    assert makespan([1.5 * each for each in seconds], workers) >= found - 1e-9
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=7), st.integers(1, 3))

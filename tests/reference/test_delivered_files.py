@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,10 @@ import pytest
 import torch
 
 from senseapp.cli.main import main
-from senseapp.core.errors import NotFound
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.candidate import Candidate
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
-from senseapp.server.layer_tasks import AnswersTask
-from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.delivered_files import HeldOut
 from tests.few_digits import NUM_DIGITS
@@ -97,28 +94,6 @@ def test_the_answers_of_every_file_are_kept_image_by_image(run: Run, held_out: H
             shares = torch.from_numpy(own).softmax(1).amax(1).tolist()
             assert [each.sure for each in side.values()] == pytest.approx(shares, abs=2e-3)
             assert [each.label for each in side.values()] == labels
-
-
-def test_a_file_without_kept_answers_is_asked_for_them(run: Run) -> None:
-    candidate = next(each for each in run.candidates if each.runs)
-    kept = run.folder.answers(candidate)
-    task = AnswersTask(run_id="a run", file=candidate.file)
-    record = run.folder.path / f"answers-{task.key}.json"
-    record.unlink()
-    assert run.folder.answers(candidate) is None
-    task.carry_out(TaskContext(folder=run.folder, observer=SilentObserver()))
-    assert run.folder.answers(candidate) == kept
-    with pytest.raises(NotFound, match="not on this server"):
-        replace(task, file="deployed-0000000000000000.onnx").carry_out(
-            TaskContext(folder=run.folder, observer=SilentObserver())
-        )
-
-
-class SilentObserver:
-    """Hears nothing."""
-
-    def phase(self, sentence: str) -> None:
-        """Go on."""
 
 
 def test_bytes_are_those_on_the_disk_and_the_original_has_one_size(run: Run, held_out: HeldOut) -> None:

@@ -35,7 +35,6 @@ def costs(shares: tuple[float, ...], seconds_per_image: float) -> RunCosts:
         num_levels=10,
         num_images=50_000,
         seconds_per_image=seconds_per_image,
-        send_seconds_per_image=0.0003,
     )
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.execution import execute
+from senseapp.server.execution import Measurement
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
+from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.cases import first_of
 
@@ -55,6 +56,10 @@ def without_times(result):
     return replace(result, measurements=measurements, seconds=0.0)
 
 
+def execute(spec: RunSpec, folder: RunFolder, observer: RunObserver) -> RunResult:
+    return Measurement(run_id="", spec=spec).carry_out(TaskContext(folder=folder, observer=observer))
+
+
 @pytest.mark.parametrize(
     "spec",
     first_of([spec_of(SparsityConfig(), 0.5, 0.9), spec_of(QuantizationConfig(activations=True), 3)]),
@@ -64,7 +69,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
     folder = RunFolder(tmp_path / "whole")
     folder.make()
     observer = Quiet()
-    whole = execute(spec, folder, observer, open_session=open_local_session)
+    whole = execute(spec, folder, observer)
     assert observer.measured_now == len(whole.measurements) == observer.total
 
     kept = len(whole.measurements) // 2
@@ -75,7 +80,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, spec):
     (stopped.path / "measurements.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
 
     observer = Quiet()
-    resumed = execute(spec, stopped, observer, open_session=open_local_session)
+    resumed = execute(spec, stopped, observer)
     assert observer.done == kept
     assert observer.measured_now == len(whole.measurements) - kept
     assert without_times(resumed) == without_times(whole)
@@ -89,7 +94,7 @@ def test_a_run_that_settles_and_was_stopped_ends_where_it_would_have(tmp_path, m
     spec = RunSpec(sensitivity=settings)
     folder = RunFolder(tmp_path / "whole")
     folder.make()
-    whole = execute(spec, folder, Quiet(), open_session=open_local_session)
+    whole = execute(spec, folder, Quiet())
     lines = (folder.path / "measurements.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) > len(whole.measurements)
     for kept in (len(lines) // 3, len(lines) - 2):
@@ -97,7 +102,7 @@ def test_a_run_that_settles_and_was_stopped_ends_where_it_would_have(tmp_path, m
         stopped = RunFolder(tmp_path / str(kept))
         (stopped.path / "result.json").unlink()
         (stopped.path / "measurements.jsonl").write_bytes(b"".join(lines[:kept]))
-        resumed = execute(spec, stopped, Quiet(), open_session=open_local_session)
+        resumed = execute(spec, stopped, Quiet())
         assert stopped.measurements.count() == len(lines)
         assert without_times(resumed) == without_times(whole)
 

@@ -36,7 +36,6 @@ PLACES = ("", "runs", "guide", "system", "compare", "results", "schedule")
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "SENSEAPP_RUNS_PER_MINUTE": "10000",
-    "SENSEAPP_UPLOADS_PER_MINUTE": "10000",
     "STREAMLIT_SERVER_DISCONNECTED_SESSION_TTL": "2",  # a real day has time to forget its visitors
 }
 

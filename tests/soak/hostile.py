@@ -57,7 +57,7 @@ _FORGETTING_SECONDS = 190.0  # a closed page's session is kept for two minutes, 
 _TOLD_EVERY = 100
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
-    "SENSEAPP_UPLOADS_PER_MINUTE": "100000",
+    "SENSEAPP_RUNS_PER_MINUTE": "100000",
     "SENSEAPP_JOB_MEMORY_MB": "4000",
 }
 FIELDS: dict[Kind, tuple[str, str, str]] = {

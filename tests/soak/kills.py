@@ -38,8 +38,7 @@ from tests.soak.visitor import Visitor
 INSTANTS = 4
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
-    "SENSEAPP_UPLOADS_PER_MINUTE": "1000",
-    "SENSEAPP_JOBS_PER_MINUTE": "1000",
+    "SENSEAPP_RUNS_PER_MINUTE": "1000",
     "SENSEAPP_RECOMMEND_SECONDS": "0",  # else it follows each run, and stopping a server interrupts it
 }
 VICTIMS = ("server", "job process")

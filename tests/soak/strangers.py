@@ -36,7 +36,7 @@ from tests.soak.visitor import PageBroke, Visitor
 
 FOREIGN_HOSTS = (
     "evil.example", "evil.example:8501", "localhost.evil.example", "127.0.0.1.evil.example:8501", "localhost.example",
-    "localhost:evil", "localhost:99999", "localhost:", "localhost:8501:8501", "localhost.", "localhost@evil.example",
+    "localhost:evil", "localhost:", "localhost:8501:8501", "localhost.", "localhost@evil.example",
     "evil.example@localhost", "localhost/evil.example", "localhost#evil", "localhost?evil", "http://localhost", "[::1",
     "::1", "[::1]evil", "[::2]:8501", "10.0.0.1:8501", "192.168.1.7", "0.0.0.0", "0.0.0.0:8501", "127.1", "2130706433",
     "0x7f000001", "127.0.0.2", "169.254.169.254", "", "*", "*.example.org", "loca\tlhost", "localhost evil.example",
@@ -50,7 +50,7 @@ FOREIGN_ORIGINS = (
     "http://localhost:8501, http://evil.example", "//localhost:8501", "localhost:8501", "http:localhost:8501",
     "http://", "https://", " x", "javascript://localhost:8501", "data:text/html,x",
 )  # fmt: skip
-_REFUSED = (400, 403, 421)
+_REFUSED = (400, 403)
 _HEALTH_SECONDS = 1.0
 _GONE_SECONDS = 30.0
 _DESCRIPTORS = 1024

@@ -27,8 +27,8 @@ MOST_SECONDS = 60.0  # that anything may outlive its socket, or an idle one its 
 MOST_GROWN_BYTES = 100 * MB
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
-    "SENSEAPP_UPLOADS_PER_MINUTE": "100000",
-    "SENSEAPP_UPLOADS_PER_PERSON_MB": "1000",
+    "SENSEAPP_RUNS_PER_MINUTE": "100000",
+    "SENSEAPP_PER_PERSON_MB": "1000",
     "SENSEAPP_MAX_UPLOAD_MB": "2048",
 }
 SOUND = ("whole", "bytewise", "unannounced")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.app.results.layer_side import LayerFilter, most_fragile, types_of
+from senseapp.app.results.layer_side import fitting_rows, most_fragile, types_of
 from senseapp.views.frames.results import measurement_frame
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
@@ -12,7 +12,7 @@ FRAME = measurement_frame(result(), "top1")
 
 
 def names(**asked: object) -> list[str]:
-    return list(dict.fromkeys(LayerFilter(**asked).rows(FRAME)["layer"]))  # type: ignore[arg-type]
+    return list(dict.fromkeys(fitting_rows(FRAME, **asked)["layer"]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_name_block_and_type_narrow_the_choice(asked: dict[str, object], found: 
 
 def test_a_block_is_not_its_namesake_with_more_digits() -> None:
     frame = measurement_frame(result(names=("layer1.conv", "layer10.conv")), "top1")
-    assert set(LayerFilter(blocks=("layer1",)).rows(frame)["layer"]) == {"layer1.conv"}
+    assert set(fitting_rows(frame, blocks=("layer1",))["layer"]) == {"layer1.conv"}
 
 
 def test_a_coupled_group_passes_with_any_of_its_members() -> None:
     frame = FRAME.assign(members=[f"{layer}, twin" if layer == "fc" else layer for layer in FRAME["layer"]])
-    assert set(LayerFilter(name="twin").rows(frame)["layer"]) == {"fc"}
+    assert set(fitting_rows(frame, name="twin")["layer"]) == {"fc"}
 
 
 def test_the_most_fragile_come_in_network_order() -> None:

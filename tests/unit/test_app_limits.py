@@ -22,8 +22,8 @@ from senseapp.app.server.limits import (
     BoundedMessages,
     Connections,
     configured_limits,
+    descriptors,
     excess_of,
-    raise_descriptors,
 )
 from senseapp.core.errors import InvalidSpec
 from tests.asynchronous import run_async
@@ -165,7 +165,7 @@ def test_descriptors_are_raised_to_what_the_system_lets_us_have() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, soft), hard))
-        raise_descriptors()
+        descriptors()
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard if hard > 0 else 65_536, 65_536)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

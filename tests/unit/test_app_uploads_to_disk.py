@@ -142,7 +142,7 @@ def test_small_files_need_a_field_and_count_against_rate_and_quota(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert server.put(form(b"few"), url="/_stcore/upload_file/session-2/file-1") == 403
-    monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "1")
+    monkeypatch.setenv("SENSEAPP_PER_PERSON_MB", "1")
     content, number_sent = noise(MB // 10), 63
     urls = [f"/_stcore/upload_file/session-1/file-{number}" for number in range(number_sent)]
     assert {server.put(form(content), url=url) for url in urls} == {204}  # pages say why
@@ -227,7 +227,7 @@ def test_a_file_over_the_limit_is_refused_whether_it_says_so_or_not(
 
 
 def test_a_quota_is_told_to_the_page_and_nothing_is_stored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "6")
+    monkeypatch.setenv("SENSEAPP_PER_PERSON_MB", "6")
     assert server.put(form(noise(7 * MB))) == 204
     upload = server.registry.take("session-1", "file-1")
     assert upload is not None

@@ -210,7 +210,7 @@ def test_activations_get_bits_of_their_own(engine, out):
         ({"--compression": "quantization", "--levels": "4.5"}, "whole number of bits"),
         ({"--compression": "wishing"}, "invalid choice: 'wishing'"),
         ({"--metric": "vibes"}, "metric must be one of top1"),
-        ({"--mode": "fast"}, "Mode must be one of exact, quick"),
+        ({"--mode": "fast"}, "Argument --mode: invalid choice"),
         ({"--precision": "fp64"}, "Precision must be one of"),
         ({"--samples": "0"}, "num_samples must be at least 1"),
         ({"--samples": "many"}, "invalid int value: 'many'"),

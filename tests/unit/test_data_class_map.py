@@ -141,7 +141,11 @@ def test_a_name_without_pictures_may_mean_nothing():
 
 def test_an_image_set_keeps_its_own_order():
     names = ["zebra", "ant", "cow"]
-    assert dict(class_orders(names, (), 3, own_order=True)[0].pairs) == {"zebra": 0, "ant": 1, "cow": 2}
+    assert dict(class_orders(names, (), 3, own_order="in the set's own order")[0].pairs) == {
+        "zebra": 0,
+        "ant": 1,
+        "cow": 2,
+    }
     assert dict(class_orders(names, (), 3)[0].pairs) == {"ant": 0, "cow": 1, "zebra": 2}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from itertools import pairwise
@@ -32,6 +33,17 @@ ALL = {f"{place}: {shlex.join(words)}": words for place, text in TEXTS.items() f
 @pytest.mark.parametrize("words", ALL.values(), ids=ALL)
 def test_the_options_of_every_command_are_known(words: list[str]) -> None:
     assert build_parser().parse_args(words).run is not None
+
+
+def test_every_command_is_in_the_documents_and_flags_are_few() -> None:
+    page = TEXTS["docs/how-to/command-line.md"]
+    assert not [each.NAME for each in COMMANDS if f"`{each.NAME}`" not in page]
+    flags = set()
+    for command in COMMANDS:
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        flags |= {flag for flag in parser._option_string_actions if flag.startswith("--")}
+    assert len(flags - {"--help"}) <= 60, "a new flag takes the place of one that says the same"
 
 
 def missing_files(words: list[str]) -> list[str]:

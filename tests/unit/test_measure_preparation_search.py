@@ -15,7 +15,7 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.measure import preparation_search
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from tests.cases import first_of
 from tests.onnx_graphs import file_of, node
 
@@ -199,14 +199,6 @@ def test_the_same_settings_choose_the_same(trained, pictures):
 def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(InvalidSpec):
         DataSpec(**wrong)
-
-
-def test_settings_of_older_runs_are_read_as_given():
-    old = dumps(RunSpec(sensitivity=SensitivitySpec(levels=(0.5,))))
-    for name in ('"channel_order":"",', '"preparation":"given",', '"chosen_by":[],'):
-        assert name in old
-        old = old.replace(name, "")
-    assert loads(old, RunSpec).data.preparation == "given"
 
 
 @pytest.mark.parametrize("side", first_of([64, "size"]), ids=["fixed size", "free size"])

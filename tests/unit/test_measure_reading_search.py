@@ -164,7 +164,7 @@ def test_a_reading_is_the_same_when_it_is_stored() -> None:
     spec = with_reading(RunSpec(), replace(reading, task="classification", layout=""))
     assert dict(spec.data.evidence) == {"layout": "person"}
     with pytest.raises(InvalidSpec, match="none that outputs of this task can have"):
-        ModelSpec(library="onnx", checkpoint="a.onnx", task=DETECTION, layout="name=grid;num_classes=9999999999")
+        ModelSpec(library="onnx", checkpoint="a.onnx", task=DETECTION, layout='{"name":"grid","num_classes":99999}')
 
 
 def test_answers_to_mirrored_pictures_agree_only_for_answers_with_a_place() -> None:

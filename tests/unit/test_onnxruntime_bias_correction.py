@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from senseapp.networks.network import Network
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime import operations
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
@@ -156,7 +157,7 @@ def test_the_correction_is_kept_where_it_does_less_harm(network, coarse, monkeyp
 def test_tensors_one_by_one_are_those_of_the_whole_network(network, coarse):
     for file in (network, coarse):
         expected = tensors_in(file, FITTED[:4])
-        stepwise = StepwiseNetwork(onnx.load_from_string(file), [FITTED[:3].numpy(), FITTED[3:4].numpy()])
+        stepwise = StepwiseNetwork(OnnxGraph(file), [FITTED[:3].numpy(), FITTED[3:4].numpy()])
         for node in onnx.load_from_string(file).graph.node:
             if node.op_type in ("Conv", "Add", "Gemm"):
                 found = np.concatenate(stepwise.values(node.output[0]))
@@ -167,7 +168,7 @@ def test_what_is_added_to_a_tensor_counts_for_all_that_is_made_of_it(network):
     """As a larger bias of the first convolution, which a residual branch and its shortcut read."""
     model = onnx.load_from_string(network)
     first = model.graph.node[0]
-    stepwise = StepwiseNetwork(model, [FITTED.numpy()])
+    stepwise = StepwiseNetwork(OnnxGraph(model), [FITTED.numpy()])
     stepwise.values(first.output[0])
     stepwise.add(first.output[0], np.full((8, 1, 1), 0.25, np.float32))
     (found,) = stepwise.values(model.graph.output[0].name)
@@ -192,7 +193,7 @@ def test_graphs_inside_of_nodes_read_tensors_outside():
         given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
         graph = helper.make_graph(nodes, "graph", [given], [out], constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        stepwise = StepwiseNetwork(model, [np.array([1, -2], np.float32)])
+        stepwise = StepwiseNetwork(OnnxGraph(model), [np.array([1, -2], np.float32)])
         assert stepwise.values("asked")[0].tolist() == [1, 0]
         assert stepwise.values("doubled")[0].tolist() == [2, -4]
         assert stepwise.values("out")[0].tolist() == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,11 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from torch import nn
 
-from senseapp.core.codec import dumps, loads
 from senseapp.core.steps import OptionalSteps
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.deployment import Deployment
 from senseapp.runtimes.onnxruntime import default_quantizer
 from senseapp.runtimes.onnxruntime.default_quantizer import best_default
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from tests.deployments import a_deployment
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second
 
@@ -199,10 +195,3 @@ def test_weights_of_7_bits_come_first_where_8_saturate(network, relative_error, 
     assert found.setting.startswith("quantize_static, per channel, ")
     assert "7-bit weights" in found.setting
     assert ["7-bit weights" in step for step in steps] == [True] * 6 + [False]
-
-
-def test_records_of_before_say_per_tensor():
-    now = json.loads(dumps(a_deployment()))
-    assert loads(json.dumps(now), Deployment).own_title.startswith("onnxruntime's quantize_static, per channel")
-    assert now["data"].pop("own_setting")
-    assert loads(json.dumps(now), Deployment).own_title == "onnxruntime's own default, per tensor"

@@ -58,7 +58,6 @@ def test_every_layer_has_two_times_and_neighbours_a_cost(profiler):
     neighbours = {frozenset((each.first, each.second)) for each in found.conversions}
     expected = [(FLOAT, "stem"), ("stem", "branch"), ("stem", INT8), ("branch", INT8), ("head", FLOAT)]
     assert {frozenset(pair) for pair in expected} == neighbours  # the mean before the head is always in float
-    assert found.measured_here
 
 
 @pytest.mark.parametrize("only_a_call_tells", [False, True])
@@ -117,7 +116,6 @@ def test_times_of_widths_add_up_to_what_the_whole_files_take(monkeypatch):
         levels = dict.fromkeys("026", level)
         assert found.whole(levels, PruningConfig.scale, int8=()) == pytest.approx(seconds)
     assert all(each.seconds > 0 for each in found.times)
-    assert found.measured_here
 
 
 def test_a_call_takes_what_it_does_when_nothing_interrupts_it(monkeypatch):

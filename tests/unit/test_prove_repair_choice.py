@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,13 +10,11 @@ import pytest
 import torch
 
 from senseapp.compressions import SparsityConfig
-from senseapp.core.codec import dumps, loads
 from senseapp.measure.session import Session
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.proof_images import ProofImages
 from senseapp.prove.repair_choice import measured, measured_quickly
 from senseapp.reconstruct.repair_sites import NormSite
-from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.problem import manual_schedule
 
@@ -156,16 +153,3 @@ def test_on_the_curves_images_each_is_measured_with_a_repair_that_has_not_seen_i
             )
     assert shared.reconstruction.span_of(first)[1] == shared.reconstruction.span_of(second)[0] == 20
     assert kl(found.repaired) == pytest.approx(sum(damage) / 2, abs=1e-6)
-
-
-def test_older_results_kept_the_repaired_model_where_there_was_one(evaluator):
-    applied = applied_to(evaluator)
-    changes = evaluator.judged(applied).changes
-    schedule = manual_schedule(evaluator.result, {})
-    record = json.loads(dumps(ValidationResult(schedule=schedule, changes=changes, repaired=changes[:1])))
-    for name in ("delivered", "delivered_reason", "uniform_delivered"):
-        del record["data"][name]
-    result = loads(json.dumps(record), ValidationResult)
-    assert result.keeps_repair
-    assert result.kept_changes == result.repaired
-    assert not replace(result, delivered="compressed").keeps_repair

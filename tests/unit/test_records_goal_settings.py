@@ -55,10 +55,7 @@ def test_another_goal_keeps_what_does_not_follow_from_it() -> None:
     assert with_goal(spec, spec.goal) == spec
 
 
-def test_older_run_files_have_no_goal() -> None:
-    written = encode(RunSpec(goal="look"))
-    assert decode(written, RunSpec).goal == "look"
-    del written["data"]["goal"]
-    assert decode(written, RunSpec).goal == "smaller"
+def test_run_files_have_the_goal() -> None:
+    assert decode(encode(RunSpec(goal="look")), RunSpec).goal == "look"
     with pytest.raises(InvalidSpec, match="goal must be one of"):
         RunSpec(goal="cheaper")  # type: ignore[arg-type]

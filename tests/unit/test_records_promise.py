@@ -8,12 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.bounds import TestSequence, images_needed, upper_bound_of_net_share, upper_bound_of_share
 from senseapp.prove.decision import decision
-from senseapp.records.candidate import Candidate, own_bounds
+from senseapp.records.candidate import own_bounds
 from senseapp.records.promise import (
     Promise,
     check_promisable,
@@ -45,23 +44,15 @@ def test_a_file_carries_the_bound_of_its_own_loss() -> None:
 
 def test_what_was_compared_on_the_same_images_widens_the_bound() -> None:
     plain = a_judged_candidate(3, schedule=SCHEDULE, tried=1)
-    vetoed, earlier = replace(plain, tried=2), replace(plain, tried=0)
+    vetoed = replace(plain, tried=2)
     assert plain.bound == upper_bound_of_share(3, 500)
     assert vetoed.bound == upper_bound_of_share(3, 500, 0.975)
-    assert earlier.bound == upper_bound_of_share(3, 500, 1 - 0.05 / 14)  # says nothing of what it was chosen from
-    assert replace(earlier, schedule=None).bound == plain.bound
 
 
 def test_there_is_no_bound_without_held_out_images_or_sums() -> None:
     for found in (a_candidate(), a_judged_candidate(3, held_out=False)):
         assert math.isnan(found.bound)
         assert found.bound_text == ""
-
-
-def test_an_earlier_record_opens_without_a_bound() -> None:
-    text = dumps(a_judged_candidate(3)).replace(',"tried":0,"bounds":[]', "")
-    assert "tried" not in text
-    assert loads(text, Candidate) == a_judged_candidate(3)
 
 
 def test_the_test_decides_and_not_what_was_measured() -> None:
@@ -164,7 +155,7 @@ def test_a_promise_may_be_of_another_metric_that_was_measured() -> None:
         lambda: Promise(most=0.01, metric="kl"),
         lambda: Promise(most=0.01, metric="nonsense"),
         lambda: check_promisable("sqnr"),
-        lambda: a_candidate(tried=-1),
+        lambda: a_candidate(tried=0),
     ],
 )
 def test_what_cannot_be_promised_is_refused(wrong: object) -> None:

@@ -270,7 +270,7 @@ def unread(name: str) -> bool:
 def test_limits_come_from_the_environment(monkeypatch):
     assert UploadLimits.configured() == UploadLimits()
     monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "5")
-    monkeypatch.setenv("SENSEAPP_UPLOADS_PER_PERSON_MB", "6")
+    monkeypatch.setenv("SENSEAPP_PER_PERSON_MB", "6")
     monkeypatch.setenv("SENSEAPP_UPLOADS_IN_ALL_MB", "7")
     assert UploadLimits.configured() == UploadLimits(file_mb=5, person_mb=6, server_mb=7)
     monkeypatch.setenv("SENSEAPP_UPLOADS_IN_ALL_MB", "lots")

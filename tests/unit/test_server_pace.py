@@ -90,7 +90,6 @@ def test_jobs_on_runs_are_limited_but_asking_again_for_one_that_waits_is_not(ser
 
 
 def test_limits_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, name in enumerate(("RUNS", "JOBS", "UPLOADS"), start=3):
-        monkeypatch.setenv(f"SENSEAPP_{name}_PER_MINUTE", str(number))
+    monkeypatch.setenv("SENSEAPP_RUNS_PER_MINUTE", "3")
     found = ServerSettings.configured()
-    assert (found.runs_per_minute, found.jobs_per_minute, found.uploads_per_minute) == (3, 4, 5)
+    assert (found.runs_per_minute, found.jobs_per_minute, found.uploads_per_minute) == (3, 6, 30)

@@ -37,20 +37,18 @@ def test_every_setting_in_the_code_is_in_the_documents():
 
 
 def test_settings_come_from_the_environment(monkeypatch):
-    for name in ("WORKERS", "MAX_QUEUE", "RUNS_PER_PERSON_MB", "RUNS_IN_ALL_MB", "KEEP_RUNS_DAYS", "JOB_MEMORY_MB"):
+    for name in ("WORKERS", "PER_PERSON_MB", "RUNS_IN_ALL_MB", "KEEP_RUNS_DAYS", "JOB_MEMORY_MB"):
         monkeypatch.delenv(f"SENSEAPP_{name}", raising=False)
     assert ServerSettings.configured() == ServerSettings()
     values = {
         "WORKERS": 2,
-        "SHORT_WORKERS": 0,
-        "MAX_QUEUE": 3,
-        "RUNS_PER_PERSON_MB": 4,
+        "PER_PERSON_MB": 4,
         "RUNS_IN_ALL_MB": 5,
         "KEEP_RUNS_DAYS": 6,
     }
     for name, value in (values | {"JOB_MEMORY_MB": 7}).items():
         monkeypatch.setenv(f"SENSEAPP_{name}", f" {value} ")
-    assert dataclasses.astuple(ServerSettings.configured())[:7] == (2, 0, 3, 4, 5, 6, 7)
+    assert dataclasses.astuple(ServerSettings.configured())[:7] == (2, 1, 20, 4, 5, 6, 7)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "2.5", "many", "1e3", "٣x"])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -8,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import remove_temporaries
-from senseapp.records.measurement import PassSettings, RunResult
 from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.run_folder import RunFolder
@@ -117,18 +114,6 @@ def test_two_at_once_are_refused_and_a_dead_process_holds_nothing(folder):
     assert died.returncode == -9
     with folder.exclusive():
         pass
-
-
-def test_how_passes_were_made_is_read_from_the_environment_of_older_results():
-    told = {"memory_layout": "channels_last", "micro_batch": "8", "images_in_span": "48", "workers": "3", "torch": "2"}
-    older = json.loads(dumps(a_result(environment=told)))
-    assert older["data"].pop("passes")["micro_batch"] == 8
-    read = loads(json.dumps(older), RunResult)
-    assert read.passes == PassSettings(channels_last=True, micro_batch=8, images_in_span=48, workers=3)
-    assert loads(dumps(read), RunResult) == read
-    older["data"]["environment"]["micro_batch"] = "many"
-    with pytest.raises(InvalidFile, match="damaged"):
-        loads(json.dumps(older), RunResult)
 
 
 def test_half_written_files_of_dead_processes_go_and_those_of_living_ones_stay(tmp_path):

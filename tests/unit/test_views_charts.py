@@ -180,7 +180,7 @@ def test_a_curve_of_estimates_that_leaves_the_axis_is_marked_at_its_edge() -> No
     top = marks(spec)["line"]["encoding"]["y"]["scale"]["domain"][1]
     assert top < 1
     edge = next(layer for layer in spec["layer"] if layer["encoding"]["y"].get("field") == "edge")
-    assert edge["transform"][0]["filter"].startswith(f"datum.shown > {top}")
+    assert edge["transform"][0]["filter"].startswith(f"datum.drop > {top}")
     guessed = curve_rows(far_off(measured=0), SparsityConfig.scale)
     alone = sensitivity_curves(guessed, all_layers=NAMES, x_title="x", y_title="KL", most=2.0).to_dict(validate=True)
     assert marks(alone)["line"]["encoding"]["y"]["scale"]["domain"] == pytest.approx([-0.1, 2.1])

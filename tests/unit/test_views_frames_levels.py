@@ -29,8 +29,8 @@ def row(metric: str, level: float = 0.5):
 
 def test_the_change_is_the_drop_with_its_interval():
     found = row("top1")
-    assert (found["shown"], found["shown_low"], found["shown_high"]) == pytest.approx((8.0, 7.4, 8.6))
-    assert (found["shown_text"], found["place"]) == ("8.0 points", 50)
+    assert (found["drop"], found["low"], found["high"]) == pytest.approx((8.0, 7.4, 8.6))
+    assert (found["change_text"], found["place"]) == ("8.0 points", 50)
 
 
 def test_bits_are_places_as_they_are():

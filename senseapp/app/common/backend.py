@@ -226,7 +226,7 @@ def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
         found = {record.run_id: owned.result(record.run_id) for record in finished}
         return {run_id: small_bars(result) for run_id, result in found.items() if result is not None}
 
-    return _request(("bars", *((record.run_id, record.updated_seconds) for record in finished)), read)
+    return _request(("bars", *((record.run_id, record.headline) for record in finished)), read)
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:

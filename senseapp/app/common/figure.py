@@ -216,7 +216,7 @@ def _legend_html(legend: Sequence[LegendEntry]) -> str:
     swatch = "display:inline-block;width:0.8em;height:0.8em;margin-right:0.35em"
     entries = (
         f'<span style="margin-right:1em;white-space:nowrap"><span style="{swatch};background:{entry.color};'
-        f'border:1px solid {entry.border}"></span>{html.escape(entry.text)}</span>'
+        f'border:1px solid {INK}"></span>{html.escape(entry.text)}</span>'
         for entry in legend
     )
     return f'<div role="note" aria-label="Colours" style="font-size:0.8rem;line-height:1.4">{"".join(entries)}</div>'

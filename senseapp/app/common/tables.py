@@ -18,45 +18,13 @@ from senseapp.views.frames.files import CLASS_COLUMNS, class_note, class_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import differing_settings
 
-_LONGEST_NAME = 34  # characters that fit into the column of a layer's name
 _SIGN = "Above zero is worse."
-_RANK = st.column_config.NumberColumn(
-    "Rank", help="1 is the most fragile at its level. Layers whose intervals overlap share a rank.", width=42
-)
-_REACHED = st.column_config.TextColumn("Reached", help="The level that was truly reached.", width=70)
 
 
-def show_table(rows: pd.DataFrame, columns: dict[str, Any], *, alt_text: str, key: str) -> None:
-    """Show the given columns of ``rows`` in their order, without an index, and without ranks where none is known.
-
-    The other columns stay here: browsers would be sent them, too. Long names of layers are cut, and no two alike.
-    """
-    if "row" in columns and "row" in rows:
-        rows = rows.assign(row=rows["row"].map(fmt.distinct_names(rows["row"], _LONGEST_NAME)))
-    known = [name for name in columns if name in rows and not (name == "rank" and rows["rank"].isna().all())]
-    st.dataframe(rows[known], column_config=columns, hide_index=True, alt=alt_text, key=key, width="stretch")
-
-
-def text_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, alt_text: str, key: str) -> None:
+def text_table(columns: Sequence[str], rows: Any, *, alt_text: str, key: str) -> None:
     """Show rows of texts under these heads, without an index."""
     frame = pd.DataFrame(rows, columns=list(columns))
     st.dataframe(frame, hide_index=True, alt=alt_text, key=key, width="stretch")
-
-
-def top_columns(metric: Metric) -> dict[str, Any]:
-    """Return the columns of the two top-N tables: narrow enough for the column beside a chart."""
-    return {
-        "row": st.column_config.TextColumn("Layer", width=150),
-        "change_text": st.column_config.TextColumn(
-            "Drop", help=f"{metric.change_title}. {_SIGN} {metric.help}", width=76
-        ),
-        "interval_text": st.column_config.TextColumn("95 % interval", width=90),
-    }
-
-
-def _decimals(metric: Metric) -> str:
-    """Return the format of numbers, with the decimals that texts of the metric have."""
-    return f"%.{metric.digits}f"
 
 
 _REWARD = (
@@ -72,9 +40,10 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
     """
     columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=240)}
     if reached:
-        columns["reached_text"] = _REACHED
+        about = "The level that was truly reached."
+        columns["reached_text"] = st.column_config.TextColumn("Reached", help=about, width=70)
     if not metric.divergence:  # whose value is its drop
-        columns["value"] = st.column_config.NumberColumn(metric.value_axis, format=_decimals(metric))
+        columns["value"] = st.column_config.NumberColumn(metric.value_axis, format=f"%.{metric.digits}f")
     columns |= {
         "change_text": st.column_config.TextColumn(
             metric.change_title if metric.divergence else "Drop", help=f"{metric.change_title}. {_SIGN}", width=90
@@ -90,7 +59,8 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
         columns["source"] = st.column_config.TextColumn("Source", width=80)
     if expert():
         columns["reward"] = st.column_config.NumberColumn("Reward", format="%.3f", help=_REWARD, width=80)
-    return columns | {"rank": _RANK}
+    about = "1 is the most fragile at its level. Layers whose intervals overlap share a rank."
+    return columns | {"rank": st.column_config.NumberColumn("Rank", help=about, width=42)}
 
 
 def settings_table(sides: Sequence[Side]) -> None:
@@ -99,11 +69,9 @@ def settings_table(sides: Sequence[Side]) -> None:
     if not differing:
         return
     st.markdown(md("## In what else do the runs differ?"))
-    letters = [letter(index) for index in range(len(sides))]
-    rows = pd.DataFrame([[label, *values] for label, values in differing.items()], columns=["setting", *letters])
-    columns = {"setting": st.column_config.TextColumn("Setting")}
-    columns |= {name: st.column_config.TextColumn(f"In {name}", width="large") for name in letters}
-    show_table(rows, columns, alt_text="Settings in which the runs differ", key="compare.settings")
+    heads = ["Setting", *(f"In {letter(index)}" for index in range(len(sides)))]
+    rows = [(label, *values) for label, values in differing.items()]
+    text_table(heads, rows, alt_text="Settings in which the runs differ", key="compare.settings")
 
 
 _PICTURE_WIDTH = 110  # pixels: captions of two lines fit below

@@ -16,7 +16,7 @@ from senseapp.app.common.expert import metric_shown
 from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
-from senseapp.app.common.tables import show_table
+from senseapp.app.common.tables import text_table
 from senseapp.app.compare.pictures import pictures_view
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -156,16 +156,10 @@ def _unmatched(comparison: Comparison) -> None:
     rows = unmatched_frame(comparison)
     if rows.empty:
         return
-    columns = {"layer": st.column_config.TextColumn("Layer", pinned=True)}
-    for side in map(letter, range(len(comparison.sides))):
-        columns[side] = st.column_config.TextColumn(f"In {side}", width="large")
+    heads = ["Layer", *(f"In {letter(side)}" for side in range(len(comparison.sides)))]
     with st.expander(f"{fmt.plural(len(rows), 'layer')} without a value in every run", expanded=not comparison.layers):
-        show_table(
-            rows,
-            columns,
-            alt_text="Layers that lack a value in a run, with the reason",
-            key="compare.unmatched",
-        )
+        alt_text = "Layers that lack a value in a run, with the reason"
+        text_table(heads, rows.to_numpy(), alt_text=alt_text, key="compare.unmatched")
 
 
 MOST_RUNS = 4  # columns beside each other that still hold a name; the letters and colours are distinct up to eight

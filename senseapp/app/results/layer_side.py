@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
@@ -14,7 +13,7 @@ from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import offer_task
 from senseapp.app.common.state import drop_pick
-from senseapp.app.common.tables import changed_answers, show_table, top_columns
+from senseapp.app.common.tables import changed_answers, text_table
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.core.texts import matcher, part_of_name
@@ -32,29 +31,21 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerFilter:
-    """Conditions on a layer; an empty field means none, and one of several blocks or types is enough."""
+def fitting_rows(
+    frame: pd.DataFrame, *, name: str = "", blocks: Sequence[str] = (), types: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return the rows of layers, or of groups with a member, that fit a part of a name or a pattern, blocks and types.
 
-    name: str = ""
-    """A part of the name, or a pattern such as ``layer1.*.conv2``."""
-    blocks: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
+    An empty condition fits all; one of several blocks or types is enough.
+    """
+    named = matcher([part_of_name(name)])
 
-    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of ``frame``, of a coupled group if one of its members fits."""
-        named = matcher([part_of_name(self.name)])
-        fits = {
-            members: any(self._takes(name, named) for name in members.split(", ")) for members in set(frame["members"])
-        }
-        chosen = frame["members"].map(fits).astype(bool)
-        if self.types:
-            chosen &= frame["layer_type"].isin(self.types)
-        return frame[chosen]
+    def fits(layer: str) -> bool:
+        return named(layer.lower()) and (not blocks or any(layer.startswith(f"{block}.") for block in blocks))
 
-    def _takes(self, layer: str, named: Callable[[str], bool]) -> bool:
-        inside = not self.blocks or any(layer.startswith(f"{block}.") for block in self.blocks)
-        return inside and named(layer.lower())
+    known = {members: any(map(fits, members.split(", "))) for members in set(frame["members"])}
+    chosen = frame["members"].map(known).astype(bool)
+    return frame[chosen & frame["layer_type"].isin(types)] if types else frame[chosen]
 
 
 def types_of(frame: pd.DataFrame) -> list[str]:
@@ -74,7 +65,7 @@ _AT_FIRST = 5  # curves whose colours and names are told apart at a glance
 
 def choose_layers(view: RunView) -> list[str]:
     """Return ``row`` of the chosen layers, in network order; the picked layer is always among them."""
-    frame = _filter(view).rows(view.frame)
+    frame = _filtered(view)
     fitting = list(dict.fromkeys(frame["row"]))
     chosen = _chosen(view, fitting)
     named = set(most_fragile(frame, view.level, chosen) if isinstance(chosen, int) else chosen)
@@ -115,7 +106,7 @@ def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
     return int(number)
 
 
-def _filter(view: RunView) -> LayerFilter:
+def _filtered(view: RunView) -> pd.DataFrame:
     run_id, types, blocks = view.run_id, types_of(view.frame), blocks_of(view.result.profile)
     name = st.text_input(
         "Search",
@@ -138,7 +129,7 @@ def _filter(view: RunView) -> LayerFilter:
         if len(types) > 1
         else []
     )
-    return LayerFilter(name=name, blocks=tuple(chosen_blocks), types=tuple(chosen))
+    return fitting_rows(view.frame, name=name, blocks=chosen_blocks, types=chosen)
 
 
 def layer_side(view: RunView) -> None:
@@ -219,9 +210,12 @@ def _curve(view: RunView) -> None:
         lines=(view.picked, *view.lines),
         level=3,
     )
-    columns = {"level_text": st.column_config.TextColumn("Level", width=60), **top_columns(view.metric)}
-    del columns["row"]
-    show_table(rows, columns, alt_text=f"{view.picked} at every level", key=f"panel.table.{view.run_id}")
+    text_table(
+        ("Level", "Drop", "95 % interval"),
+        rows[["level_text", "change_text", "interval_text"]].to_numpy(),
+        alt_text=f"{view.picked} at every level",
+        key=f"panel.table.{view.run_id}",
+    )
 
 
 def _answers(view: RunView) -> None:

@@ -8,7 +8,7 @@ import streamlit as st
 from senseapp.app.common.address import SWITCH, bound, choose
 from senseapp.app.common.figure import FigureHead, figure, figure_head, place_of, rows_height
 from senseapp.app.common.state import session
-from senseapp.app.common.tables import level_columns, show_table
+from senseapp.app.common.tables import level_columns
 from senseapp.app.results.layer_side import layer_panel
 from senseapp.app.results.levels import layer_files
 from senseapp.app.results.view import RunView, answer_first
@@ -24,6 +24,7 @@ _READING = (
     "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "
     "clear loss; grey: too few images to say."
 )
+_LONGEST_NAME = 34  # characters that fit into the column of a layer's name
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
 
 
@@ -115,11 +116,15 @@ def values_table(view: RunView) -> None:
     if note:
         st.caption(note)
     reached = bool(note) and view.result.profile.sizes_known
-    show_table(
-        rows,
-        level_columns(view.metric, reached=reached, mixed=rows["source"].nunique() > 1),
-        alt_text=f"{view.metric.label} of {counted_rows(rows)} at {view.level_text}",
+    columns = level_columns(view.metric, reached=reached, mixed=rows["source"].nunique() > 1)
+    known = [name for name in columns if name in rows and not (name == "rank" and rows["rank"].isna().all())]
+    st.dataframe(
+        rows.assign(row=rows["row"].map(fmt.distinct_names(rows["row"], _LONGEST_NAME)))[known],
+        column_config=columns,
+        hide_index=True,
+        alt=f"{view.metric.label} of {counted_rows(rows)} at {view.level_text}",
         key=f"layers.values.{view.run_id}",
+        width="stretch",
     )
 
 

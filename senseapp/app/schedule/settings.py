@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import streamlit as st
 
@@ -20,9 +21,11 @@ from senseapp.app.common.address import Form, bound, choose, named, number
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import offer_task, run_line
 from senseapp.app.common.state import LayerEdits
+from senseapp.app.common.tables import text_table
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import code, md
+from senseapp.core.texts import printable
 from senseapp.descriptions.runtimes import RUNTIMES, installed_runtimes, runtime_words, usual_runtime
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
@@ -36,7 +39,6 @@ from senseapp.solve.problem import budget_of
 from senseapp.solve.time_budget import schedule_within, time_range
 from senseapp.solve.trade_off import schedule_for
 from senseapp.store.layer_times import is_report, merged, report_tools
-from senseapp.views.frames.results import misses_frame
 
 _PART = re.compile(r"(\d{1,5})([fab])([0-9.e-]{1,20})")
 _BETWEEN = "~"
@@ -278,7 +280,12 @@ def _say_how_matched(times: LayerTimes, result: RunResult) -> None:
     untimed = times.untimed(result.profile)
     if times.unmatched or untimed:
         with st.expander("Rows of no layer, layers without a time", icon=":material/link_off:"):
-            st.dataframe(misses_frame(times.unmatched, untimed), hide_index=True)
+            text_table(
+                ("Row of no layer", "Layer without a time"),
+                [tuple(map(printable, pair)) for pair in zip_longest(times.unmatched, untimed, fillvalue="")],
+                alt_text="Rows of reports that are of no layer, beside layers that no report has a time of",
+                key="schedule.times_missed",
+            )
 
 
 def _choose(run_id: str, result: RunResult, times: LayerTimes) -> TimeGoal | None:

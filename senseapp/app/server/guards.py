@@ -9,6 +9,7 @@ import os
 import re
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,7 +28,6 @@ from senseapp.compat.streamlit_internals import (
     with_known_base,
 )
 from senseapp.core.errors import InvalidSpec
-from senseapp.server.settings import LAST_PORT
 
 POLICY_VIOLATION = 1008  # close code of RFC 6455, 7.4.1
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -54,21 +54,32 @@ class KnownSites:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        if len(Headers(scope=scope).getlist("host")) > 1:  # the check reads the first
+            await _refuse(scope, receive, send, "A request names one host.", 400)
+            return
+        names = known_hosts((scope.get("server") or ("",))[0])
+        checked = TrustedHostMiddleware(self._serve_own, names, www_redirect=False)
+        await checked(scope, receive, _closing(send))
+
+    async def _serve_own(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        hosts, origins = headers.getlist("host"), headers.getlist("origin")
-        address = (scope.get("server") or ("",))[0]
-        if len(hosts) != 1 or not is_known_host(hosts[0], address):
-            await _refuse(scope, receive, send, _UNKNOWN_HOST, 421)
-        elif len(origins) > 1 or not is_own_origin("".join(origins), hosts[0]):
+        origins = headers.getlist("origin")
+        if len(origins) > 1 or not is_own_origin("".join(origins), headers["host"]):
             await _refuse(scope, receive, send, "Pages of another origin may not use this server.", 403)
         else:
             await self._app(scope, receive, send)
 
 
-_UNKNOWN_HOST = (
-    "This server does not know the name in the address that you asked for. Whoever runs it lists its names in "
-    "SENSEAPP_HOSTS, such as SENSEAPP_HOSTS=app.example.org."
-)
+def _closing(send: Send) -> Send:
+    """Return ``send`` for connections, closed where they are denied by a response: uvicorn logs that as an error."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "websocket.http.response.start":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        elif message["type"] != "websocket.http.response.body":
+            await send(message)
+
+    return sent
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, sentence: str, status: int) -> None:
@@ -95,20 +106,15 @@ def configured_hosts() -> tuple[str, ...]:
     return names
 
 
-def is_known_host(host: str, address: str = "") -> bool:
-    """Return whether ``host``, of a request to this machine's ``address``, is a name of this server, at any port.
+def known_hosts(address: str) -> tuple[str, ...]:
+    """Return the names of this server in requests to this machine's ``address``, at any port.
 
-    Known are the loopback names, the address itself (which is no name that somebody else could make resolve to it), the
+    These are the loopback names, the address itself (which is no name that somebody else could make resolve to it), the
     names that Streamlit's options give the server, and those of ``SENSEAPP_HOSTS``.
     """
-    found = _HOST.fullmatch(host)
-    if not found or int(found["port"] or 0) > LAST_PORT:
-        return False
-    name = found["name"].strip("[]").lower()
-    told = (server_address().lower(), listening_address().lower(), address.lower())
-    if name in _LOOPBACK or (name in told and name not in _EVERYWHERE):
-        return True
-    return any(name == each or (each.startswith("*.") and name.endswith(each[1:])) for each in configured_hosts())
+    told = [name for name in (server_address(), listening_address(), address) if name not in _EVERYWHERE]
+    names = (*_LOOPBACK, *told, *configured_hosts())
+    return tuple(f"[{name}]" if ":" in name else name for name in names)  # as a header writes an IPv6 address
 
 
 def is_own_origin(origin: str, host: str) -> bool:

@@ -253,28 +253,20 @@ def most_pages() -> int:
     return max(16, (descriptors() - _OTHER_DESCRIPTORS) // _DESCRIPTORS_OF_A_PAGE)
 
 
+_WANTED_DESCRIPTORS = 65_536  # enough for 16,000 pages; the usual soft limit, 1,024, allows 192
+
+
 def descriptors() -> int:
-    """Return how many descriptors this process may have now."""
+    """Return how many descriptors this process may have, once their limit is raised as far as the system permits."""
     try:
         import resource  # not on every platform
     except ImportError:
         return _FALLBACK_LIMIT
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-_WANTED_DESCRIPTORS = 65_536  # enough for 16,000 pages; the usual soft limit, 1,024, allows 192
-
-
-def raise_descriptors() -> None:
-    """Raise the limit of file descriptors of this process as far as the system permits, up to 65,536."""
-    try:
-        import resource  # not on every platform
-    except ImportError:
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def configured_limits() -> dict[str, int]:

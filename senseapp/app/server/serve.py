@@ -44,7 +44,7 @@ from senseapp.app.server.limits import (
     BoundedMessages,
     Connections,
     configured_limits,
-    raise_descriptors,
+    descriptors,
 )
 from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
@@ -163,7 +163,7 @@ def serve(arguments: list[str]) -> None:
         SystemExit: they are none, another server works in the same home, or a setting cannot be used.
     """
     os.umask(PRIVATE)
-    raise_descriptors()
+    descriptors()
     _keep_home()
     try:
         frame_ancestors()

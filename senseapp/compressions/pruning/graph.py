@@ -35,8 +35,6 @@ MAX_STEPS_PER_DEPENDENCY = 4
 MOST_POSITIONS = 2**24
 """Positions that are propagated for all layers of a network; a step counts as the positions of equal run time."""
 
-_POSITIONS_PER_STEP = 2**9  # positions whose propagation takes as long as the step itself
-
 
 class Untraceable(MeasurementFailed):
     """torch-pruning cannot follow these channels through the network."""
@@ -186,7 +184,8 @@ class ChannelGraph:
                     seen.add(key)
                     pending.append((following, mapped))
             steps += 1
-            self._positions_left -= len(channels.positions) + _POSITIONS_PER_STEP
+            # A step by itself takes as long as the propagation of 512 positions.
+            self._positions_left -= len(channels.positions) + 512
             if steps > self._max_steps:
                 raise Untraceable("torch-pruning follows its channels in circles.")
             if self._positions_left < 0:

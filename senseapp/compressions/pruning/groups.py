@@ -15,8 +15,6 @@ from senseapp.compat.timm_internals import head_layout, nothing_between
 from senseapp.compressions.pruning.graph import ChannelGraph, Cut, Untraceable, why_untraceable
 from senseapp.networks.profile import CONVOLUTIONS
 
-_LAYERS_PER_SENTENCE = 20  # so that progress is told now and then, and not for each of a thousand layers
-
 
 @dataclass(frozen=True, slots=True)
 class ModuleHeads:
@@ -125,7 +123,7 @@ def channel_groups(
     reasons: dict[str, str] = {}
     taken = set(claimed)
     for index, name in enumerate(layers):
-        if index % _LAYERS_PER_SENTENCE == 0:
+        if index % 20 == 0:  # not for each of a thousand layers
             progress(f"Finding which channels are coupled: layer {index + 1} of {len(layers)}")
         if name in taken or name in reasons:
             continue

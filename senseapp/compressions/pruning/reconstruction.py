@@ -22,8 +22,6 @@ from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_
 from senseapp.core.errors import MeasurementFailed
 from senseapp.networks.layer_product import LayerProduct
 
-_LEAST = 1e-12  # energy of a reader's output, a divisor
-
 
 @dataclass(slots=True)
 class _Reader:
@@ -125,7 +123,7 @@ def _readers(group: ChannelGroup, moments: InputMoments) -> Iterator[_Reader]:
                 inverse=torch.linalg.inv(second),
                 units=torch.tensor(list(columns)),
                 columns=torch.tensor(list(columns.values())),
-                energy=float(((matrix @ second) * matrix).sum().clamp_min(_LEAST)),
+                energy=float(((matrix @ second) * matrix).sum().clamp_min(1e-12)),  # a divisor
             )
 
 

@@ -24,7 +24,6 @@ NUM_BINS = 2048  # as torch.ao's HistogramObserver; a range is known to a two-th
 PERCENTILE = 99.99  # one of those that Wu et al. 2020, Integer Quantization for Deep Learning Inference, compare
 # Candidate ends of a range, as shares of the full one: 80 steps of 9 %, down to a thousandth.
 _SHARES = tuple(2.0 ** (-step / 8) for step in range(80))
-_SEARCH_ROUNDS = 2  # each end is searched again once the other has moved
 _LEAST_SHARE = 1e-9  # so that an empty bin with clipped values costs much, but not infinitely much
 # histc counts in float32, which stops counting at 2**24.
 _CHUNK = 2**23
@@ -131,7 +130,7 @@ class SearchingObserver(HistogramObserver):
         def harm(ends: tuple[float, float]) -> float:
             return self.harm(centres, rounding(centres, *ends), ends)
 
-        for _ in range(_SEARCH_ROUNDS):
+        for _ in range(2):  # each end is searched again once the other has moved
             low, high = min(((low, share * full_high) for share in _SHARES), key=harm)
             low, high = min(((share * full_low, high) for share in _SHARES), key=harm)
         return low, high

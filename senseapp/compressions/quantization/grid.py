@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from senseapp.compressions.base import WeightGrid
 from senseapp.compressions.quantization import NumberFormat, QuantizationConfig, QuantizationGranularity
 from senseapp.descriptions.levels import FINER_BITS
 
@@ -16,32 +16,22 @@ _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 _FLOAT8_LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """The numbers up to ``largest`` that a format represents, before scaling; symmetric about 0.
-
-    ``nearest`` rounds a float32 tensor elementwise to them; ties to even, larger values to ``largest``.
-    """
-
-    largest: float
-    nearest: Callable[[Tensor], Tensor]
-
-
-def _integers(bits: int) -> Grid:
+def _integers(bits: int) -> WeightGrid:
     if bits not in FINER_BITS:
         QuantizationConfig.scale.check((bits,))
     largest = 2 ** (bits - 1) - 1
-    return Grid(largest=largest, nearest=lambda values: values.round().clamp(-largest, largest))
+    return WeightGrid(largest=largest, nearest=lambda values: values.round().clamp(-largest, largest))
 
 
-def _float8_e4m3(_bits: int) -> Grid:
+def _float8_e4m3(_bits: int) -> WeightGrid:
     def nearest(values: Tensor) -> Tensor:
         return values.clamp(-_FLOAT8_LARGEST, _FLOAT8_LARGEST).to(torch.float8_e4m3fn).float()
 
-    return Grid(largest=_FLOAT8_LARGEST, nearest=nearest)
+    return WeightGrid(largest=_FLOAT8_LARGEST, nearest=nearest, integers=False)
 
 
-GRIDS: Mapping[NumberFormat, Callable[[int], Grid]] = {"int": _integers, "fp8_e4m3": _float8_e4m3}
+GRIDS: Mapping[NumberFormat, Callable[[int], WeightGrid]] = {"int": _integers, "fp8_e4m3": _float8_e4m3}
+"""By format and bits; ties are rounded to even, larger values to the largest."""
 
 
 def extremes_of(values: Tensor) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -18,7 +19,6 @@ from senseapp.compressions.base import (
     Target,
     UpdateConstraint,
     WeightCompressor,
-    WeightGrid,
     find_weights,
     ordinary_tensors,
 )
@@ -77,16 +77,14 @@ class QuantizationCompressor(WeightCompressor):
         with ordinary_tensors():
             rounded = self._rounded(weight, bits)
             inputs = self._rounded_inputs(weight, bits)
-        grid, shared = GRIDS[self._config.number_format](bits), self._config.granularity == "tensor"
-        integers = self._config.number_format == "int"
-        allowed = WeightGrid(nearest=grid.nearest, largest=grid.largest, shared=shared, integers=integers)
+        grid = replace(GRIDS[self._config.number_format](bits), shared=self._config.granularity == "tensor")
         on_grid = rounded.dtype is torch.float32
         return Prepared(
             applied=Applied(achieved_level=level),
             parameter=weight.parameter,
             weight=lambda: rounded,
             inputs=inputs,
-            constraint=UpdateConstraint(grid=allowed),
+            constraint=UpdateConstraint(grid=grid),
             scale=partial(self._scale, weight, weight.parameter.detach(), bits) if on_grid else None,
         )
 

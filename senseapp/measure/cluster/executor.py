@@ -22,10 +22,6 @@ from senseapp.measure.measurer import JobResult, MeasurementJob
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.predictions import Predictions, joined, stored
 
-_RETRIES = 3  # of a task whose worker is lost
-_LOOK_SECONDS = 1.0  # between looks for a cancel
-_ALONE_SECONDS = 30.0  # without any worker, after which the run fails
-_MOST_HELD_BYTES = 2 * 2**30  # of kept outputs in one worker: the rest of a large one is left to other jobs
 _HELD_SHARE, _STORE_SHARE = 4, 3  # one part in n of a worker's memory for kept outputs, of the store for images
 
 
@@ -52,7 +48,8 @@ class RayExecutor:
             self._send(sweep)
         if span_images is not None:
             return span_images
-        held = min(_MOST_HELD_BYTES, self.cluster.memory_bytes // _HELD_SHARE)
+        # Kept outputs take at most 2 GiB of a worker: the rest of a large one is left to other jobs.
+        held = min(2 * 2**30, self.cluster.memory_bytes // _HELD_SHARE)
         most = max(1, held // sweep.bytes_per_image())
         self._plan = choose_plan(costs_of(sweep), self.cluster.workers, most_images=most)
         return self._plan.span_images
@@ -136,7 +133,8 @@ class RayExecutor:
         self.progress(f"The plan: {self._plan.sentence()}")
 
     def _task(self, function: Callable[..., Any], **options: Any) -> Any:
-        options |= {"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus, "max_retries": _RETRIES}
+        # A task whose worker is lost is repeated three times at most.
+        options |= {"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus, "max_retries": 3}
         return ray.remote(**options)(function)
 
     def _images(self, span: tuple[int, int]) -> Any:
@@ -186,7 +184,7 @@ class RayExecutor:
 
     def _wait(self, running: dict[Any, Any]) -> list[Any]:
         """Return one reference that is ready; empty after a short wait, in which case the cluster was checked."""
-        ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_SECONDS)
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=1.0)  # then a cancel is looked for
         if not ready:
             self._look()
         return list(ready)
@@ -197,7 +195,7 @@ class RayExecutor:
         except ClusterFailed:
             now = time.monotonic()
             self._alone_since = self._alone_since or now
-            if now - self._alone_since > _ALONE_SECONDS:
+            if now - self._alone_since > 30.0:  # seconds without any worker
                 raise
             self.progress("Waiting for workers: the cluster has none at the moment")
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
 _TIMED_IMAGES = 32  # of the passes that the plan is made from
-_HELD_BYTES = 2 * 2**30  # of images and outputs that this process keeps
 _SCAN_PASSES, _LONGEST_SCAN_SECONDS = 5, 20.0  # of the quick scan: a forward pass and two backward, besides the levels
 
 
@@ -28,7 +27,6 @@ class RunCosts:
     Attributes:
         shares: fraction of a forward pass that runs from each target on, by position; non-increasing.
         micro_batch: images per pass; spans of images are multiples of it.
-        send_seconds_per_image: time in which the driver prepares one image and sends it to a worker, one at a time.
         task_seconds: overhead of a task besides its passes: dispatch, fetching its images.
         measurement_seconds: time to compress a target once and to compute statistics, for any number of images.
         alone_seconds: time of the work that is not distributed: the trial of layouts and the quick scan.
@@ -39,7 +37,6 @@ class RunCosts:
     num_images: int
     seconds_per_image: float
     micro_batch: int = 16
-    send_seconds_per_image: float = 0.0
     task_seconds: float = 0.05
     measurement_seconds: float = 0.01
     start_seconds: float = 10.0
@@ -110,13 +107,12 @@ def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[R
         task = task_named(spec.model.task)
         survey = survey_images(spec.data, num_classes=model.num_classes, task=task, class_names=model.class_names)
         count = survey.num_images - num_held_out(survey.num_images)
-    return costs_of(session.sweep, num_images=count), max(1, _HELD_BYTES // session.sweep.bytes_per_image())
+    # A worker is expected to keep 2 GiB of images and outputs.
+    return costs_of(session.sweep, num_images=count), max(1, 2 * 2**30 // session.sweep.bytes_per_image())
 
 
 Block = tuple[int, int]
 """Index of the first target, and of the one after the last."""
-
-_HALVINGS = 50  # of an interval: to float precision
 
 
 def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
@@ -127,7 +123,7 @@ def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
     """
     running = [0.0, *accumulate(costs.num_levels * share for share in costs.shares)]
     low, high = 0.0, 1.000001 * costs.passes(0, len(costs.shares))  # above the cost of one block in spite of rounding
-    for _ in range(_HALVINGS):
+    for _ in range(50):  # halvings: to float precision
         middle = (low + high) / 2
         if _packed(costs, running, middle, count) is None:
             low = middle
@@ -153,31 +149,22 @@ def _packed(costs: RunCosts, running: list[float], bound: float, count: int) -> 
     return (*blocks, (first, len(costs.shares)))
 
 
-def makespan(seconds: Sequence[float], workers: int, *, ready: Sequence[float] = (), start: float = 0.0) -> float:
+def makespan(seconds: Iterable[float], workers: int) -> float:
     """Return when the last task ends, if tasks are assigned in order to the first free worker (list scheduling).
 
-    At least ``start + total / workers`` and at least as long as the longest task; without ready times at most the sum
-    of the two (Graham, 1966), and never longer with one worker more.
+    At least the total over ``workers`` and at least as long as the longest task; at most the sum of the two (Graham,
+    1966), and never longer with one worker more.
 
     >>> makespan([3, 1, 1, 1], 2)
     3.0
-    >>> makespan([1, 1], 2, ready=[0, 5])
-    6.0
     """
-    free = [start] * min(workers, max(1, len(seconds)))
-    last = start
-    for number, duration in enumerate(seconds):
-        begin = max(free[0], ready[number]) if ready else free[0]
-        end = begin + duration
-        heapq.heapreplace(free, end)
-        last = max(last, end)
-    return float(last)
+    free = [0.0] * workers
+    for duration in seconds:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)
 
 
 _MOST_TASKS = 20_000  # of a plan, however many images: planning and scheduling take time for each
-_GROWTH = 1.3  # between the numbers of blocks, and of spans, that are tried
-_WORTH = 0.995  # a plan with more tasks must be faster by this
-_LONGEST_TASK_SECONDS = 600.0  # the most work lost with a worker, where the layers allow it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,12 +218,13 @@ def choose_plan(costs: RunCosts, workers: int, *, most_images: int, span_images:
         for blocks in _cuts(costs):
             if best is not None and len(blocks) * -(-costs.num_images // images) > _MOST_TASKS:
                 break
-            excess = max(0.0, max(costs.block_seconds(*block, images) for block in blocks) - _LONGEST_TASK_SECONDS)
+            # Ten minutes are the most work to lose with a worker, where the layers allow it.
+            excess = max(0.0, max(costs.block_seconds(*block, images) for block in blocks) - 600.0)
             if (excess, _least(costs, blocks, workers)) >= bar:
                 continue
             plan = plan_of(costs, workers, blocks=blocks, span_images=images)
             if (excess, plan.seconds) < bar:
-                best, bar = plan, (excess, _WORTH * plan.seconds)
+                best, bar = plan, (excess, 0.995 * plan.seconds)  # a plan with more tasks must be faster by this
     assert best is not None
     return best
 
@@ -244,18 +232,16 @@ def choose_plan(costs: RunCosts, workers: int, *, most_images: int, span_images:
 def plan_of(costs: RunCosts, workers: int, *, blocks: tuple[Block, ...], span_images: int) -> Plan:
     """Return the plan with these blocks and spans, and its simulated time."""
     sizes = [min(span_images, costs.num_images - low) for low in range(0, costs.num_images, span_images)]
-    begin = costs.alone_seconds + costs.start_seconds
-    ready = [begin + costs.send_seconds_per_image * sum(sizes[: number + 1]) for number in range(len(sizes))]
-    baseline = makespan([costs.baseline_seconds(size) for size in sizes], workers, ready=ready, start=begin)
+    baseline = costs.alone_seconds + costs.start_seconds + makespan(map(costs.baseline_seconds, sizes), workers)
     by_size = {size: [costs.block_seconds(*block, size) for block in blocks] for size in set(sizes)}
-    end = makespan(
-        [seconds for size in sizes for seconds in by_size[size]],
-        workers,
-        ready=[moment + baseline - begin for moment in ready for _ in blocks],
-        start=baseline,
-    )
+    measuring = makespan((seconds for size in sizes for seconds in by_size[size]), workers)
     return Plan(
-        costs=costs, workers=workers, blocks=blocks, span_images=span_images, seconds=end, baseline_seconds=baseline
+        costs=costs,
+        workers=workers,
+        blocks=blocks,
+        span_images=span_images,
+        seconds=baseline + measuring,
+        baseline_seconds=baseline,
     )
 
 
@@ -286,5 +272,5 @@ def _growing(most: int) -> Iterator[int]:
     count = 1
     while count < most:
         yield count
-        count = max(count + 1, int(count * _GROWTH))
+        count = max(count + 1, int(count * 1.3))  # other numbers are hardly better
     yield most

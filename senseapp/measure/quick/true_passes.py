@@ -46,11 +46,7 @@ def true_divergences(sweep: Sweep, found: Mapping[Key, Tensor], scan_passes: flo
         return {}, 0
     estimated = torch.stack([found[key] for key in keys])  # (keys, N)
     images = evenly_spaced(estimated, num_images)
-    sampled = _measured(sweep, keys, images)
-    # As a ratio of the same images, which differ in their damage more than in the error of their estimates.
-    return {
-        key: measured * float(found[key].mean() / found[key][images].mean()) for key, measured in sampled.items()
-    }, len(images)
+    return _measured(sweep, keys, images), len(images)
 
 
 def checked_estimates(sweep: Sweep, found: Mapping[Key, Tensor], budget: float) -> tuple[list[Key], int]:

@@ -32,12 +32,11 @@ from senseapp.networks.checkpoints.weights_file import (
 
 _MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor has far more elements than bytes
 _MAX_DEPTH = 24  # containers in containers; networks are some ten modules deep
-_MAX_VISITS = 300_000  # ten for each tensor that a file may have; dicts that hold each other double with each step
+_MAX_REPEATS = 300_000  # of values with tensors; dicts that hold each other double with each step
 _MAX_NAME_LENGTH = 500  # characters, as run files take for the name of a layer
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
 _SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
-_SNIFFED_BYTES = 32  # torch.save's number is the first value of the file
 _LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled
 _MALFORMED = (*ZIP_DAMAGE, OverflowError, MemoryError, RecursionError, struct.error)
 _MODULE_KEYS = ("_parameters", "_buffers", "_modules")
@@ -130,10 +129,11 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
     file = TensorFile(path)
     try:
         root = _read_zip(path, file) if kind is FileKind.ZIP else _read_plain(path, file)
-        values = _TensorSearch(root).values()
-        if sum(value.claimed_bytes for _, value in values) > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:
+        search = _TensorSearch()
+        search.look_through(root)
+        if sum(value.claimed_bytes for _, value in search.found) > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:
             raise ValueError("its tensors claim far more bytes than the file has")
-        found = {name: _numbers(file, value) for name, value in values}
+        found = {name: _numbers(file, value) for name, value in search.found}
     except _MALFORMED as error:
         raise damaged(path, first_line_of(error, most=160)) from error
     return {name: value for name, value in found.items() if value is not None}, root, sorted(file.reader.recorded)
@@ -169,70 +169,50 @@ def _read_zip(path: Path, file: TensorFile) -> object:
 def _read_plain(path: Path, file: TensorFile) -> object:
     """Return the value in torch's older form, or in one pickle."""
     with path.open("rb") as content:
-        is_legacy = _LEGACY_START in content.read(_SNIFFED_BYTES)
+        is_legacy = _LEGACY_START in content.read(32)  # torch.save's number is the first value of the file
         content.seek(0)
         return file.read_legacy(content) if is_legacy else file.reader.read(content)
 
 
 class _TensorSearch:
-    """Finds tensors in dicts, lists, objects and modules, and names them by their path.
+    """Finds tensors in dicts, lists, objects and modules, in the order of the file, and names them by their path.
 
-    Values without tensors are visited once, so that dicts that contain each other take no time.
+    Values without tensors are looked through once, so that dicts that hold each other take no time.
     """
 
-    def __init__(self, root: object) -> None:
-        self._root = root
-        self._holders = _holders_of_tensors(root)
-        self._visits = 0
+    def __init__(self) -> None:
+        self.found: list[tuple[str, _Found]] = []
+        self._seen: set[int] = set()
+        self._empty: set[int] = set()
+        self._repeats = 0
 
-    def values(self) -> list[tuple[str, _Found]]:
-        """Return names and tensors in the order of the file.
+    def look_through(self, value: object, name: str = "", depth: int = 0) -> bool:
+        """Add the tensors in ``value`` to those found; return whether there are none at any depth.
 
         Raises:
-            ValueError: there are too many tensors, or containers contain each other.
+            ValueError: there are too many tensors, or containers hold each other.
         """
-        found: list[tuple[str, _Found]] = []
-        for name, value in self._below(self._root, "", 0):
-            found.append((name, value))
-            if len(found) > MAX_TENSORS:
+        if isinstance(value, _TENSORS):
+            self.found += [(name, value)] if name else []
+            if len(self.found) > MAX_TENSORS:
                 raise ValueError(f"it names more than {MAX_TENSORS:,} tensors")
-        return found
-
-    def _below(self, value: object, name: str, depth: int) -> Iterator[tuple[str, _Found]]:
-        self._visits += 1
-        if self._visits > _MAX_VISITS:
+            return False
+        if id(value) in self._empty:
+            return True
+        self._repeats += id(value) in self._seen
+        if self._repeats > _MAX_REPEATS:
             raise ValueError("its dicts hold each other without end")
-        if isinstance(value, _TENSORS):
-            if name:
-                yield name, value
-        elif id(value) in self._holders and depth < _MAX_DEPTH:
-            for key, item in _items(value):
-                inner = f"{name}.{key}" if name and key != "" else f"{name}{key}"
-                if (id(item) in self._holders or isinstance(item, _TENSORS)) and _is_name(inner):
-                    yield from self._below(item, inner, depth + 1)
-
-
-def _holders_of_tensors(root: object) -> set[int]:
-    """Return the ids of all values that contain a tensor, at any depth."""
-    within: dict[int, list[int]] = {id(root): []}
-    left, reached = [root], []
-    while left:
-        value = left.pop()
-        if isinstance(value, _TENSORS):
-            reached.append(id(value))
-            continue
-        for _, item in _items(value):
-            if id(item) in within:
-                within[id(item)].append(id(value))
-            elif isinstance(item, _CONTAINERS):
-                within[id(item)] = [id(value)]
-                left.append(item)
-    holders: set[int] = set()
-    while reached:
-        new = [outer for outer in within[reached.pop()] if outer not in holders]
-        holders.update(new)
-        reached.extend(new)
-    return holders
+        self._seen.add(id(value))
+        if depth == _MAX_DEPTH:
+            return False
+        is_empty = True
+        for key, item in _items(value):
+            inner = f"{name}.{key}" if name and key != "" else f"{name}{key}"
+            if isinstance(item, _CONTAINERS):
+                is_empty &= _is_name(inner) and self.look_through(item, inner, depth + 1)
+        if is_empty:
+            self._empty.add(id(value))
+        return is_empty
 
 
 def _items(value: object) -> Iterable[tuple[Any, object]]:

@@ -36,8 +36,6 @@ SKETCH_SIZE = 128  # the standard error of a Jaccard index is at most 1 / (2 √
 COMPUTED_SUFFIXES = ("num_batches_tracked", "relative_position_index", "relative_coords_table", "attn_mask")
 """Name endings of buffers that a network computes by itself; older checkpoints may lack them."""
 MODULUS = 1 << 64  # sums stay in 64 bits, as the hashes
-_MAX_EXTRA_TOKENS = 16  # class, distillation and register tokens of vision transformers, of which there are a few
-_EXTRA_BIASES = (0, 3)  # none, or the three of BEiT for its class token
 
 
 def weights_only(shapes: Shapes) -> dict[str, Shape]:
@@ -196,9 +194,10 @@ def _size_rule(name: str, axis: int, a: int, b: int, side_a: int, side_b: int) -
     """Return the simplest law through both points with plausible constants; None if there is none."""
     factor = (b - a) / (side_b**2 - side_a**2)
     offset = a - factor * side_a**2
-    if factor > 0 and _is_whole(offset) and 0 <= round(offset) <= _MAX_EXTRA_TOKENS:
+    # class, distillation and register tokens of vision transformers, of which there are a few
+    if factor > 0 and _is_whole(offset) and 0 <= round(offset) <= 16:
         return SizeRule(name=name, axis=axis, law="area", offset=round(offset), factor=factor)
-    for extra in (extra for extra in _EXTRA_BIASES if extra < min(a, b)):
+    for extra in (extra for extra in (0, 3) if extra < min(a, b)):  # none, or the three of BEiT for its class token
         root_a, root_b = math.sqrt(a - extra), math.sqrt(b - extra)
         factor = (root_b - root_a) / (side_b - side_a)
         if factor > 0 and abs(root_a - factor * side_a + 1) < 1e-6:  # 2·w − 1 relative positions along each axis

@@ -33,7 +33,6 @@ _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _LARGEST_NUMBER = 100_000  # widths and depths of networks are below; a larger one would take all memory to build
 _LEAST_SHARE = 0.01  # of a picture, that a crop leaves
-_MOST_VALUES = 64  # entries of a list, as one for each block
 _MOST_CLASSES = 100_000  # the largest classifiers of the libraries have 21,843
 _LONGEST_TEXT = 200  # characters of a class name or a setting
 _LENGTH_OF_SIZE, _MOST_CHANNELS = 3, 16  # of (C, H, W); multispectral pictures have up to 13
@@ -246,7 +245,7 @@ def _not_for_files() -> frozenset[str]:
 def _check_value(key: str, value: object) -> None:
     """Require a plain value of a size that networks have, or a short list of such."""
     if isinstance(value, list):
-        if len(value) > _MOST_VALUES:
+        if len(value) > 64:  # entries of a list, as one for each block
             raise ValueError(f"{key} lists {len(value)} values")
         for each in value:
             _check_value(key, each)

@@ -18,9 +18,6 @@ from typing import IO, Any
 
 MAX_STEPS = 4_000_000
 """A named tensor takes about 100."""
-_MAX_INTEGER_BITS = 8_000  # hashing a long number takes time at each use
-_MAX_NAME_LENGTH = 300  # characters of a module and a class together, far above those of torch
-_MAX_NAMES = 5_000  # each is a class, which takes a kilobyte
 _REFUSED = frozenset({"EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER"})
 """Instructions for objects outside of the pickle, which torch does not write."""
 _TUPLES = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
@@ -145,7 +142,8 @@ class PickleReader:
         memo: dict[object, int | None] = {}
         for opcode, argument, _ in pickletools.genops(file):
             name = opcode.name
-            if name in _REFUSED or (isinstance(argument, int) and argument.bit_length() > _MAX_INTEGER_BITS):
+            # hashing a number of more bits takes time at each use
+            if name in _REFUSED or (isinstance(argument, int) and argument.bit_length() > 8_000):
                 raise ValueError(f"it holds {name}, which torch does not write")
             pushed = memo[argument] if name.endswith("GET") else _weight_of(name, _taken(stack, opcode.stack_before))
             stack += [_WEIGHTS.get(kind.name, pushed) for kind in opcode.stack_after]
@@ -159,7 +157,9 @@ class PickleReader:
 
     def _find(self, name: str) -> Named:
         if name not in self._named:
-            if len(name) > _MAX_NAME_LENGTH or len(self._named) >= _MAX_NAMES:
+            if (
+                len(name) > 300 or len(self._named) >= 5_000
+            ):  # names of torch are far shorter; each stub takes a kilobyte
                 raise ValueError("its pickle names a class by what is no name, or too many classes")
             builder = self._builders.get(name)
             content: dict[str, Any] = {"__slots__": (), "name": name, "recorded": self.recorded}

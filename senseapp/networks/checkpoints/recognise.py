@@ -22,12 +22,6 @@ from senseapp.networks.checkpoints.fingerprint import (
 )
 from senseapp.networks.sources.catalogue import find_entry
 
-_SCORE_AT_OTHER_SIZE = 0.99  # scores order candidates: all weights fit, for another image size
-SCORE_OF_RENAMED_HEAD = 0.98  # the classifier fits under another name
-_SCORE_WITH_SURPLUS = 0.975  # all fit, and there are others
-_SCORE_WITHOUT_HEAD = 0.97  # all but the classifier
-_SCORE_BY_ORDER = 0.96  # shapes fit in their order, under other names
-_BEST_INEXACT_SCORE = 0.95  # times the share of equal names and shapes: below all that fit
 _LEAST_SCORE = 0.05  # one name in twenty: below, networks have nothing in common
 T = TypeVar("T")
 
@@ -128,7 +122,8 @@ def recognise(
             continue
         candidate = fit_by_names(fingerprint, weights, signature)
         if candidate is None:
-            score = round(_BEST_INEXACT_SCORE * resemblance(sketch, fingerprint.sketch), 4)
+            # the share of equal names and shapes, below the scores of all that fit
+            score = round(0.95 * resemblance(sketch, fingerprint.sketch), 4)
             candidate = _candidate(fingerprint, weights, score=score)
         if candidate.score >= _LEAST_SCORE:
             found.append(candidate)
@@ -138,21 +133,24 @@ def recognise(
 
 def fit_by_names(fingerprint: Fingerprint, shapes: Shapes, signature: int) -> ArchitectureMatch | None:
     """Return the architecture as a candidate if these weights, of that signature, have its names and shapes."""
-    size = fingerprint.free.read_off(shapes).img_size
-    if (size is None) != (fingerprint.free.size is None) or not fingerprint.fits(shapes, signature):
+    if not _size_is_whole(fingerprint, shapes) or not fingerprint.fits(shapes, signature):
         return None
-    score = 1.0 if size in (None, fingerprint.img_size) else _SCORE_AT_OTHER_SIZE
+    size = fingerprint.free.read_off(shapes).img_size
+    score = 1.0 if size in (None, fingerprint.img_size) else 0.99
     return _candidate(fingerprint, shapes, exact=True, score=score)
+
+
+def _size_is_whole(fingerprint: Fingerprint, shapes: Shapes) -> bool:
+    """Return whether the shapes give an image size, where they depend on one."""
+    return (fingerprint.free.read_off(shapes).img_size is None) == (fingerprint.free.size is None)
 
 
 def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> ArchitectureMatch | None:
     """Return the architecture as a candidate if its shapes fit those of the checkpoint in one of ``orders``."""
     for ordered in orders:
         free = fingerprint.free_shapes(ordered)
-        if free is not None:
-            candidate = _candidate(fingerprint, free, score=_SCORE_BY_ORDER, order=ordered.names)
-            if (candidate.img_size is None) == (fingerprint.free.size is None):
-                return candidate
+        if free is not None and _size_is_whole(fingerprint, free):
+            return _candidate(fingerprint, free, score=0.96, order=ordered.names)
     return None
 
 
@@ -164,6 +162,7 @@ def fit_inexactly(fingerprint: Fingerprint, shapes: Shapes, own: Shapes) -> Arch
     inside the network: that is another architecture.
     """
     free = fingerprint.free
+    own = {**own, **{name: () for name in free.patterns if name not in own}}  # some are built without a classifier
     missing = [name for name in own if name not in shapes]
     fixed = (name for name in own if name in shapes and name not in free.patterns)
     if any(shapes[name] != own[name] for name in fixed) or not free.fit(shapes, set(free.patterns) - set(missing)):
@@ -181,11 +180,11 @@ def fit_inexactly(fingerprint: Fingerprint, shapes: Shapes, own: Shapes) -> Arch
         surplus = [name for name in surplus if name not in taken]
         if not head.missing and any(is_layer(shapes[name]) for name in surplus):
             return None
-    if layers_between(surplus, shapes, own):
+    if layers_between(surplus, shapes, own) or not _size_is_whole(fingerprint, shapes):
         return None
-    score = _SCORE_WITH_SURPLUS if surplus else SCORE_OF_RENAMED_HEAD
+    score = 0.975 if surplus else 0.98
     if head and head.missing:
-        score = _SCORE_WITHOUT_HEAD
+        score = 0.97
     renamed = head.renamed(shapes) if head else shapes
     return _candidate(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
 

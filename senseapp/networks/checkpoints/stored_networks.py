@@ -31,9 +31,7 @@ from senseapp.networks.checkpoints.fingerprint import (
 from senseapp.networks.checkpoints.model_folder import ModelConfig
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import (
-    SCORE_OF_RENAMED_HEAD,
     ArchitectureMatch,
-    HeadFit,
     fit_by_names,
     fit_by_order,
     fit_inexactly,
@@ -43,11 +41,6 @@ from senseapp.networks.sources.libraries import architecture_shapes
 
 _MOST_LEVELS = 12  # of a name, below which a network is looked for; modules lie some ten deep with their wrappers
 _MOST_PREFIXES = 5_000  # that hold weights enough for a network; a hostile file could have one for each weight
-_MOST_WRAPPERS = 6  # compilers, data parallelism and checkpointing nest to three; each is tried alone
-_MOST_WRAPPED = 10_000  # three times the weights of the largest architecture
-_MOST_COMPARED = 40  # architectures to rank where none fits
-_MOST_BUILT = 12  # architectures to compare with name by name
-_FEWEST_SHARED = 0.5  # of an architecture's sketch, for a closer comparison
 _AT_THE_TOP = "top level"
 
 
@@ -140,7 +133,7 @@ def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     A wrapper has one child, so wherever its part of a name occurs, it is the only one after the parts before it. Each
     such part is removed by itself, then all together.
     """
-    if len(checkpoint.tensors) > _MOST_WRAPPED:
+    if len(checkpoint.tensors) > 10_000:  # three times the weights of the largest architecture
         return
     followed: dict[str, set[str]] = {}
     for name in checkpoint.tensors:
@@ -151,7 +144,8 @@ def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
     for parts_after in followed.values():
         for part in parts_after:
             alone[part] = alone.get(part, True) and len(parts_after) == 1
-    wrappers = [part for part, is_alone in alone.items() if is_alone and not part.isdigit()][:_MOST_WRAPPERS]
+    # compilers, data parallelism and checkpointing nest to three; each is tried alone
+    wrappers = [part for part, is_alone in alone.items() if is_alone and not part.isdigit()][:6]
     for taken in (*({part} for part in wrappers), set(wrappers)) if wrappers else ():
         renamed = {
             ".".join((first, *(part for part in parts[:-1] if part not in taken), *parts[-1:])): tensor
@@ -241,7 +235,7 @@ class _NetworkSearch:
         if self._only is not None:
             shared = np.where([item is self._only for item in known], shared, 0)
         self._closest = max(self._closest, (int(shared.max()), prefix), key=lambda item: item[0])
-        alike = np.argsort(-shared / sketches.lengths, kind="stable")[:_MOST_COMPARED]
+        alike = np.argsort(-shared / sketches.lengths, kind="stable")[:40]  # to be ranked where none fits
         self._alike[prefix] = [known[place] for place in alike if shared[place]]
         places = np.nonzero((shared >= sketches.needed) & (shared > 0))[0]
         return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
@@ -251,7 +245,7 @@ class _NetworkSearch:
         for item in plausible:
             head = item.free.classes[0].rpartition(".")[0] if item.free.classes else ""
             body = [name for name in item.free.patterns if not head or name.rpartition(".")[0] != head]
-            if self.built >= _MOST_BUILT or not item.free.fit(shapes, body):
+            if self.built >= 12 or not item.free.fit(shapes, body):  # builds take time
                 continue
             self.built += 1
             own = weights_only(architecture_shapes(item.library, item.name))
@@ -260,17 +254,21 @@ class _NetworkSearch:
                 return [fit for twin in twins if (fit := fit_inexactly(twin, shapes, own)) is not None]
         return []
 
-    def _network(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> StoredNetwork:
-        tensors = self._tensors(prefix)
-        file_name = self._checkpoint.file_name.rpartition(".")[0]
+    def _network(
+        self, prefix: str, fits: Sequence[ArchitectureMatch], *, outer: Mapping[str, Tensor] | None = None
+    ) -> StoredNetwork:
+        """Return the network below ``prefix``, with the weights ``outer`` that stand outside of it."""
+        tensors, beside = self._tensors(prefix) | dict(outer or {}), self._beside(prefix)
         ranked = recognise(
             {name: tuple(tensor.shape) for name, tensor in tensors.items()},
             arch_hint=self._checkpoint.arch_hint,
-            file_name=file_name,
+            file_name=self._checkpoint.file_name.rpartition(".")[0],
             known=fits,
             among=self._alike.get(prefix, ()),
         )
-        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=self._beside(prefix))
+        if outer:
+            beside = tuple(name for name in beside if not any(each.startswith(f"{name}.") for each in outer))
+        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
 
     def _beside(self, prefix: str) -> tuple[str, ...]:
         """Return the names of tensors outside ``prefix``, each up to the first part that differs from it."""
@@ -284,33 +282,13 @@ class _NetworkSearch:
 
     def _with_outer_head(self, prefix: str, fits: Sequence[ArchitectureMatch]) -> StoredNetwork | None:
         """Return the network with a classifier that stands outside its prefix, where it is the only layer there."""
-        heads = {fit.head.own for fit in fits if fit.head is not None and fit.head.missing}
-        if any(fit.fits for fit in fits) or len(heads) != 1 or not prefix:
+        if any(fit.fits for fit in fits) or not prefix:
             return None
-        (own,) = heads
-        outside = self._outside(prefix)
-        layers = {name.rpartition(".")[0] for name in outside if is_layer(self._shape(name))}
-        if len(layers) != 1:
-            return None
-        (layer,) = layers
-        start = f"{layer}."
-        weights = {f"{own}.{name.removeprefix(start)}": name for name in outside if name.startswith(start)}
-        inner = self._tensors(prefix)
-        tensors = inner | {name: self._checkpoint.tensors[found] for name, found in weights.items()}
-        names = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        whole = weights_only(names)
-        signature = signature_of(whole)
+        outer = {name: self._checkpoint.tensors[name] for name in self._outside(prefix)}
         known = {(fit.library, fit.name) for fit in fits}
-        fitting = [
-            replace(fit, score=SCORE_OF_RENAMED_HEAD, exact=False, head=HeadFit(own=own, found=layer))
-            for item in self._known()
-            if (item.library, item.name) in known and (fit := fit_by_names(item, whole, signature))
-        ]
-        if not fitting:
-            return None
-        beside = tuple(name for name in self._beside(prefix) if not f"{name}.".startswith(start))
-        ranked = recognise(names, arch_hint=self._checkpoint.arch_hint, known=fitting, among=self._alike[prefix])
-        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
+        weights = weights_only({name: tuple(tensor.shape) for name, tensor in (self._tensors(prefix) | outer).items()})
+        fitting = self._inexactly([item for item in self._known() if (item.library, item.name) in known], weights)
+        return self._network(prefix, fitting, outer=outer) if any(fit.fits for fit in fitting) else None
 
     def _outside(self, prefix: str) -> list[str]:
         """Return the names at the nearest level around ``prefix`` that has layers outside of it."""
@@ -359,5 +337,5 @@ def _sketches() -> _Sketches:
     free = np.array([len(item.free.patterns) for item in fingerprints])
     hashes = np.concatenate([item.sketch for item in fingerprints])
     order = np.argsort(hashes, kind="stable")
-    needed = np.maximum(lengths - free, np.ceil(_FEWEST_SHARED * lengths).astype(int))
+    needed = np.maximum(lengths - free, np.ceil(0.5 * lengths).astype(int))
     return _Sketches(hashes[order], np.repeat(np.arange(len(lengths)), lengths)[order], lengths, needed)

@@ -24,7 +24,6 @@ _STORAGE_DTYPES = {
 }
 _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _ARRAY_KINDS = "fiub"
-_MOST_AXES = 16  # video networks have five
 _MOST_COPIES = 4  # copied bytes, as a multiple of the file's bytes
 _COPIED_ANYWAY = 1_000_000  # bytes: small files need more than a multiple of their size
 
@@ -123,7 +122,7 @@ class _ArrayType:
 
 def _lengths(shape: object) -> tuple[int, ...]:
     """Return ``shape`` if it is a tuple of non-negative integers."""
-    if not isinstance(shape, tuple) or len(shape) > _MOST_AXES:
+    if not isinstance(shape, tuple) or len(shape) > 16:  # video networks have five
         raise ValueError("a tensor in it has no shape")
     if not all(isinstance(length, int) and 0 <= length < 2**63 for length in shape):
         raise ValueError("a tensor in it has no shape")

@@ -39,8 +39,6 @@ _PROGRAMS = (
 _PROGRAM_SUFFIX = ".pt2"
 MAX_TENSORS = 30_000
 """No architecture has 3,000 weights; averaged copies and an optimizer add four more of each."""
-_SNIFFED_BYTES = 4096  # a page: holds every signature, and enough of a text to tell that it is one
-_MAX_SAFETENSORS_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 _TAR_MAGIC = slice(257, 262)  # POSIX.1-1988 (ustar)
 _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "a gzip archive: unpack it first"),
@@ -140,7 +138,7 @@ def _kind_of(path: Path) -> FileKind:
     if size == 0:
         raise InvalidCheckpoint(f"{path.name} is empty (0 bytes). Upload it again.")
     with path.open("rb") as file:
-        head = file.read(_SNIFFED_BYTES)
+        head = file.read(4096)  # a page: holds every signature, and enough of a text to tell that it is one
     kind = _kind_by_magic(head, size)
     if kind is None:
         raise InvalidCheckpoint(f"{path.name} is {_describe(head)}. {RESAVE_ADVICE}")
@@ -157,7 +155,7 @@ def _kind_by_magic(head: bytes, size: int) -> FileKind | None:
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return FileKind.PICKLE
     header_bytes = int.from_bytes(head[:8], "little")
-    if head[8:9] == b"{" and 2 <= header_bytes <= min(size - 8, _MAX_SAFETENSORS_HEADER_BYTES):
+    if head[8:9] == b"{" and 2 <= header_bytes <= min(size - 8, 100_000_000):  # the limit of the safetensors library
         return FileKind.SAFETENSORS
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -284,8 +284,8 @@ class _Builder:
         found = self.growing.growth(name)
         if found is None:
             return None
-        index = self._position(found.source, tensors)
-        return Counted(numbers=found.numbers, scalar=found.scalar, index=index, axis=found.axis, unit=found.unit)
+        source, counted = found
+        return replace(counted, index=self._position(source, tensors))
 
     def _use(self, name: str) -> None:
         """Make sure that the network can read the constant ``name``, from a layer that holds it or on its own."""

@@ -13,17 +13,6 @@ from senseapp.networks.onnx.torch_graph import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """Numbers of which some grow with the batch, and where its size is read: ``axis`` of ``source``, over ``unit``."""
-
-    numbers: tuple[int | PerImage, ...]
-    scalar: bool
-    source: str
-    axis: int
-    unit: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Growing:
     """Finds how known numbers follow from the batch.
 
@@ -34,8 +23,11 @@ class Growing:
     facts: Facts
     makers: Mapping[str, Node]
 
-    def growth(self, name: str) -> Growth | None:
-        """Return how the numbers in ``name`` follow from the batch; None where they do not simply grow with it."""
+    def growth(self, name: str) -> tuple[str, Counted] | None:
+        """Return how the numbers in ``name`` follow from the batch, and the tensor that it is counted by.
+
+        None where they do not simply grow with it.
+        """
         known = [(count, values[name]) for count, values in self.facts]
         if any(each.is_meta or each.is_floating_point() for _, each in known):
             return None
@@ -44,7 +36,7 @@ class Growing:
         if numbers is None or source is None:
             return None
         scalar = known[0][1].ndim == 0
-        return Growth(numbers=numbers, scalar=scalar, source=source[0], axis=source[1], unit=source[2])
+        return source[0], Counted(numbers=numbers, scalar=scalar, index=0, axis=source[1], unit=source[2])
 
     def target(self, node: Node) -> Counted | None:
         """Return the target of a Reshape that moves images to or from the first axis, and leaves channels the last one.

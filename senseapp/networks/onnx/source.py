@@ -54,6 +54,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     usual = {each.usual_input for each in readers}
     prepared = prepared.of_family(usual.pop() if len(usual) == 1 else None)
     num_outputs = _num_outputs(task, opened, reader)
+    usual_names = imagenet_class_names() if num_outputs == IMAGENET_CLASSES else ()
     return LoadedModel(
         module=opened.network.requires_grad_(False),
         title=Path(spec.checkpoint).name,
@@ -64,7 +65,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         background=reader.background if reader else "unknown",
         num_classes=num_outputs,
         pretrained=True,
-        class_names=_class_names(opened, num_outputs),
+        class_names=class_names_in(opened.metadata, num_outputs) or usual_names,
         notes=(
             *_notes(opened, spec),
             *((f"Its outputs are read as {reader.words}.",) if reader else ()),
@@ -150,7 +151,12 @@ def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
         wanted = _outputs_of(task_named(spec.task), opened)
         if wanted != opened.outputs:
             opened = _opened(spec, wanted)
-    _check_batch(opened)
+    outputs = [each for each in opened.candidates if each.name in opened.outputs]
+    if (opened.batch or 1) > 1 and any(each.shape[:1] != (opened.batch,) for each in outputs):
+        raise UnsupportedModel(
+            f"The file is fixed to {opened.batch} images at a time, and an output does not list them one by one. "
+            "Export it for one image, or for any number."
+        )
     return opened
 
 
@@ -209,15 +215,6 @@ def _size_of(opened: OpenedOnnx) -> tuple[int, int]:
     shape = opened.input_shape
     height, width = shape[1:3] if is_channels_last(shape) else shape[2:]
     return height, width
-
-
-def _check_batch(opened: OpenedOnnx) -> None:
-    outputs = [each for each in opened.candidates if each.name in opened.outputs]
-    if (opened.batch or 1) > 1 and any(each.shape[:1] != (opened.batch,) for each in outputs):
-        raise UnsupportedModel(
-            f"The file is fixed to {opened.batch} images at a time, and an output does not list them one by one. "
-            "Export it for one image, or for any number."
-        )
 
 
 def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
@@ -315,12 +312,6 @@ def _num_outputs(task: Task, opened: OpenedOnnx, reader: OutputReader | None) ->
         ) from error
     task.check_output(raw, opened.input_shape[0])
     return task.num_outputs(task.output(raw))
-
-
-def _class_names(opened: OpenedOnnx, count: int) -> tuple[str, ...]:
-    """Return the names in the file, else those of ImageNet for as many classes as it has."""
-    named = class_names_in(opened.metadata, count)
-    return named or (imagenet_class_names() if count == IMAGENET_CLASSES else ())
 
 
 def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:

@@ -12,8 +12,6 @@ from torch import nn
 from senseapp.compat.torch_internals import restored
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, is_about_memory
 
-_CONNECT_SECONDS = 3.0  # a server that is reachable accepts well within; a page waits
-
 
 def is_reachable(url: str) -> bool:
     """Return whether the server of ``url`` responds; True behind a proxy, where only the request itself shows it.
@@ -24,7 +22,8 @@ def is_reachable(url: str) -> bool:
     if address.scheme in urllib.request.getproxies():
         return True
     try:
-        with socket.create_connection((address.hostname or "", address.port or 443), timeout=_CONNECT_SECONDS):
+        # a server that is reachable accepts well within; a page waits
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=3.0):
             return True
     except OSError:
         return False

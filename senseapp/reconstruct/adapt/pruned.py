@@ -24,7 +24,7 @@ from senseapp.core.texts import plural
 from senseapp.descriptions import get
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.layer_product import LayerProduct
-from senseapp.reconstruct.adapt.sequential_pass import NormVisit, SequentialPass
+from senseapp.reconstruct.adapt.sequential_pass import NormVisit, SequentialPass, SiteVisit
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair import Matching
 from senseapp.reconstruct.repair_sites import LayerSite, NormSite, pooled
@@ -32,7 +32,6 @@ from senseapp.reconstruct.repair_sites import LayerSite, NormSite, pooled
 # Of the inputs' mean variance, the strongest first. On EfficientNet-Lite0 with 30 % of its MACs pruned, held-out
 # photographs lost .28 nats so, .39 from 10 on, and .47 from .1 on: single layers select too strong a ridge.
 _RIDGES = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
-_ROWS = 4096  # rows of inputs for the fit of a layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +160,7 @@ class _ReaderVisit:
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
         images = sum(map(len, inputs))
-        positions = max(1, _ROWS // images)
+        positions = max(1, 4096 // images)  # 4,096 rows of inputs fit a layer
         input_rows = _rows(self.product, inputs, positions, layer_generator(0, self.name))  # (G, S, K)
         before = self.dense.get_parameter("weight")
         reading = LayerProduct(self.dense, tuple(before.shape))
@@ -196,14 +195,13 @@ class _ReaderVisit:
             own.data.copy_(bias)
 
 
-@dataclass(frozen=True, slots=True)
-class _CorrectedVisit:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CorrectedVisit(SiteVisit):
     """A layer with a bias, whose outputs get back the mean and the spread that they had in ``dense``."""
 
-    module: nn.Module
     site: LayerSite
+    module: nn.Module
     dense: nn.Module
-    kept: Sequence[int] | None
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
@@ -214,14 +212,6 @@ class _CorrectedVisit:
         found = pooled([self.site.moments(part) for part in outputs])
         goal = goal if self.kept is None else goal.kept(self.kept)
         self.site.match(goal, found, outputs[0], sum(map(len, inputs)))
-
-    def undo(self) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
-        self.site.undo()
-
-    def is_finite(self) -> bool:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
-        return self.site.is_finite()
 
 
 class Reconstruction(SequentialPass):
@@ -265,7 +255,7 @@ class Reconstruction(SequentialPass):
                 self.visit(name, NormVisit(site, kept))
             elif calls[name] == 1:
                 before, module = dense.model.get_submodule(name), applied.model.get_submodule(name)
-                self.visit(name, _CorrectedVisit(module, site, before, kept))
+                self.visit(name, _CorrectedVisit(site=site, kept=kept, module=module, dense=before))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on the changes."""

@@ -20,10 +20,7 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
 from senseapp.measure.replay import Replay
 from senseapp.reconstruct.repair import Repair
-from senseapp.reconstruct.repair_sites import NormSite, pooled
-
-_MOST_IMAGES = 128  # inputs of a fit: each has many positions, and the pass takes time with every one
-_PREFIX_BYTES = 2 * 2**30  # of the prefixes of both networks
+from senseapp.reconstruct.repair_sites import Site, pooled
 
 
 class ModuleVisit(Protocol):
@@ -43,17 +40,11 @@ class ModuleVisit(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NormVisit:
-    """Matches the statistics of a BatchNorm; ``kept`` are its kept channels, if some were removed."""
+class SiteVisit:
+    """Matches the mean and the spread at a ``site``; ``kept`` are its kept channels, if some were removed."""
 
-    site: NormSite
+    site: Site
     kept: Sequence[int] | None = None
-
-    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`ModuleVisit`."""
-        goal, found = (pooled([self.site.moments(part) for part in batches]) for batches in (original, inputs))
-        goal = goal if self.kept is None else goal.kept(self.kept)
-        self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
 
     def undo(self) -> None:
         """See :class:`ModuleVisit`."""
@@ -62,6 +53,17 @@ class NormVisit:
     def is_finite(self) -> bool:
         """See :class:`ModuleVisit`."""
         return self.site.is_finite()
+
+
+@dataclass(frozen=True, slots=True)
+class NormVisit(SiteVisit):
+    """Matches the statistics of a BatchNorm."""
+
+    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """See :class:`ModuleVisit`."""
+        goal, found = (pooled([self.site.moments(part) for part in batches]) for batches in (original, inputs))
+        goal = goal if self.kept is None else goal.kept(self.kept)
+        self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
 
 
 class SequentialPass(Repair):
@@ -138,8 +140,10 @@ class SequentialPass(Repair):
         """Return the images of these batches, limited by memory, in micro-batches."""
         dense = self._networks[0]
         positions = [position for position, _, _ in self._visits]
-        most = _PREFIX_BYTES // (2 * max(1, prefix_bytes_per_image(dense.trace, positions)))
-        images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, _MOST_IMAGES))]
+        # The prefixes of both networks take at most 2 GiB.
+        most = 2**30 // max(1, prefix_bytes_per_image(dense.trace, positions))
+        # More than 128 images take longer and gain nothing: each has many positions.
+        images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, 128))]
         return [part.contiguous(memory_format=_order(part)) for part in torch.split(images, dense.layout.micro_batch)]
 
     def _run(self, streams: Sequence[Stream]) -> None:

@@ -29,8 +29,6 @@ from senseapp.reconstruct.adapt.sequential_pass import NormVisit, SequentialPass
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair_sites import NormSite, batch_norms
 
-_RIDGE = 0.1  # of the mean diagonal; see _aimed
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
@@ -190,7 +188,7 @@ def _outputs(matrix: Tensor, mean: Tensor) -> Tensor:
 
 def _aimed(dense: Tensor, sums: InputSums) -> Tensor:
     """Return weights (G, O, K) whose outputs are nearest to the uncompressed network's; ridge towards ``dense``."""
-    ridged = obs.damped(sums.second, sums.count, least=_RIDGE)
+    ridged = obs.damped(sums.second, sums.count, least=0.1)
     change: Tensor = torch.linalg.solve(ridged, (dense @ sums.cross).transpose(1, 2))
     return dense + change.transpose(1, 2)
 

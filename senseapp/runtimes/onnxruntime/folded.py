@@ -8,14 +8,13 @@ Source: onnxruntime, ``core/optimizer/conv_bn_fusion.cc``, ``conv_add_fusion.cc`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import NodeProto
+
+from senseapp.networks.onnx.graph import OnnxGraph, attributes_of
 
 FOLDED_WEIGHT = ".folded_weight"
 """Behind a convolution's name, that of the weight with what was folded into it."""
@@ -39,40 +38,22 @@ def with_folded(content: bytes) -> tuple[bytes, int]:
     Folded are ``BatchNormalization``, and sums and products with one constant for each channel, where nothing else
     reads what comes before them. The outputs stay the same but for rounding of float32.
     """
-    model = onnx.load_from_string(content)
-    folding = _Folding(model.graph)
-    for node in model.graph.node:
+    folding = _Folding(OnnxGraph(content))
+    for node in list(folding.graph.nodes):
         if node.op_type in _CONVOLUTIONS:
             folding.fold_behind(node)
-    if not folding.gone:
+    if not folding.count:
         return content, 0
-    kept = [node for node in model.graph.node if node.name not in folding.gone]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    read = {name for node in kept for name in node.input}
-    tensors = [each for each in model.graph.initializer if each.name in read]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(tensors)
-    return bytes(model.SerializeToString()), len(folding.gone)
+    folding.graph.prune()
+    return folding.graph.content(), folding.count
 
 
 @dataclass(slots=True)
 class _Folding:
-    """One pass over a graph; ``gone`` are the names of nodes that are folded."""
+    """One pass over a graph; ``count`` nodes are folded."""
 
-    graph: GraphProto
-    gone: set[str] = field(default_factory=set)
-    _constants: dict[str, onnx.TensorProto] = field(init=False)
-    _readers: dict[str, list[NodeProto]] = field(init=False)
-    _outputs: set[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._constants = {each.name: each for each in self.graph.initializer}
-        self._outputs = {each.name for each in self.graph.output}
-        self._readers = {}
-        for node in self.graph.node:
-            for name in node.input:
-                self._readers.setdefault(name, []).append(node)
+    graph: OnnxGraph
+    count: int = 0
 
     def fold_behind(self, node: NodeProto) -> None:
         """Fold all that follows one convolution, as far as it can be."""
@@ -80,24 +61,22 @@ class _Folding:
         if weight is None or (bias is None and len(node.input) > 2 and node.input[2]):
             return
         transposed = node.op_type == "ConvTranspose"
-        if transposed and _attributes(node).get("group", 1) != 1:
+        if transposed and attributes_of(node).get("group", 1) != 1:
             return  # the quantizer fails at scales by channel beside a bias there
         channels = weight.shape[int(transposed)]
         bias = np.zeros(channels) if bias is None else bias
-        folded = False
+        before = node.output[0]
         while (found := self._next(node, channels, weight.ndim - 1)) is not None:
             after, affine = found
             by_channel = affine.scale.reshape((-1, *[1] * (weight.ndim - 1 - transposed)))
             weight, bias = weight * by_channel, bias * affine.scale + affine.shift
             node.output[0] = after.output[0]
-            self.gone.add(after.name)
-            folded = True
-        if folded:
-            inputs = node.input[0], node.name + FOLDED_WEIGHT, f"{node.name}.folded_bias"
-            for name, values in zip(inputs[1:], (weight, bias), strict=True):
-                self.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
-            del node.input[:]
-            node.input.extend(inputs)
+            self.graph.remove(after)
+            self.count += 1
+        if node.output[0] != before:
+            for position, (name, values) in enumerate(((FOLDED_WEIGHT, weight), (".folded_bias", bias)), 1):
+                self.graph.store(node.name + name, values.astype(np.float32))
+                self.graph.read_instead(node, position, node.name + name)
 
     def _next(self, node: NodeProto, channels: int, rank: int) -> tuple[NodeProto, _Affine] | None:
         """Return the only reader of ``node`` and what it does to each channel; None where it does something else.
@@ -105,10 +84,9 @@ class _Folding:
         ``rank`` counts the axes of an image's output, (C, H, W).
         """
         output = node.output[0]
-        readers = self._readers.get(output, [])
-        if len(readers) != 1 or output in self._outputs:
+        if not self.graph.is_read_once(output):
             return None
-        reader = readers[0]
+        reader = self.graph.readers(output)[0]
         if reader.op_type == "BatchNormalization":
             affine = self._norm(reader)
         else:
@@ -119,7 +97,7 @@ class _Folding:
 
     def _norm(self, node: NodeProto) -> _Affine | None:
         values = [self._numbers(name) for name in node.input[1:]]
-        attributes = _attributes(node)
+        attributes = attributes_of(node)
         if attributes.get("training_mode", 0) or any(node.output[1:]):
             return None
         found = [each for each in values if each is not None]
@@ -149,11 +127,5 @@ class _Folding:
             }[node.op_type]()
 
     def _numbers(self, name: str) -> Array | None:
-        tensor = self._constants.get(name)
-        if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT:
-            return None
-        return np.asarray(numpy_helper.to_array(tensor), np.float64)
-
-
-def _attributes(node: NodeProto) -> Mapping[str, Any]:
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        found = self.graph.array(name)
+        return None if found is None or found.dtype != np.float32 else np.asarray(found, np.float64)

@@ -11,16 +11,15 @@ with the value before it was rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from functools import cached_property
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, helper
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.onnxruntime.qdq import MOVING
 from senseapp.runtimes.quantizers import QuantizedFile, QuantizedNode
 
@@ -29,29 +28,6 @@ _LEFT_OUT = frozenset({"Relu", "Clip"})
 _MOST_STEPS = 1.0
 """Steps that a weight may be from its rounded form, in the median; a weight that was folded is further away."""
 _Array = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The tensors of a graph, and the node that makes each value."""
-
-    tensors: dict[str, TensorProto]
-    makers: dict[str, NodeProto]
-
-    @classmethod
-    def of(cls, graph: GraphProto) -> _Stored:
-        makers = {name: node for node in graph.node for name in node.output if name}
-        tensors = {each.name: each for each in graph.initializer}
-        for name, node in makers.items():
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-                tensors[name] = node.attribute[0].t
-        return cls(tensors, makers)
-
-    def array(self, name: str) -> NDArray[np.generic] | None:
-        """Return the numbers of a stored tensor, also behind Identity; None where there is none."""
-        while name not in self.tensors and name in self.makers and self.makers[name].op_type == "Identity":
-            name = self.makers[name].input[0]
-        return np.array(numpy_helper.to_array(self.tensors[name])) if name in self.tensors else None
 
 
 class QdqFile(QuantizedFile):
@@ -66,11 +42,8 @@ class QdqFile(QuantizedFile):
     """
 
     def __init__(self, content: bytes, reference: bytes) -> None:
-        self._model = onnx.load_from_string(content)
-        self._float = onnx.load_from_string(reference).graph
-        self._stored = _Stored.of(self._model.graph)
-        self._known = _Stored.of(self._float)
-        self._nodes = {_label(node): node for node in self._model.graph.node if self._is_quantized(node)}
+        self._graph, self._float = OnnxGraph(content), OnnxGraph(reference)
+        self._nodes = {_label(node): node for node in self._graph.nodes if self._is_quantized(node)}
         if not self._nodes:
             raise InvalidSpec(
                 "No node of the quantized file reads or makes values that QuantizeLinear rounds. Quantize in the QDQ "
@@ -87,22 +60,21 @@ class QdqFile(QuantizedFile):
 
     def restored(self, names: Collection[str]) -> bytes:
         """Return the file with the nodes ``names`` in float."""
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
-        copies = {_label(node): node for node in model.graph.node}
+        graph = self._graph.copy()
+        copies = {_label(node): node for node in graph.nodes}
         for name in names:
             node, own = self._nodes[name], copies[name]
             for place, source in self._unrounded(node):
-                own.input[place] = self._activated(model.graph, source)
+                graph.read_instead(own, place, self._activated(graph, source))
             for place, value, known in self._weights(node):
                 if known and value is not None:
                     stored = f"{node.input[place]} in float, of {name}"
-                    model.graph.initializer.append(numpy_helper.from_array(value, stored))
-                    own.input[place] = stored
+                    graph.store(stored, value)
+                    graph.read_instead(own, place, stored)
             for output in node.output:
-                _unround_on(model.graph, output)
-        _drop_unread(model.graph)
-        return bytes(model.SerializeToString())
+                _unround_on(graph, output)
+        _drop_unread(graph)
+        return graph.content()
 
     def _is_quantized(self, node: NodeProto) -> bool:
         if node.op_type in _ROUNDING:
@@ -113,50 +85,45 @@ class QdqFile(QuantizedFile):
 
     @cached_property
     def _rounded_values(self) -> set[str]:
-        return {node.input[0] for node in self._model.graph.node if node.op_type == "QuantizeLinear"}
+        return {node.input[0] for node in self._graph.nodes if node.op_type == "QuantizeLinear"}
 
     def _dequantizing(self, name: str) -> NodeProto | None:
-        found = self._stored.makers.get(name)
+        found = self._graph.maker(name)
         return found if found is not None and found.op_type == "DequantizeLinear" else None
 
     def _unrounded(self, node: NodeProto) -> Iterator[tuple[int, str]]:
         """Yield each input that is rounded, and the value before it was."""
         for place, name in enumerate(node.input):
             undone = self._dequantizing(name)
-            made = None if undone is None else self._stored.makers.get(undone.input[0])
+            made = None if undone is None else self._graph.maker(undone.input[0])
             if made is not None and made.op_type == "QuantizeLinear":
                 yield place, made.input[0]
 
-    def _activated(self, graph: GraphProto, source: str) -> str:
+    def _activated(self, graph: OnnxGraph, source: str) -> str:
         """Return the value ``source`` behind the activation that the float file has there and this one left out."""
-        theirs, mine = self._known.makers.get(source), self._stored.makers.get(source)
+        theirs, mine = self._float.maker(source), graph.maker(source)
         if theirs is None or theirs.op_type not in _LEFT_OUT or (mine is not None and mine.op_type == theirs.op_type):
             return source
         own = f"{source} behind its {theirs.op_type}"
-        if any(own in node.output for node in graph.node):
+        if graph.maker(own) is not None:
             return own
         added = NodeProto()
         added.CopyFrom(theirs)
-        del added.input[:], added.output[:]
-        added.output.append(own)
-        added.name = own
-        added.input.append(source)
+        added.name = added.output[0] = own
+        added.input[0] = source
         for place, name in enumerate(theirs.input[1:], 1):
-            bound = self._known.array(name) if name else None
-            added.input.append("" if bound is None else f"{own}, bound {place}")
+            bound = self._float.array(name) if name else None
+            added.input[place] = "" if bound is None else f"{own}, bound {place}"
             if bound is not None:
-                graph.initializer.append(numpy_helper.from_array(bound, added.input[place]))
-        place = (
-            next(index for index, node in enumerate(graph.node) if source in node.output) if mine is not None else -1
-        )
-        graph.node.insert(place + 1, added)
+                graph.store(added.input[place], bound)
+        graph.insert(added, after=mine)
         return own
 
     def _weights(self, node: NodeProto) -> Iterator[tuple[int, _Array | None, bool]]:
         """Yield each input that is stored as integers, its float numbers, and whether they are known."""
         for place, name in enumerate(node.input):
             undone = self._dequantizing(name)
-            codes = None if undone is None else self._stored.array(undone.input[0])
+            codes = None if undone is None else self._graph.array(undone.input[0])
             if undone is None or codes is None:
                 continue
             value = self._float_numbers(node, place, tuple(codes.shape))
@@ -164,14 +131,14 @@ class QdqFile(QuantizedFile):
 
     def _float_numbers(self, node: NodeProto, place: int, shape: tuple[int, ...]) -> _Array | None:
         twin = self._twins.get(_label(node))
-        found = None if twin is None or place >= len(twin.input) else self._known.array(twin.input[place])
+        found = None if twin is None or place >= len(twin.input) else self._float.array(twin.input[place])
         if found is None or found.dtype.kind != "f" or found.shape != shape:
             return None
         return np.ascontiguousarray(found, dtype=np.float32)
 
     def _is_near(self, undone: NodeProto, codes: NDArray[np.generic], value: _Array) -> bool:
-        scale = self._stored.array(undone.input[1])
-        zero = self._stored.array(undone.input[2]) if len(undone.input) > 2 and undone.input[2] else np.zeros(())
+        scale = self._graph.array(undone.input[1])
+        zero = self._graph.array(undone.input[2]) if len(undone.input) > 2 and undone.input[2] else np.zeros(())
         if scale is None or zero is None:
             return False
         axis = next((each.i for each in undone.attribute if each.name == "axis"), 1)
@@ -185,8 +152,8 @@ class QdqFile(QuantizedFile):
     @cached_property
     def _twins(self) -> dict[str, NodeProto]:
         """The node of the float file for each quantized one: by the value that it computes, its name, or its place."""
-        by_output = {node.output[0]: node for node in self._float.node if node.output}
-        by_name = {node.name: node for node in self._float.node if node.name}
+        by_output = {node.output[0]: node for node in self._float.nodes if node.output}
+        by_name = {node.name: node for node in self._float.nodes if node.name}
         found: dict[str, NodeProto] = {}
         for label, node in self._nodes.items():
             twin = by_output.get(node.output[0]) or by_name.get(node.name)
@@ -194,7 +161,7 @@ class QdqFile(QuantizedFile):
                 found[label] = twin
         for op in {node.op_type for node in self._nodes.values()}:
             mine, theirs = (
-                [each for each in graph.node if each.op_type == op] for graph in (self._model.graph, self._float)
+                [each for each in graph.nodes if each.op_type == op] for graph in (self._graph, self._float)
             )
             if len(mine) == len(theirs):
                 for one, other in zip(mine, theirs, strict=True):
@@ -214,30 +181,28 @@ def _along(values: _Array, axis: int, rank: int) -> _Array:
     return values.reshape(shape)
 
 
-def _unround_on(graph: GraphProto, value: str) -> None:
+def _unround_on(graph: OnnxGraph, value: str) -> None:
     """Remove the rounding of a value that is an output of the network, or only moved on the way to one."""
-    outputs = {each.name for each in graph.output}
-    codes = {node.output[0] for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] == value}
-    undone = {
-        node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in codes
-    }
-    for name in outputs & undone.keys():
+    rounding = [node for node in graph.readers(value) if node.op_type == "QuantizeLinear" and node.input[0] == value]
+    undoing = [reader for node in rounding for reader in graph.readers(node.output[0])]
+    undone = {node.output[0]: node for node in undoing if node.op_type == "DequantizeLinear"}
+    for name in set(graph.outputs) & undone.keys():
         undone[name].CopyFrom(helper.make_node("Identity", [value], [name], f"{name} in float"))
-    for node in [each for each in graph.node if each.op_type in MOVING and not undone.keys().isdisjoint(each.input)]:
+    graph.rewired()
+    for node in [each for each in graph.nodes if each.op_type in MOVING and not undone.keys().isdisjoint(each.input)]:
         node.input[:] = [value if name in undone else name for name in node.input]
+        graph.rewired()
         for made in node.output:
             _unround_on(graph, made)
 
 
-def _drop_unread(graph: GraphProto) -> None:
+def _drop_unread(graph: OnnxGraph) -> None:
     """Remove rounding that nothing reads any more, and tensors that only it read."""
-    outputs = {each.name for each in graph.output}
-    unread: Callable[[set[str]], list[NodeProto]] = lambda read: [  # noqa: E731
-        node for node in graph.node if node.op_type in _ROUNDING and read.isdisjoint(node.output)
-    ]
-    while gone := unread({name for node in graph.node for name in node.input} | outputs):
-        for node in gone:
-            graph.node.remove(node)
-    read = {name for node in graph.node for name in node.input} | outputs
-    for tensor in [each for each in graph.initializer if each.name not in read]:
-        graph.initializer.remove(tensor)
+    stored = {name for name in graph.initializers if graph.readers(name)}
+    while gone := [node for node in graph.nodes if node.op_type in _ROUNDING and _is_unread(graph, node)]:
+        graph.remove(*gone)
+    graph.discard(name for name in stored if not graph.readers(name) and name not in graph.outputs)
+
+
+def _is_unread(graph: OnnxGraph, node: NodeProto) -> bool:
+    return not any(graph.readers(name) or name in graph.outputs for name in node.output)

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import onnx
-import onnxruntime
 import torch
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import NodeProto, helper
+from onnxruntime import InferenceSession, SessionOptions
 
-from senseapp.networks.onnx.graph import read_by
+from senseapp.networks.onnx.graph import OnnxGraph, read_by
 
 Array: TypeAlias = NDArray[Any]
 
@@ -24,13 +23,11 @@ class StepwiseNetwork:
     Tensors are held while nodes are left that read them.
     """
 
-    def __init__(self, model: onnx.ModelProto, inputs: Sequence[Array]) -> None:
-        graph, (taken,) = model.graph, model.graph.input
-        self._model = model
-        self._constants: dict[str, TensorProto] = {each.name: each for each in graph.initializer}
-        self._left = list(graph.node)
-        self._readers = Counter(name for node in graph.node for name in read_by(node))
-        self._held: list[dict[str, Array]] = [{taken.name: each} for each in inputs]
+    def __init__(self, network: OnnxGraph, inputs: Sequence[Array]) -> None:
+        (taken,) = network.inputs
+        self._graph, self._left = network, list(network.nodes)
+        self._readers = Counter(name for node in network.nodes for name in read_by(node))
+        self._held: list[dict[str, Array]] = [{taken: each} for each in inputs]
 
     def values(self, tensor: str) -> list[Array]:
         """Return ``tensor`` for each of the inputs; raises KeyError for one that is no longer held."""
@@ -50,7 +47,7 @@ class StepwiseNetwork:
         made = [name for node in nodes for name in node.output if name == tensor or self._readers[name] > 0]
         read = sorted(set().union(*map(read_by, nodes)))
         taken = [name for name in read if name in self._held[0]]
-        session = self._session(nodes, taken, made, [self._constants[name] for name in read if name in self._constants])
+        session = self._session(nodes, taken, made)
         for held in self._held:
             found = session.run(made, {name: held[name] for name in taken})
             held.update(zip(made, found, strict=True))
@@ -66,20 +63,15 @@ class StepwiseNetwork:
             wanted.update(read_by(node) if needed else ())
         return nodes[::-1], others[::-1]
 
-    def _session(
-        self, nodes: Sequence[NodeProto], taken: Sequence[str], made: Sequence[str], constants: Sequence[TensorProto]
-    ) -> onnxruntime.InferenceSession:
-        types = {name: helper.np_dtype_to_tensor_dtype(self._held[0][name].dtype) for name in taken}
-        inputs = [helper.make_tensor_value_info(name, types[name], None) for name in taken]
-        graph = helper.make_graph(nodes, "step", inputs, [ValueInfoProto(name=name) for name in made], constants)
-        model = helper.make_model(
-            graph,
-            functions=self._model.functions,
-            opset_imports=self._model.opset_import,
-            ir_version=self._model.ir_version,
-        )
-        options = onnxruntime.SessionOptions()
+    def _session(self, nodes: list[NodeProto], taken: Sequence[str], made: Sequence[str]) -> InferenceSession:
+        step = self._graph.part(())
+        step.nodes, step.initializers = nodes, dict(self._graph.initializers)
+        kinds = {name: helper.np_dtype_to_tensor_dtype(self._held[0][name].dtype) for name in taken}
+        step.model.graph.input.extend(helper.make_tensor_value_info(name, kinds[name], None) for name in taken)
+        step.return_values(made)
+        step.prune()
+        options = SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3  # errors
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return InferenceSession(step.content(), options, providers=["CPUExecutionProvider"])

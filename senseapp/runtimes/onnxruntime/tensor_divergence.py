@@ -10,7 +10,6 @@ value of the same name, and left out.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -19,10 +18,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto
 from torch import Tensor
 
 from senseapp.core.texts import printable_text
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.read import parsed_model
 from senseapp.records.check import APART, TensorDifference, TensorDivergence
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile
@@ -74,35 +74,17 @@ class _Value:
         return (found.astype(np.float64) - zero) * self.scale.astype(np.float64)
 
 
-class _ValueGraph:
-    """The graph of a file: producer and consumers of each value."""
-
-    def __init__(self, model: ModelProto) -> None:
-        graph: GraphProto = model.graph
-        self.nodes: Sequence[NodeProto] = list(graph.node)
-        self.maker = {name: node for node in self.nodes for name in node.output if name}
-        self.readers: dict[str, list[NodeProto]] = defaultdict(list)
-        for node in self.nodes:
-            for name in filter(None, node.input):
-                self.readers[name].append(node)
-        self.constants: dict[str, TensorProto] = {each.name: each for each in graph.initializer}
-        self.constants |= {
-            node.output[0]: each.t
-            for node in self.nodes
-            if node.op_type == "Constant"
-            for each in node.attribute
-            if each.name == "value"
-        }
-        self.outputs = [each.name for each in graph.output]
+class _ValueGraph(OnnxGraph):
+    """The graph of a file, with the values of it that can be compared."""
 
     def value(self, name: str) -> _Value | None:
         """Return the value to compare for ``name``: its dequantized form if it is rounded; None if it is unknown."""
-        if name not in self.maker:
+        if self.maker(name) is None:
             name = f"{name}_quantized"  # as onnxruntime's quantizer calls it where it rewrites operators
-            return self._integers(name) if name in self.maker else None
-        readers = self.readers[name]
+            return self._integers(name)
+        readers = self.readers(name)
         if readers and all(each.op_type == "QuantizeLinear" for each in readers):
-            back = [each for each in self.readers[readers[0].output[0]] if each.op_type == "DequantizeLinear"]
+            back = [each for each in self.readers(readers[0].output[0]) if each.op_type == "DequantizeLinear"]
             if back:  # ranges of rounding also cut: an activation function may be left to them
                 return _Value(back[0].output[0])
             return self._integers(readers[0].output[0])
@@ -110,24 +92,23 @@ class _ValueGraph:
 
     def has(self, name: str) -> bool:
         """Whether something of that name is computed, as numbers or as integers."""
-        return name in self.maker or f"{name}_quantized" in self.maker
+        return self.maker(name) is not None or self.maker(f"{name}_quantized") is not None
 
     def folded_end(self, name: str, other: _ValueGraph) -> str:
         """Return the result of what reads ``name`` alone and is no value of its own in ``other``; else ``name``."""
-        while True:
-            readers = self.readers[name]
-            if name in self.outputs or len(readers) != 1 or readers[0].op_type not in _FOLDED:
-                return name
-            if other.has(readers[0].output[0]):
-                return name
-            name = readers[0].output[0]
+        while self.is_read_once(name):
+            reader = self.readers(name)[0]
+            if reader.op_type not in _FOLDED or other.has(reader.output[0]):
+                break
+            name = reader.output[0]
+        return name
 
     def next_of(self, name: str, wanted: Collection[str]) -> set[str]:
         """Return the nearest of the values ``wanted`` that are computed from ``name``."""
         found: set[str] = set()
         seen, pending = {name}, [name]
         while pending:
-            for node in self.readers[pending.pop()]:
+            for node in self.readers(pending.pop()):
                 for made in set(node.output) - seen:
                     seen.add(made)
                     if made in wanted:
@@ -138,22 +119,18 @@ class _ValueGraph:
 
     def _integers(self, name: str) -> _Value | None:
         """Return a value with the constants that its integers are scaled with."""
-        node = self.maker[name]
-        while node.op_type in _PASSED_ON and node.input[0] in self.maker:
-            node = self.maker[node.input[0]]
-        at = _SCALES_AT.get(node.op_type)
-        if at is None or len(node.input) <= at or node.input[at] not in self.constants:
+        node = self.maker(name)
+        while node is not None and node.op_type in _PASSED_ON and self.maker(node.input[0]) is not None:
+            node = self.maker(node.input[0])
+        at = None if node is None else _SCALES_AT.get(node.op_type)
+        if node is None or at is None or len(node.input) <= at:
             return None
-        zero = node.input[at + 1] if len(node.input) > at + 1 else ""
-        return _Value(
-            name,
-            numpy_helper.to_array(self.constants[node.input[at]]),
-            numpy_helper.to_array(self.constants[zero]) if zero in self.constants else None,
-        )
+        scale, zero = self.array(node.input[at]), "".join(node.input[at + 1 : at + 2])
+        return None if scale is None else _Value(name, scale, self.array(zero))
 
     def lengths(self, pair: _Pair, values: Mapping[str, Array]) -> list[int]:
         """Return the lengths of the parts of a joined tensor; empty for others, and where one is unknown."""
-        shapes = {name: tuple(self.constants[name].dims) for name in pair.parts if name in self.constants}
+        shapes = {name: tuple(held.dims) for name in pair.parts if (held := self.tensor(name)) is not None}
         shapes |= {name: values[name].shape for name in pair.parts if name in values}
         known = pair.axis != 0 and shapes.keys() >= set(pair.parts)
         return [shapes[name][pair.axis] for name in pair.parts] if known else []
@@ -174,11 +151,12 @@ class _ValueGraph:
 
     def _weight(self, name: str) -> tuple[int, ...] | None:
         for _ in range(4):  # behind casts, transposes and a dequantization
-            if name in self.constants:
-                return tuple(self.constants[name].dims)
-            if name not in self.maker or not self.maker[name].input:
+            held, maker = self.tensor(name), self.maker(name)
+            if held is not None:
+                return tuple(held.dims)
+            if maker is None or not maker.input:
                 return None
-            name = self.maker[name].input[0]
+            name = maker.input[0]
         return None
 
     def result(self, node: NodeProto) -> _Value | None:
@@ -186,25 +164,28 @@ class _ValueGraph:
         name = node.output[0]
         if name in self.outputs:
             return self.value(name)
-        while name not in self.outputs:
-            readers = self.readers[name]
-            if len(readers) != 1 or not self._is_followed(readers[0], name):
-                break
-            name = readers[0].output[0]
+        while self.is_read_once(name) and self._is_followed(self.readers(name)[0], name):
+            name = self.readers(name)[0].output[0]
         return self._integers(name) if self._is_integer(name) else self.value(name)
 
     def _is_followed(self, node: NodeProto, name: str) -> bool:
         others = [each for each in node.input if each and each != name]
-        scales = all(each in self.constants or self._is_scale(each) for each in others)
+        scales = all(self.tensor(each) is not None or self._is_scale(each) for each in others)
         return node.op_type in _FOLLOWED and scales
 
     def _is_scale(self, name: str) -> bool:
         """Whether a value is a product of the scale of the input and that of the weight, as dynamic ranges need."""
-        node = self.maker.get(name)
-        return node is not None and node.op_type == "Mul" and any(each in self.constants for each in node.input)
+        node = self.maker(name)
+        return node is not None and node.op_type == "Mul" and any(self.tensor(each) is not None for each in node.input)
 
     def _is_integer(self, name: str) -> bool:
-        return self.maker[name].op_type in ("QuantizeLinear", "QLinearConv", "QLinearMatMul", "QLinearConvTranspose")
+        node = self.maker(name)
+        return node is not None and node.op_type in (
+            "QuantizeLinear",
+            "QLinearConv",
+            "QLinearMatMul",
+            "QLinearConvTranspose",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +236,7 @@ def tensor_divergence(
     for first in range(0, len(pairs), _AT_ONCE):
         some = pairs[first : first + _AT_ONCE]
         progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
-        parts = [_Value(name) for pair in some for name in pair.parts if name in ours.maker]
+        parts = [_Value(name) for pair in some for name in pair.parts if ours.maker(name) is not None]
         mine = _computed(reference, [*(pair.ours for pair in some), *parts], images[0])
         other = _computed(candidate, [pair.theirs for pair in some], images[1])
         found += [
@@ -275,7 +256,8 @@ def _meant_alike(found: Sequence[TensorDifference], graph: _ValueGraph) -> tuple
     """
     places, moved = {each.name: each for each in found}, list[TensorDifference]()
     for each in found:
-        before = places.get(graph.maker[each.name].input[0]) if each.operator in _ALL_MOVED else None
+        node = graph.maker(each.name)
+        before = places.get(node.input[0]) if node is not None and each.operator in _ALL_MOVED else None
         if before is not None and before.difference > each.difference:
             each = places[each.name] = replace(each, difference=before.difference)
         moved.append(each)

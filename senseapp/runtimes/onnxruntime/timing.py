@@ -89,8 +89,7 @@ def time_layers(
             for (first, second), (count, dims) in edges.items()
         ),
         source=f"measured on {profiler.machine()}",
-        measured_here=True,
-    )
+    )  # fmt: skip
 
 
 def time_products(

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from senseapp.measure.executor import Executor
 
 
-_ORPHANED = 3  # exit status
 _GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
 _AHEAD_SECONDS = 2.0  # after which a process that has nothing to do loads more
 _IDLE_SECONDS = 60.0  # for which memory is kept: to fault it in anew takes a histogram .3 to 2.4 s
@@ -71,7 +70,7 @@ class _Conversation(logging.Handler):
     def _listen(self, requests: BinaryIO) -> None:
         while (line := read_line(requests)) is not None:
             self._requests.put(line)
-        os._exit(_ORPHANED)  # the app has ended or closed the stream
+        os._exit(3)  # the app has ended or closed the stream
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:

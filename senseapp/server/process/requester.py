@@ -25,8 +25,6 @@ from senseapp.records.spec import ModelSpec
 from senseapp.server.quotas import MemoryGuard
 from senseapp.server.settings import LOCAL_OWNER
 
-_CHECK_SECONDS = 0.25  # interval at which a waiting request checks whether its page is open
-
 
 def _stays() -> bool:
     return False
@@ -94,7 +92,7 @@ class Slots:
             self._waiting[ticket] = requester.person
             try:
                 while self._next() != ticket:
-                    self._changed.wait(_CHECK_SECONDS)
+                    self._changed.wait(0.25)
                     requester.check(subject)
                 self._held[requester.person] += 1
             finally:
@@ -118,7 +116,6 @@ BYTES_PER_SECOND = 50e6
 """Of a large file on a slow disk."""
 COPIES = 3
 """Of a checkpoint's weights: as loaded, as numbers of 32 bits, and in the network."""
-_TEXT_COPIES = 20  # bytes of memory for each of a text, as JSON takes them
 _MODEL_SECONDS, _MODEL_BYTES = 120.0, 8e9  # to build a large network and run it once
 _SMALL_SECONDS, _SMALL_BYTES = 15.0, 1.2e9  # for the same of a network that a small file describes
 _SECONDS_PER_BYTE, _BYTES_PER_BYTE = 2e-5, 1e3  # more for each byte of such a file, up to the limits of large ones
@@ -199,7 +196,8 @@ def reading_limits(path: Path) -> Iterator[None]:
         ReadingStopped: it takes too long; known where the system has timers, in the main thread.
         OutOfMemory: it takes more memory than a file of its size may.
     """
-    with MemoryGuard(most_bytes=OPEN_BYTES + _TEXT_COPIES * num_bytes(str(path))).job():
+    # JSON takes some 20 bytes of memory for each of a text.
+    with MemoryGuard(most_bytes=OPEN_BYTES + 20 * num_bytes(str(path))).job():
         if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
             yield
             return

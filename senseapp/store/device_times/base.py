@@ -234,12 +234,6 @@ def bounded(rows: list[RowT]) -> list[RowT]:
     return rows
 
 
-def labels_of(formats: Iterable[ReportFormat]) -> str:
-    """Return the tools for a sentence: ``onnxruntime, trtexec or ExecuTorch``."""
-    *first, last = [each.label for each in formats]
-    return f"{', '.join(first)} or {last}" if first else last
-
-
 def shape_of(dimensions: Sequence[object]) -> tuple[int, ...]:
     """Return the shape of one image's tensor from that of a batch; empty where it is no shape."""
     sizes = tuple(size for size in dimensions if is_int(size) and size >= 0)

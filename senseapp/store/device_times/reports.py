@@ -248,7 +248,6 @@ _FRAMEWORK = ("Method::init", "Program::load_method", "OPERATOR_CALL")
 """A call of a delegate contains the operations that it reports, an ``OPERATOR_CALL`` the operator before it."""
 _COLUMN = re.compile(r"(?P<what>p50|avg)(?: \((?P<unit>[a-z]+)\))?")
 _PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}  # units of time in a second
-_MOST_OVERLAP = 2.0  # operations that take longer than this multiple of the call are in another unit
 _SELF = re.compile(r"^(?:L\['self'\]|L__self__)[._]*")
 _Event = tuple[ReportRow, bool]
 """An operation, and whether a delegate reports it."""
@@ -272,7 +271,8 @@ def _executed(events: Sequence[_Event], notes: tuple[str, ...]) -> Report:
     if not rows:
         raise BadReport("it has no times of operations; build the runtime with its event tracer")
     spent = sum(row.seconds for row in rows)
-    if whole is not None and spent > _MOST_OVERLAP * whole:
+    # operations that take longer than this multiple of the call are in another unit
+    if whole is not None and spent > 2.0 * whole:
         raise BadReport(
             f"its operations take {spent / whole:.3g} times as long as the call, so its delegate counts in another "
             "unit; convert it with delegate_time_scale_converter of the Inspector"

@@ -35,7 +35,6 @@ _FIGURES = re.compile(
     re.IGNORECASE,
 )
 """Between the kind of an operation and its name, single blanks. Its parts are bounded, so that a search is linear."""
-_LONGEST_ROW = 2000  # characters
 _PLACE = re.compile(r"\]?(?::\d{1,9})?$")  # after a name: its place in the run
 _ASIDE = re.compile(r"\s*\[?node type|(?:INFO|WARNING|ERROR|VERBOSE)\b")
 """The names of columns, and lines of a log."""
@@ -105,7 +104,7 @@ def _sections(text: str) -> Iterator[_Section]:
 
 def _row(line: str, place: int) -> ReportRow:
     line = " ".join(line.split())
-    found = _FIGURES.search(line) if len(line) < _LONGEST_ROW else None
+    found = _FIGURES.search(line) if len(line) < 2000 else None
     kind = line[: found.start()] if found else ""
     if found is None or not kind:
         raise BadReport(f"line {place} after its heading is no operation with its times, but {printable(line)}")

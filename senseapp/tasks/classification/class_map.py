@@ -11,9 +11,8 @@ from timm.data import ImageNetInfo, infer_imagenet_subset
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural
 from senseapp.tasks.class_numbers import ModelClasses, given_outputs, spelling
-from senseapp.tasks.labels import LabelMapProposal
+from senseapp.tasks.labels import SET_ORDER, TABLE_ORDER, LabelMapProposal
 
-OWN_ORDER = "in the set's own order"
 _BY_NUMBER, _BY_NAME, _BY_ID, _ORDER = (
     "by number",
     "by the model's class names",
@@ -24,7 +23,8 @@ _FROM_ONE = f"{_BY_NUMBER} from 1"
 _NOTES = {
     _ORDER: "Folders were matched to the model's classes by their alphabetical order, because their number is "
     "right. Check that accuracy is well above chance.",
-    OWN_ORDER: "The model's classes were taken to be those of the image set, in its order, because their number is "
+    TABLE_ORDER: "Labels were matched to the model's outputs by their order, because their number is right. Check it.",
+    SET_ORDER: "The model's classes were taken to be those of the image set, in its order, because their number is "
     "right. Check that accuracy is well above chance.",
     _FROM_ONE: "Folders are numbered from 1, so folder 1 was taken as class 0. Check that accuracy is above chance.",
 }
@@ -37,14 +37,14 @@ def class_orders(
     class_names: Sequence[str],
     num_classes: int,
     *,
-    own_order: bool = False,
+    own_order: str = "",
     empty: Collection[str] = (),
 ) -> tuple[LabelMapProposal, ...]:
     """Return all known ways in which every folder with pictures means one class; the most likely comes first.
 
     That is the one that matches the most names: indices (``0``, ``1``, …), the model's class names (case, punctuation
     and spaces do not count; ``tench, Tinca tinca`` is also found as ``tench``), WordNet ids of ImageNet
-    (``n01440764``), or, with as many folders as classes, their order: with ``own_order`` that of an image set, else the
+    (``n01440764``), or, with as many folders as classes, their order: the one called ``own_order``, else the
     alphabetical. It is returned alone where no way matches every folder. Folders in ``empty`` have no pictures: without
     them the number of folders may be right.
 
@@ -55,7 +55,7 @@ def class_orders(
     """
     names = list(folder_names) if own_order else sorted(folder_names)
     used = [name for name in names if name not in empty]
-    first = _likeliest(names, used, ModelClasses(num_outputs=num_classes, names=class_names), own_order=own_order)
+    first = _likeliest(names, used, ModelClasses(num_outputs=num_classes, names=class_names), own_order)
     found = [first]
     if first.words not in (_BY_NAME, _BY_ID) or not {*used}.isdisjoint(first.unmatched):
         found += [
@@ -71,7 +71,7 @@ def class_orders(
     return tuple(replace(each, num_orders=len(orders)) for each in orders.values()) or (first,)
 
 
-def _likeliest(names: Sequence[str], used: Sequence[str], model: ModelClasses, *, own_order: bool) -> LabelMapProposal:
+def _likeliest(names: Sequence[str], used: Sequence[str], model: ModelClasses, own_order: str) -> LabelMapProposal:
     ways = {
         _BY_NUMBER: _by_index(names, model.num_outputs),
         _BY_NAME: _by_class_name(names, model.spellings),
@@ -80,7 +80,7 @@ def _likeliest(names: Sequence[str], used: Sequence[str], model: ModelClasses, *
     words, matched = max(ways.items(), key=lambda pair: len(pair[1]))  # the first of equals
     ordered = next((some for some in (names, used) if len(some) == model.num_outputs), ())
     if not {*ordered} <= matched.keys():
-        words, matched = OWN_ORDER if own_order else _ORDER, _in_order(ordered)
+        words, matched = own_order or _ORDER, _in_order(ordered)
     return _proposal(words if matched else "", matched, names)
 
 
@@ -152,7 +152,7 @@ def resolve_class_map(
     num_classes: int,
     confirmed: Sequence[tuple[str, int]] = (),
     *,
-    own_order: bool = False,
+    own_order: str = "",
     empty: Collection[str] = (),
 ) -> tuple[LabelMapProposal, ...]:
     """Return the mapping to measure with, and others that fit as well.

@@ -27,7 +27,6 @@ _MOST_OBJECTS = 5_000  # of one picture
 _MOST_POLYGONS, _MOST_CORNERS = 20_000, 200_000  # of one picture
 _MOST_PIXELS = 1_000_000_000  # drawn for one picture; each of these limits takes up to ten seconds of processor time
 _FINER = 4  # in each direction, polygons are filled on a finer grid than that of the network's input
-_FIRST = ("instances", "stuff", "coco", "annotations", "segmentation", "masks")
 
 
 class Shape(NamedTuple):
@@ -78,7 +77,7 @@ class Shapes:
 
 def find_shapes(listing: Listing) -> AnnotationFiles | None:
     """Return the masks of the first file that lists pictures which are there; see :func:`find_coco`."""
-    found = find_coco(listing, _shapes_of, first=_FIRST, part="segmentation", check=lambda _: None, most=REST)
+    found = find_coco(listing, _shapes_of, part="segmentation", check=lambda _: None, most=REST)
     names = (*found.names, *[""] * REST)[:REST] if found else ()
     return found and replace(found, names=(*names, "background"))
 

@@ -23,7 +23,6 @@ _SHARE = 0.55  # of the mask in what is seen
 _LINE, _SQUARE, _WIDTH = 18, 12, 640  # pixels of a line, of its square and of the whole legend
 _MOST_NAMES = 24  # classes in the legend, which stays a few lines high
 _LONGEST_NAME = 24  # characters
-_PIXELS_TOGETHER = 2**22  # in changes, which bounds the memory
 
 
 def palette() -> NDArray[np.uint8]:
@@ -85,11 +84,12 @@ def changes_of(before: Columns, after: Columns, masks: Tensor | None) -> AnswerC
     """Return the changes; an image is changed where a pixel is. See :meth:`senseapp.tasks.Task.answer_changes`."""
     old, new = classes_of(before), classes_of(after)
     num_classes = log_probabilities_of(before).shape[2]
-    changed = torch.cat([_share(old[part] != new[part]) for part in _parts(old)])
+    changed = (old != new).flatten(1).count_nonzero(1).double() / old[0].numel()
     truth = old if masks is None else masks_like(masks, old)
     metric = MIOU_AGREEMENT if masks is None else MIOU
     moments = metric.moments(before, after, masks)
-    present = torch.stack([_present(truth[part], num_classes) for part in _parts(old)]).sum(0)
+    counts = [each.flatten().bincount(minlength=VOID + 1)[:num_classes] for each in truth]
+    present = (torch.stack(counts) > 0).sum(0)  # images with each class
 
     def class_drops(confidence: float) -> Sequence[AnswerDrop]:
         drops = metric.of_classes(moments, confidence)
@@ -113,19 +113,3 @@ def _of_hundred(share: float) -> str:
     """Return a share as pixels of a hundred; only all of them are 100."""
     text = f"{100 * share:.1f}"
     return "more than 99.9" if share < 1 and text == "100.0" else text.removesuffix(".0")
-
-
-def _parts(classes: Tensor) -> list[slice]:
-    together = max(1, _PIXELS_TOGETHER // max(1, classes[0].numel()))
-    return [slice(low, low + together) for low in range(0, len(classes), together)]
-
-
-def _share(changed: Tensor) -> Tensor:
-    return changed.flatten(1).double().mean(1)
-
-
-def _present(classes: Tensor, num_classes: int) -> Tensor:
-    """Return in how many images each class occurs, int64 (classes,)."""
-    rows = torch.arange(len(classes))[:, None] * (VOID + 1)
-    found = (classes.flatten(1).long() + rows).flatten().bincount(minlength=len(classes) * (VOID + 1))
-    return (found.reshape(len(classes), -1)[:, :num_classes] > 0).sum(0)

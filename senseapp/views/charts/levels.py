@@ -69,10 +69,10 @@ def sensitivity_curves(
     colours, dashes, shapes = (_scale(drawn, looks, part) for part in range(3))
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
-    ends = measured_ends(rows, "shown", "shown_low", "shown_high", most=most)
+    ends = measured_ends(rows, "drop", "low", "high", most=most)
     if ends:
         ends["domain"] = [min(0.0, ends["domain"][0]), max(0.0, ends["domain"][1])]
-    value = alt.Y("shown:Q", title=y_title, scale=value_scale(y_title, **ends))
+    value = alt.Y("drop:Q", title=y_title, scale=value_scale(y_title, **ends))
     lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
         stroke=alt.Stroke("row:N", scale=colours, legend=named),
         strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
@@ -83,7 +83,7 @@ def sensitivity_curves(
     layers = [zero_line(vertical=False)]
     if len(drawn) <= _MOST_BANDS:
         bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
-        layers.append(bands.encode(y=alt.Y("shown_low:Q"), y2=alt.Y2("shown_high:Q")))
+        layers.append(bands.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")))
     if ends:
         layers.append(_outside(tinted, *ends["domain"]))
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
@@ -94,13 +94,13 @@ def sensitivity_curves(
 
 def _outside(base: alt.Chart, low: float, high: float) -> Any:
     """Mark where curves of estimates leave the axis, which is that of what is measured; their numbers are on hover."""
-    beyond = base.transform_filter(f"datum.shown > {high} || datum.shown < {low}")
-    edges = beyond.transform_calculate(edge=f"datum.shown > {high} ? {high} : {low}")
-    up = {"test": f"datum.shown > {high}", "value": "triangle-up"}
+    beyond = base.transform_filter(f"datum.drop > {high} || datum.drop < {low}")
+    edges = beyond.transform_calculate(edge=f"datum.drop > {high} ? {high} : {low}")
+    up = {"test": f"datum.drop > {high}", "value": "triangle-up"}
     return edges.mark_point(filled=True, size=70, opacity=1, aria=False).encode(
         y="edge:Q",
         shape=alt.ShapeValue("triangle-down", condition=up),
-        tooltip=tooltips(members="Layer", shown_text="Beyond the axis"),
+        tooltip=tooltips(members="Layer", change_text="Beyond the axis"),
     )
 
 
@@ -158,7 +158,7 @@ def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool, c
         tooltip=tooltips(
             members="Layer",
             level_text="Level",
-            shown_text=(y_title or "Drop").split(" (")[0],
+            change_text=(y_title or "Drop").split(" (")[0],
             interval_text="95 % interval of the drop",
             source="Value",
         ),

@@ -166,50 +166,35 @@ def caveat_of_sides(sides: Sequence[Side]) -> str:
 
 
 _MOST_BARS = 12  # the grid leaves 2 pixels between bars: of 24 in 64 pixels it draws none
-_COLUMNS = (
-    "open",
-    "title",
-    "file",
-    "saved",
-    "state",
-    "age",
-    "compression",
-    "bars",
-    "headline",
-    "size",
-    "tags",
-    "model",
-)
 
 
 def runs_frame(
-    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, Decision] | None = None
+    records: Sequence[RunRecord], bars: Mapping[str, list[float]], files: Mapping[str, Decision]
 ) -> pd.DataFrame:
     """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
 
     ``bars`` are what layers lose alone, ``files`` the decisions on their files; ``saved`` is the share of the original
     file's bytes that such a file saves, in percent.
     """
-    known = files or {}
-    saved = {run_id: 100 * each.saved for run_id, each in known.items() if each.saved is not None}
+    saved = {run_id: 100 * each.saved for run_id, each in files.items() if each.saved is not None}
     rows = [
-        (
-            "Open",
-            record.title,
-            known[record.run_id].headline if record.run_id in known else "",
-            saved.get(record.run_id),
-            STATES[record.state].label,
-            pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
-            compression_text(record.spec.sensitivity),
-            bars.get(record.run_id),
-            record.headline or record.error or record.origin,
-            record.num_bytes,
-            [*record.tags, *(["shared"] if record.shared else [])],
-            record.spec.model.title,
-        )
+        {
+            "open": "Open",
+            "title": record.title,
+            "file": files[record.run_id].headline if record.run_id in files else "",
+            "saved": saved.get(record.run_id),
+            "state": STATES[record.state].label,
+            "age": pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
+            "compression": compression_text(record.spec.sensitivity),
+            "bars": bars.get(record.run_id),
+            "headline": record.headline or record.error or record.origin,
+            "size": record.num_bytes,
+            "tags": [*record.tags, *(["shared"] if record.shared else [])],
+            "model": record.spec.model.title,
+        }
         for record in records
     ]
-    return pd.DataFrame(rows, columns=list(_COLUMNS))
+    return pd.DataFrame(rows)
 
 
 def small_bars(result: RunResult) -> list[float]:

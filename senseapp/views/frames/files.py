@@ -16,6 +16,7 @@ from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.views.words import format as fmt
+from senseapp.views.words.check import milliseconds
 
 STANDINGS: dict[Standing, str] = {
     "chosen": "recommended",
@@ -110,7 +111,7 @@ def deployment_frame(record: Deployment) -> pd.DataFrame:
         (
             _FILES[name] or record.own_title,
             *_readings(record.figures[name].changes, names),
-            _milliseconds(record.figures[name].seconds),
+            milliseconds(record.figures[name].seconds),
             _percent(record.figures[name].time_ratio),
             fmt.bytes_size(record.figures[name].file_bytes),
         )
@@ -119,7 +120,7 @@ def deployment_frame(record: Deployment) -> pd.DataFrame:
     if record.simulated:
         rows.insert(1, ("Predicted by simulation", *_readings(record.simulated, names), *3 * (_UNKNOWN,)))
     heads = [f"{METRICS[name].label} ({METRICS[name].value_unit})".removesuffix(" ()") for name in names]
-    return pd.DataFrame(rows, columns=["File", *heads, "ms a call", "% of the original's time", "Size"])
+    return pd.DataFrame(rows, columns=["File", *heads, "A call", "% of the original's time", "Size"])
 
 
 def _readings(changes: Sequence[MetricChange], names: list[str]) -> list[str]:
@@ -130,16 +131,10 @@ def _readings(changes: Sequence[MetricChange], names: list[str]) -> list[str]:
 def _reading(change: MetricChange) -> str:
     """Return a metric's value with the interval that belongs to its drop; its unit is in the head of the column."""
     metric = METRICS[change.metric]
-    sign = -1 if metric.higher_is_better else 1
-    ends = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
+    ends = _ends_of_value(change)
     low, high = (min(1.0, max(0.0, end)) for end in ends) if metric.is_share else ends
     value = metric.value_text(change.value).removesuffix(metric.value_unit).strip()
     return f"{value} ({metric.interval_text(low, high)})"
-
-
-def _milliseconds(seconds: Median) -> str:
-    value, low, high = (f"{1000 * each:.3g}" for each in (seconds.value, seconds.low, seconds.high))
-    return f"{value} ({low} to {high})"
 
 
 def _percent(ratio: Median) -> str:
@@ -217,8 +212,14 @@ def _schedule_row(source: str, kind: str, figure: float, change: MetricChange, *
 def _ends(change: MetricChange, view: Metric) -> tuple[float, float, float]:
     if not view.additive:
         return change.delta, change.ci_low, change.ci_high
-    sign = -1 if view.higher_is_better else 1
-    return change.value, *sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))  # type: ignore[return-value]
+    low, high = _ends_of_value(change)
+    return change.value, low, high
+
+
+def _ends_of_value(change: MetricChange) -> list[float]:
+    """Return the ends of the interval that the loss gives the value."""
+    sign = -1 if METRICS[change.metric].higher_is_better else 1
+    return sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
 
 
 def baseline_value(found: Recommendation) -> float:
@@ -243,7 +244,7 @@ def proof_rows(validation: ValidationResult, metrics: Iterable[str]) -> list[tup
     rows: list[tuple[str, ...]] = []
     for name in metrics:
         view, first = METRICS[name], change_in(validation.changes, name)
-        if first is not None and view.additive:
+        if first is not None and not view.divergence:
             rows.append(("Before", view.label, view.value_text(first.baseline), "", ""))
         for label, changes in forms.items():
             if (change := change_in(changes, name)) is not None:

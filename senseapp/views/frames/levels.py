@@ -88,14 +88,8 @@ def reached_note(result: RunResult) -> str:
 
 
 def curve_rows(rows: pd.DataFrame, scale: LevelScale) -> pd.DataFrame:
-    """Return ``rows`` of :func:`senseapp.views.frames.results.measurement_frame` as curves show them.
-
-    Further columns: ``place``, the level in people's unit of ``scale``; ``shown``, the drop, with ``shown_low`` and
-    ``shown_high``; and ``shown_text``.
-    """
-    place = (rows["level"] * scale.per_level).round(6)
-    ends = {"shown_low": rows["low"], "shown_high": rows["high"]}
-    return rows.assign(place=place, shown=rows["drop"], shown_text=rows["change_text"], **ends)
+    """Add ``place``, the level in people's unit of ``scale``, to rows of a measurement frame."""
+    return rows.assign(place=(rows["level"] * scale.per_level).round(6))
 
 
 def layer_rewards(rows: pd.DataFrame, result: RunResult, metric: Metric) -> list[float] | None:

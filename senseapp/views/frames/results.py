@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from senseapp import descriptions
-from senseapp.core.texts import printable
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.records.comparison import MatchedLayer
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, counted
@@ -148,12 +146,6 @@ def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
         for item in profile.unlisted
     ]
     return pd.DataFrame(rows, columns=["Module", "Type", "Weights", "Share of the parameters"])
-
-
-def misses_frame(unmatched: Sequence[str], untimed: Sequence[str]) -> pd.DataFrame:
-    """Return rows of reports of a device that are of no layer, beside layers that no report has a time of."""
-    rows = [tuple(map(printable, pair)) for pair in zip_longest(unmatched, untimed, fillvalue="")]
-    return pd.DataFrame(rows, columns=["Row of no layer", "Layer without a time"])
 
 
 def counted_rows(rows: pd.DataFrame) -> str:

@@ -31,11 +31,8 @@ _FULL_BAR = 1.0  # difference at which a bar is full
 _SIGNS = {"holds": "✓", "not shown": "?", "fails": "✗"}
 
 
-def build_check_page(report: CheckReport, *, made_seconds: float | None = None) -> str:
-    """Return the page as HTML; every text of people is escaped, and the policy allows no script.
-
-    ``made_seconds`` is when the page is made, in Unix time: now, if None.
-    """
+def build_check_page(report: CheckReport) -> str:
+    """Return the page as HTML; every text of people is escaped, and the policy allows no script."""
     answers = report.answers
     views = {
         "report": report,
@@ -58,7 +55,7 @@ def build_check_page(report: CheckReport, *, made_seconds: float | None = None) 
         "picture_columns": PICTURE_COLUMNS,
         "notes": [*report.reference.notes, *report.candidate.notes, *report.notes],
     }
-    return filled(_TEMPLATE, views, time.time() if made_seconds is None else made_seconds)
+    return filled(_TEMPLATE, views, time.time())
 
 
 def _tensors(report: CheckReport) -> list[dict[str, object]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -89,7 +88,7 @@ def build_report(contents: ReportContents) -> str:
         "caveat": caveat_of(result),
         "notes": notes_of(result),
         "facts": {
-            "Model": model_facts(result) | {f"{label}, uncompressed": text for label, text in _baselines(result)},
+            "Model": model_facts(result) | baselines_of(result),
             "Images": image_facts(result),
             "Settings": settings_of(result),
             "Environment": environment_of(result) or {"Versions": "Unknown (imported figures)"},
@@ -103,10 +102,6 @@ def build_report(contents: ReportContents) -> str:
         "apart": apart_table(result),
     }
     return filled(_TEMPLATE, views, contents.made_seconds)
-
-
-def _baselines(result: RunResult) -> Sequence[tuple[str, str]]:
-    return tuple(baselines_of(result).items())
 
 
 def _chart(result: RunResult) -> _Chart | None:

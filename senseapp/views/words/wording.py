@@ -111,7 +111,7 @@ def environment_of(result: RunResult) -> dict[str, str]:
 def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
     """Return the facts and settings in which the sides differ, with the value of each side; empty where it has none."""
     found = [
-        model_facts(side.result) | image_facts(side.result) | settings_of(side.result) | _uncompressed(side.result)
+        model_facts(side.result) | image_facts(side.result) | settings_of(side.result) | baselines_of(side.result)
         for side in sides
     ]
     labels = dict.fromkeys(label for facts in found for label in facts)
@@ -119,14 +119,10 @@ def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
     return {label: values for label, values in rows.items() if len(set(values)) > 1}
 
 
-def _uncompressed(result: RunResult) -> dict[str, str]:
-    return {f"{label}, uncompressed": value for label, value in baselines_of(result).items()}
-
-
 def baselines_of(result: RunResult) -> dict[str, str]:
     """Return how well the uncompressed model does; metrics that compare with it say nothing about it."""
     return {
-        metric.label: metric.value_text(result.baseline[name])
+        f"{metric.label}, uncompressed": metric.value_text(result.baseline[name])
         for name, metric in METRICS.items()
         if metric.needs_labels and name in result.baseline
     }

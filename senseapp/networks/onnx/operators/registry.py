@@ -15,13 +15,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.operators.in_runtime import InRuntime
 from senseapp.networks.onnx.torch_graph import Node, UnreadNode
 
 Function = Callable[..., Any]
+Decorated = TypeVar("Decorated", bound=Function)
 
 
 class FormNotRead(UnsupportedModel):
@@ -127,10 +128,10 @@ def operator(
     numbers: tuple[int, ...] = (),
     scalars: tuple[int, ...] = (),
     elements: Callable[[Mapping[int, Any]], float] = lambda _numbers: 0,
-) -> Callable[[Function], Function]:
+) -> Callable[[Decorated], Decorated]:
     """Enter the decorated function in the table under each of ``names``, as it is since a version of its domain."""
 
-    def enter(function: Function) -> Function:
+    def enter(function: Decorated) -> Decorated:
         parameters = inspect.signature(function).parameters.values()
         reading = {each.name: _READING[each.annotation] for each in parameters if each.kind is each.KEYWORD_ONLY}
         for name in names:

@@ -129,8 +129,13 @@ def _resize_10(
     x: Tensor, given: Sequence[float] | None = None, *, mode: str = "nearest", scales: Sequence[float] | None = None
 ) -> Tensor:
     """Resize before version 11, with a pixel's corner as its place."""
-    settings = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return _resize(x, None, scales if given is None else given, mode=mode.replace("bilinear", "linear"), **settings)
+    return _resize(
+        x,
+        scales=scales if given is None else given,
+        mode=mode.replace("bilinear", "linear"),
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
 
 
 def _resized(x: Tensor, wanted: dict[int, tuple[int, float]], way: _Way) -> Tensor:

@@ -7,19 +7,18 @@ products are corrected in order, each behind those that are corrected already.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto, numpy_helper
 from torch import Tensor
 
-from senseapp.networks.onnx.graph import read_by
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, tensors_of
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.onnxruntime.stepwise import StepwiseNetwork
@@ -35,24 +34,24 @@ class BiasCorrection:
 
     def __init__(self, network: bytes, batches: Sequence[Tensor]) -> None:
         self._network, self._batches = network, batches
-        graph = onnx.load_from_string(network).graph
-        self._outputs = {node.name: node.output[0] for node in graph.node if node.op_type in _BIASED}
+        nodes = OnnxGraph(network).nodes
+        self._outputs = {node.name: node.output[0] for node in nodes if node.op_type in _BIASED}
 
     def corrected(self, file: bytes) -> bytes:
         """Return a QDQ ``file`` whose biases keep the means of products; those that have no bias stay as they are.
 
         Means over few images vary by chance, which :func:`shrunk` takes off.
         """
-        model = onnx.load_from_string(file)
+        graph = OnnxGraph(file)
         inputs, means = self._in_float
-        stepwise = StepwiseNetwork(model, inputs)
-        for bias in _biases(model.graph):
+        stepwise = StepwiseNetwork(graph, inputs)
+        for bias in _biases(graph):
             if bias.node.name in self._outputs:
                 output, wanted = bias.node.output[0], means[bias.node.name]
                 values = [torch.from_numpy(each) for each in stepwise.values(output)]
                 added = bias.add(-shrunk(torch.cat([_means(each) for each in values]) - wanted).numpy())
                 stepwise.add(output, added.reshape(-1, *[1] * (values[0].dim() - 2)))
-        return bytes(model.SerializeToString())
+        return graph.content()
 
     @cached_property
     def _in_float(self) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
@@ -115,14 +114,11 @@ class _Bias:
         return np.asarray(added, np.float32)
 
 
-def _biases(graph: GraphProto) -> Iterator[_Bias]:
-    constants = {each.name: each for each in graph.initializer}
-    dequantizing = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-    readers = Counter(name for node in graph.node for name in read_by(node))
-    for node in graph.node:
+def _biases(graph: OnnxGraph) -> Iterator[_Bias]:
+    for node in graph.nodes:
         name = node.input[_BIAS] if node.op_type in _BIASED and len(node.input) > _BIAS else ""
-        scale, maker = None, dequantizing.get(name)
-        if maker is not None and readers[name] == 1:
-            name, scale = maker.input[0], numpy_helper.to_array(constants[maker.input[1]])
-        if name in constants and readers[name] == 1:
-            yield _Bias(node, constants[name], scale)
+        scale, maker = None, graph.maker(name)
+        if maker is not None and maker.op_type == "DequantizeLinear" and graph.is_read_once(name):
+            name, scale = maker.input[0], graph.array(maker.input[1])
+        if name in graph.initializers and graph.is_read_once(name):
+            yield _Bias(node, graph.initializers[name], scale)

@@ -31,7 +31,7 @@ class BoxReader(AnnotationReader):
 
     def find(self, listing: Listing) -> AnnotationFiles:
         """Return the pictures of a COCO file; without one, those with a text or XML file of the same name."""
-        from senseapp.tasks.detection.annotations.coco import find_boxes
+        from senseapp.tasks.detection.annotations.boxes import find_boxes
 
         whole = sorted(path for path in listing.others if path.casefold().endswith(".json"))
         if listing.chosen and listing.chosen not in whole:

@@ -1,4 +1,4 @@
-"""The boxes of one picture as its file stores them, limits on files from elsewhere, and the classes of all pictures."""
+"""The boxes of one picture as its file stores them, those of COCO files, and the classes of all pictures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.texts import plural
-from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, PerImage
+from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PerImage
 from senseapp.tasks.class_numbers import ModelClasses, WrittenClasses, fit_numbers
+from senseapp.tasks.coco import PictureSize, Written, find_coco
 from senseapp.tasks.labels import FittedAnnotations
 
 MOST_BOXES = 5_000
@@ -91,6 +92,32 @@ def check_box(box: Sequence[float]) -> None:
         raise ValueError("a box whose numbers are not finite or far outside of any picture")
     if box[2] < box[0] or box[3] < box[1]:
         raise ValueError(f"a box of negative size, {box[2] - box[0]:g} × {box[3] - box[1]:g}")
+
+
+def find_boxes(listing: Listing) -> AnnotationFiles | None:
+    """Return the boxes of the first file that lists pictures which are there; see :func:`find_coco`."""
+    return find_coco(listing, _boxes_of, part="bbox", check=_box, most=MOST_CLASSES)
+
+
+def _boxes_of(written: Sequence[Written], size: PictureSize) -> PictureBoxes:
+    labels = [each["category_id"] for each in written]
+    crowd = [bool(each.get("iscrowd", False)) for each in written]
+    return PictureBoxes.of(list(map(_box, written)), labels=labels, crowd=crowd, size=size)
+
+
+def _box(written: Written) -> list[float]:
+    """Return left, top, right and bottom of an object."""
+    box = written["bbox"]
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
+        raise ValueError("a bbox must have four numbers that are finite: left, top, width and height")
+    left, top, width, height = map(float, box)
+    corners = [left, top, left + width, top + height]
+    check_box(corners)
+    return corners
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300  # finite
 
 
 def fit_boxes(

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.metrics.detection.rows import RowKind, assembled
 from senseapp.tasks.class_numbers import Background
@@ -29,6 +30,7 @@ _USUAL_INPUTS = {
         UsualInput(family="PicoDet", values="imagenet", channel_order="", fit="stretch"),
     )
 }
+_LARGEST = 2**14  # classes, and pixels of a side
 _NEAR_ZERO = 1e-6  # probabilities below, and as near to 1, have a logit of this
 _ANCHORS = (
     ((10, 13), (16, 30), (33, 23)),
@@ -51,6 +53,7 @@ _WORDS = {
 }
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLayout(OutputReader):
     """Positions and meaning of the numbers in a detector's raw tensors.
@@ -85,7 +88,7 @@ class HeadLayout(OutputReader):
     family: str = ""
 
     def __post_init__(self) -> None:
-        if self.name not in _WORDS or self.num_classes < 1 or len(self.size) != 2:
+        if self.name not in _WORDS or self.num_classes < 1 or max(self.num_classes, *self.size) > _LARGEST:
             raise ValueError(self.name)
 
     @property
