@@ -84,9 +84,9 @@ def border_bench(shape: Sequence[int]) -> bytes:
         {"x": real, "codes": integers},
         {"rounded_QuantizeLinear": integers, "real_DequantizeLinear": real},
     )
-    ends = [
+    fed, returned = (
         [helper.make_tensor_value_info(name, kind, shape) for name, kind in each.items()] for each in (inputs, outputs)
-    ]
+    )
     constants = [
         numpy_helper.from_array(np.array(0.02, np.float32), "scale"),
         numpy_helper.from_array(np.array(128, np.uint8), "zero"),
@@ -95,7 +95,7 @@ def border_bench(shape: Sequence[int]) -> bytes:
         helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["rounded_QuantizeLinear"]),
         helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["real_DequantizeLinear"]),
     ]
-    graph = helper.make_graph(nodes, "border", *ends, constants)
+    graph = helper.make_graph(nodes, "border", fed, returned, constants)
     opsets = [helper.make_opsetid("", 21)]  # onnxruntime has read it since 1.18
     version = helper.find_min_ir_version_for(opsets)
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=version).SerializeToString())
