@@ -81,26 +81,26 @@ bench-schedule: $(DEV)
 
 soak: $(DEV)
 	@$(PYTEST) -m wide
-	$(BIN)/python -m tests.soak.kills_in_measuring 50
-	$(BIN)/python -m tests.soak.kills
-	$(BIN)/python -m tests.soak.crowd 20
-	$(BIN)/python -m tests.soak.day
-	$(BIN)/python -m tests.soak.hostile
-	$(BIN)/python -m tests.soak.hostile --files 200 --only lying
-	$(BIN)/python -m tests.soak.hostile --files 100 --only "slow picture"
-	$(BIN)/python -m tests.soak.slow_pictures
-	$(BIN)/python -m tests.soak.onnx
-	$(BIN)/python -m tests.soak.hostile_checks
-	$(BIN)/python -m tests.soak.forged_states
-	$(BIN)/python -m tests.soak.device_times
-	$(BIN)/python -m tests.soak.annotations
-	$(BIN)/python -m tests.soak.large_run_files
-	$(BIN)/python -m tests.soak.uploads
-	$(BIN)/python -m tests.soak.downloads
-	$(BIN)/python -m tests.soak.two_people
-	$(BIN)/python -m tests.soak.strangers
-	$(BIN)/python -m tests.soak.cli_fuzz
-	$(BIN)/python -m tests.soak.families
+	$(BIN)/python -m soak.kills_in_measuring 50
+	$(BIN)/python -m soak.kills
+	$(BIN)/python -m soak.crowd 20
+	$(BIN)/python -m soak.day
+	$(BIN)/python -m soak.hostile
+	$(BIN)/python -m soak.hostile --files 200 --only lying
+	$(BIN)/python -m soak.hostile --files 100 --only "slow picture"
+	$(BIN)/python -m soak.slow_pictures
+	$(BIN)/python -m soak.onnx
+	$(BIN)/python -m soak.hostile_checks
+	$(BIN)/python -m soak.forged_states
+	$(BIN)/python -m soak.device_times
+	$(BIN)/python -m soak.annotations
+	$(BIN)/python -m soak.large_run_files
+	$(BIN)/python -m soak.uploads
+	$(BIN)/python -m soak.downloads
+	$(BIN)/python -m soak.two_people
+	$(BIN)/python -m soak.strangers
+	$(BIN)/python -m soak.cli_fuzz
+	$(BIN)/python -m soak.families
 
 # The pins of requirements become lower bounds; pip's own configuration still holds. docs/UPGRADES.md keeps what was found.
 upgrade-check: $(BIN)/python
@@ -110,7 +110,7 @@ upgrade-check: $(BIN)/python
 	@$(UPGRADE)/venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --upgrade \
 	   --upgrade-strategy eager --requirement $(UPGRADE)/requirements-dev.txt
 	@{ diff <($(BIN)/python -m pip freeze) <($(UPGRADE)/venv/bin/python -m pip freeze) || true; } | grep '^>' || echo "nothing is newer"
-	@$(UPGRADE)/venv/bin/python -m pytest -q tests/unit/test_compat.py
+	@$(UPGRADE)/venv/bin/python -m pytest -q tests/unit/compat/test_compat.py
 	@touch $(UPGRADE)/venv/.dev-installed
 	@$(MAKE) --no-print-directory test-quick VENV=$(UPGRADE)/venv
 

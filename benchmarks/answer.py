@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.chromium import SIZE, Tab, browser
 from benchmarks.pages import BARS
 from benchmarks.results import machine, write_section
-from tests.soak.served import served
+from soak.served import served
 
 TITLE = "The answer: each demo from Run to its files, {load}"
 PATIENCE_SECONDS = 1800.0

@@ -24,8 +24,8 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
 from senseapp.server.settings import LOCAL_OWNER
 from senseapp.store.run_store import RunStore
+from soak.served import served
 from tests.pages.records import result
-from tests.soak.served import served
 
 TITLE = "Pages: 300 layers × 10 levels"
 LAYERS = tuple(f"layers.{index // 30}.blocks.{index // 3 % 10}.conv{index % 3 + 1}" for index in range(300))

@@ -31,8 +31,8 @@ from senseapp.metrics.detection.rules import SURE_SCORE
 from senseapp.metrics.mean_iou import MIOU
 from senseapp.metrics.records import Record, RecordMetric
 from tests.reference.test_metrics_detection_coverage import detections, packed_moments
-from tests.unit.test_metrics_segmentation import mean_iou_drop, mean_iou_moments
-from tests.unit.test_metrics_segmentation import population as segmented
+from tests.unit.metrics.test_segmentation import mean_iou_drop, mean_iou_moments
+from tests.unit.metrics.test_segmentation import population as segmented
 
 TITLE = "Intervals of mean IoU, average precision and F1 (`python -m benchmarks.dense.coverage`)"
 NUM_IMAGES = (20, 50, 100, 300)

@@ -24,7 +24,7 @@ from senseapp.prove.recommend import as_likely_as_not, likely_to_pass
 from senseapp.records.candidate import Candidate, own_bounds
 from senseapp.records.deployment import Median, RuntimeFigures
 from senseapp.records.promise import Promise, kept, sequence_after
-from tests.unit.test_metrics_segmentation import mean_iou_moments
+from tests.unit.metrics.test_segmentation import mean_iou_moments
 
 Floats = NDArray[np.float64]
 GOALS = (0.01, 0.02, 0.03, 0.05, 0.1)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 aten = torch.ops.aten
 """ATen's operations as overload packets. torch does not document which of them a module calls, or the order of their
-arguments; ``tests/unit/test_compat.py`` lists the arguments that :mod:`senseapp.networks.products` reads."""
+arguments; ``tests/unit/compat/test_compat.py`` lists the arguments that :mod:`senseapp.networks.products` reads."""
 
 ATTENTIONS = (
     aten._scaled_dot_product_flash_attention_for_cpu,

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 END_SECONDS = 15.0
 
 
-SCRIPTED = (sys.executable, "-m", "tests.soak.scripted_server", "--server.headless=true")
+SCRIPTED = (sys.executable, "-m", "soak.scripted_server", "--server.headless=true")
 """The app with an engine that makes up its measurements and loads no torch."""
 
 

@@ -16,9 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from scripts.peer_environment import install, make_environment
+from soak.visitor import Visitor
 from tests.asynchronous import run_async
 from tests.browser.servers import Server, serving
-from tests.soak.visitor import Visitor
 
 ROOT = Path(__file__).parents[2]
 BUILT_FROM = (

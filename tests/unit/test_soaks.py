@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from soak.bad_conditions import database_damaged_under
+from soak.cli_fuzz import fuzz
+from soak.crowd import crowd
+from soak.day import MOST_GROWN_BYTES, MOST_KEPT_UPLOADS, SETTINGS, Day, live
+from soak.downloads import downloads
+from soak.hostile import SETTINGS as HOSTILE_SETTINGS
+from soak.hostile import hostile, sound_files
+from soak.hostile_files import FAMILIES
+from soak.kill_moments import InRun, Scene
+from soak.killed_server import check_home, wait_until_gone
+from soak.served import Served, served
+from soak.strangers import endless, foreign, idle
+from soak.two_people import forge, served_with_login
+from soak.uploads import SOUND, clear, stored, uploads
+from soak.visitor import Visitor
 from tests.asynchronous import run_async
-from tests.soak.bad_conditions import database_damaged_under
-from tests.soak.cli_fuzz import fuzz
-from tests.soak.crowd import crowd
-from tests.soak.day import MOST_GROWN_BYTES, MOST_KEPT_UPLOADS, SETTINGS, Day, live
-from tests.soak.downloads import downloads
-from tests.soak.hostile import SETTINGS as HOSTILE_SETTINGS
-from tests.soak.hostile import hostile, sound_files
-from tests.soak.hostile_files import FAMILIES
-from tests.soak.kill_moments import InRun, Scene
-from tests.soak.killed_server import check_home, wait_until_gone
-from tests.soak.served import Served, served
-from tests.soak.strangers import endless, foreign, idle
-from tests.soak.two_people import forge, served_with_login
-from tests.soak.uploads import SOUND, clear, stored, uploads
-from tests.soak.visitor import Visitor
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("served")
-    with served(home, module="tests.soak.scripted_server", **SETTINGS) as running:
+    with served(home, module="soak.scripted_server", **SETTINGS) as running:
         yield running
 
 
@@ -153,10 +153,10 @@ def test_a_killed_server_loses_nothing_and_a_damaged_database_is_told(tmp_path: 
         async with Visitor(server.url) as page:
             await moment.go_on(server, page)
 
-    with served(scene.home, module="tests.soak.scripted_server", **SETTINGS) as server:
+    with served(scene.home, module="soak.scripted_server", **SETTINGS) as server:
         run_async(strike(server))
     wait_until_gone(scene.jobs)
-    with served(scene.home, module="tests.soak.scripted_server", **SETTINGS) as server:
+    with served(scene.home, module="soak.scripted_server", **SETTINGS) as server:
         run_async(go_on(server))
         assert moment.kept >= 1
         database_damaged_under(server, moment.run_id)

@@ -1,0 +1,537 @@
+"""What senseapp relies on that its libraries do not promise. An upgrade that takes some of it away fails here.
+
+First that each name is there, with a sentence that says what it is for; then that it does what it is used for.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import tomllib
+from functools import partial, reduce
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.asynchronous import run_async
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPAT = ROOT / "senseapp" / "compat"
+
+NAMES = {
+    # torch
+    "torch.utils._python_dispatch:TorchDispatchMode": "watching which operations a forward pass is made of",
+    "torch.fx:config.do_not_emit_stack_traces": "exports without the lines of source of nodes",
+    "torch:ops.aten.hardtanh_.default._schema": "telling views from new tensors in a traced graph",
+    "torch:Tensor._version": "seeing what a forward pass writes into in place",
+    "torch:UntypedStorage._cdata": "telling views of one tensor from others on the meta device",
+    "torch:ops.aten._to_copy": "following a weight through casts",
+    "torch:ops.aten._unsafe_view": "following a weight through reshapes",
+    "torch:ops.aten._weight_norm_interface": "following a weight through weight normalisation",
+    "torch:ops.aten._native_multi_head_attention": "counting the products of nn.MultiheadAttention",
+    "torch:ops.aten._transformer_encoder_layer_fwd": "counting the products of nn.TransformerEncoderLayer",
+    "torch:ops.aten._scaled_dot_product_flash_attention_for_cpu": "counting the products of attention on a processor",
+    "torch:ops.aten._scaled_dot_product_flash_attention": "counting the products of attention on a graphics card",
+    "torch:ops.aten._scaled_dot_product_efficient_attention": "counting the products of attention on a graphics card",
+    "torch:ops.aten._scaled_dot_product_cudnn_attention": "counting the products of attention on a graphics card",
+    "torch:ops.aten._scaled_dot_product_fused_attention_overrideable": "counting the products of attention elsewhere",
+    # torch-pruning
+    "torch_pruning.dependency.index_mapping:update_concat_index_mapping": "graphs whose construction divides by zero",
+    "torch_pruning.dependency.index_mapping:update_split_index_mapping": "graphs whose construction divides by zero",
+    "torch_pruning.dependency.index_mapping:update_reshape_index_mapping": "graphs whose construction divides by zero",
+    "torch_pruning.dependency.index_mapping:update_unbind_index_mapping": "graphs whose construction divides by zero",
+    "torch_pruning.dependency.index_mapping:update_expand_index_mapping": "graphs whose construction divides by zero",
+    "torch_pruning.dependency.index_mapping:update_slice_index_mapping": "graphs whose construction divides by zero",
+    "torch_pruning._helpers:GroupItem": "groups that importances are computed of",
+    "torch_pruning.dependency.index_mapping:_FlattenIndexMapping": "following channels through torch-pruning's graph",
+    "torch_pruning.dependency.index_mapping:_ConcatIndexMapping": "following channels through torch-pruning's graph",
+    "torch_pruning.dependency.index_mapping:_SplitIndexMapping": "following channels through torch-pruning's graph",
+    "torch_pruning.dependency.index_mapping:_SliceIndexMapping": "following channels through torch-pruning's graph",
+    "torch_pruning.ops:OPTYPE.OUTPUT": "keeping the number of the model's outputs",
+    "torch_pruning:DependencyGraph.get_pruner_of_module": "the widths of layers in torch-pruning's graph",
+    "torch_pruning:DependencyGraph.is_out_channel_pruning_fn": "telling what a cut shrinks",
+    "torch_pruning:DependencyGraph.is_in_channel_pruning_fn": "telling what a cut shrinks",
+    # timm
+    "timm.layers.attention:Attention": "pruning attention heads",
+    "timm.models.swin_transformer:WindowAttention": "pruning attention heads",
+    # torchvision
+    "torchvision.datasets:CIFAR10.url": "the address of CIFAR-10 and CIFAR-100, in messages about downloads",
+    "torchvision.datasets:MNIST.mirrors": "the address of the MNIST family, in messages about downloads",
+    "torchvision.datasets:SVHN.split_list": "the address of SVHN, in messages about downloads",
+    "torchvision.datasets:Imagenette._ARCHIVES": "the address of Imagenette, in messages about downloads",
+    "torchvision.datasets:Flowers102._download_url_prefix": "the address of Flowers102, in messages about downloads",
+    "torchvision.datasets:OxfordIIITPet._RESOURCES": "the address of Oxford-IIIT Pet, in messages about downloads",
+    # Altair
+    "altair.utils.schemapi:disable_debug_mode": "building charts without checking each part of them",
+    # Streamlit
+    "streamlit.config:_config_options_template": "settings from the environment, before Streamlit reads its files",
+    "streamlit:App": "serving the app with middleware of our own",
+    "streamlit.runtime:get_instance": "removing the uploads of sessions that have ended",
+    "streamlit.runtime.memory_uploaded_file_manager:MemoryUploadedFileManager.remove_file": "freeing uploads in memory",
+    "streamlit.runtime.pages_manager:PagesManager.uses_pages_directory": "never showing a page without app.py",
+    "streamlit.runtime.state.session_state:WStates.__getitem__": "ignoring states of widgets that no page sends",
+    "streamlit.runtime.state.session_state:Serialized": "ignoring states of widgets that no page sends",
+    "streamlit.runtime.state.session_state:Value": "ignoring states of widgets that no page sends",
+    "streamlit.runtime.scriptrunner:get_script_run_ctx": "knowing whose uploads a page may take",
+    "streamlit.web.server.starlette.starlette_server:get_max_message_size_bytes": "limiting what a page sends at once",
+    # only tests
+    "streamlit.runtime.scriptrunner.script_runner:_mpa_v1": "page tests that open a page by its address",
+    "streamlit.web.server.starlette.starlette_routes:create_upload_routes": "tests of uploads by Streamlit's route",
+    "streamlit.web.server.starlette.starlette_routes:create_metrics_routes": "knowing where metrics are, to hide them",
+    "streamlit.testing.v1.element_tree:Block": "page tests that look at all elements",
+    "streamlit.proto.BackMsg_pb2:BackMsg": "the soak tests' visitors, who speak Streamlit's protocol",
+    "streamlit.proto.ForwardMsg_pb2:ForwardMsg": "the soak tests' visitors, who speak Streamlit's protocol",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_is_there(name: str) -> None:
+    module, _, attributes = name.partition(":")
+    try:
+        reduce(getattr, attributes.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        pytest.fail(f"{module}.{attributes} is gone ({error}). It was used for {NAMES[name]}.", pytrace=False)
+
+
+# By operation, the arguments that senseapp.networks.products reads, by position.
+ARGUMENTS = {
+    "convolution": {0: "input", 1: "weight", 6: "transposed"},
+    "addmm": {1: "mat1", 2: "mat2"},
+    "baddbmm": {1: "batch1", 2: "batch2"},
+    "mkldnn_rnn_layer": {0: "input", 1: "weight0", 2: "weight1"},
+    "_native_multi_head_attention": {0: "query", 5: "qkv_weight", 7: "proj_weight"},
+    "_transformer_encoder_layer_fwd": {
+        0: "src",
+        3: "qkv_weight",
+        5: "proj_weight",
+        14: "ffn_weight_1",
+        16: "ffn_weight_2",
+    },
+    "_scaled_dot_product_flash_attention_for_cpu": {0: "query", 1: "key", 2: "value"},
+    "_scaled_dot_product_flash_attention": {0: "query", 1: "key", 2: "value"},
+    "_scaled_dot_product_efficient_attention": {0: "query", 1: "key", 2: "value"},
+    "_scaled_dot_product_cudnn_attention": {0: "query", 1: "key", 2: "value"},
+    "_scaled_dot_product_fused_attention_overrideable": {0: "query", 1: "key", 2: "value"},
+}
+
+
+@pytest.mark.parametrize("operation", ARGUMENTS)
+def test_arguments_of_products_are_where_they_are_read(operation: str) -> None:
+    import torch
+
+    arguments = getattr(torch.ops.aten, operation).default._schema.arguments
+    assert {place: arguments[place].name for place in ARGUMENTS[operation]} == ARGUMENTS[operation]
+
+
+def test_operations_are_seen_with_what_they_read_and_return() -> None:
+    import torch
+
+    from senseapp.compat.torch_internals import OperationMode, aten, operation_of
+
+    def saw(func, args, kwargs, output) -> None:
+        seen.append((operation_of(func), args, output))
+
+    seen: list = []
+    layer, given = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    with torch.no_grad(), OperationMode(saw):
+        output = layer(given)
+    products = [entry for entry in seen if entry[0] is aten.addmm]
+    assert len(products) == 1
+    assert products[0][1][1] is given
+    assert products[0][2] is output
+    assert operation_of(torch.relu) is None
+
+
+def test_versions_count_writes_and_storages_are_shared_by_views() -> None:
+    import torch
+
+    from senseapp.compat.torch_internals import storage_of, version_of
+
+    for device in ("cpu", "meta"):
+        tensor, other = torch.zeros(4, device=device), torch.zeros(4, device=device)
+        before = version_of(tensor)
+        tensor[1:].add_(1)
+        assert version_of(tensor) == before + 1
+        assert storage_of(tensor) == storage_of(tensor[2:]) != storage_of(other)
+
+
+def test_hooks_are_seen_until_they_are_removed() -> None:
+    import torch
+
+    from senseapp.compat.torch_internals import has_forward_hooks
+
+    module = torch.nn.Identity()
+    assert not has_forward_hooks(module)
+    for register in (module.register_forward_hook, module.register_forward_pre_hook):
+        hook = register(lambda *_: None)
+        assert has_forward_hooks(module)
+        hook.remove()
+        assert not has_forward_hooks(module)
+
+
+def test_a_graph_of_torch_pruning_reads_as_data() -> None:
+    import torch
+    import torch_pruning
+
+    from senseapp.compat import torch_pruning_internals as internals
+
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.Conv2d(4, 2, 1))
+    graph = torch_pruning.DependencyGraph()
+    assert internals.nodes_of(graph) == {}
+    graph.build_dependency(model, torch.zeros(1, 3, 4, 4))
+    nodes = internals.nodes_of(graph)
+    assert [internals.node_name(nodes[module]).partition(" ")[0] for module in model] == ["0", "1", "2"]
+    assert sum(internals.is_output(node) for node in nodes.values()) <= 1
+    assert not internals.is_output(nodes[model[0]])
+    (following,) = {edge.target.module for edge in nodes[model[0]].dependencies} & set(model)
+    assert following is model[1]
+    edge = next(edge for edge in nodes[model[0]].dependencies if edge.target.module is model[1])
+    assert edge.is_triggered_by(graph.get_pruner_of_module(model[0]).prune_out_channels)
+    internals.map_indices(graph)
+    scored = internals.group_of([(edge, [0, 1, 2, 3], [0, 1, 2, 3])])
+    scores = torch_pruning.importance.BNScaleImportance()(scored)
+    assert scores.shape == (4,)
+
+
+def test_index_maps_lead_where_those_of_torch_pruning_do() -> None:
+    import numpy as np
+    from torch_pruning._helpers import _HybridIndex
+    from torch_pruning.dependency import index_mapping
+
+    from senseapp.compat.torch_pruning_internals import Channels, map_channels
+
+    positions, roots = np.array([0, 1, 4, 5, 6, 9, 12]), np.array([0, 0, 4, 5, 5, 9, 3])
+    maps = [
+        make(reverse=reverse)
+        for make in (
+            partial(index_mapping._FlattenIndexMapping, stride=3),
+            partial(index_mapping._ConcatIndexMapping, offset=[4, 10]),
+            partial(index_mapping._SplitIndexMapping, offset=[4, 10]),
+            partial(index_mapping._SliceIndexMapping, dim=1, start=1, step=2, end=10),
+        )
+        for reverse in (False, True)
+    ]
+    for index_map in maps:
+        theirs = index_map([_HybridIndex(idx=int(p), root_idx=int(r)) for p, r in zip(positions, roots, strict=True)])
+        ours = map_channels(index_map, Channels(positions, roots))
+        assert sorted(zip(*map(np.ndarray.tolist, ours), strict=True)) == sorted(tuple(each) for each in theirs)
+        assert (np.diff(ours.positions) >= 0).all()
+    with pytest.raises(ValueError, match="less than one position"):
+        map_channels(index_mapping._FlattenIndexMapping(stride=0, reverse=True), Channels(positions, roots))
+    with pytest.raises(TypeError, match="GQA"):
+        map_channels(index_mapping._GQAIndexMapping(repeat=2, head_dim=2), Channels(positions, roots))
+
+
+def test_a_parameter_of_no_layer_has_a_name_in_torch_prunings_graph() -> None:
+    import torch
+    import torch_pruning
+
+    from senseapp.compat.torch_pruning_internals import parameter_name
+
+    class Shifted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.shift = torch.nn.Conv2d(3, 4, 1), torch.nn.Parameter(torch.zeros(1, 4, 2, 2))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.conv(images) + self.shift
+
+    model = Shifted()
+    graph = torch_pruning.DependencyGraph()
+    graph.build_dependency(model, torch.zeros(1, 3, 2, 2), unwrapped_parameters=[(model.shift, 1)])
+    assert parameter_name(graph, model.shift) == "shift"
+
+
+def test_attention_classes_hold_their_heads_where_they_are_pruned() -> None:
+    import torch
+
+    from senseapp.compat.timm_internals import HEAD_LAYOUTS, head_layout, nothing_between
+
+    for name, layout in HEAD_LAYOUTS.items():
+        module_name, _, class_name = name.rpartition(".")
+        module = getattr(importlib.import_module(module_name), class_name)(8, num_heads=2, qkv_bias=True)
+        assert head_layout(module) is layout, f"{name} is another class now"
+        assert nothing_between(module)
+        assert module.num_heads == 2
+        assert (module.qkv.out_features, module.proj.in_features) == (24, 8)
+        for table, axis in layout.tables.items():
+            assert module.get_parameter(table).shape[axis] == 2
+        assert all(getattr(module, width) == 8 for width in layout.widths)
+    assert head_layout(torch.nn.Identity()) is None
+
+
+def test_timm_reads_published_weights_from_a_file(tmp_path: Path) -> None:
+    import timm
+    import torch
+    from safetensors.torch import save_file
+
+    from senseapp.compat.timm_internals import weights_from
+
+    model = timm.create_model("resnet10t", pretrained=False)
+    expected = {name: torch.full_like(value, 0.5) for name, value in model.state_dict().items()}
+    save_file(expected, tmp_path / "w.safetensors")
+    read = timm.create_model("resnet10t", pretrained=True, **weights_from(str(tmp_path / "w.safetensors")))
+    assert all(torch.equal(value, expected[name]) for name, value in read.state_dict().items())
+
+
+def test_every_image_set_of_torchvision_has_an_address() -> None:
+    from senseapp.compat.torchvision_internals import first_address
+    from senseapp.data.image_sets import TORCHVISION_SETS
+
+    addresses = {name: first_address(opening.kind) for name, opening in TORCHVISION_SETS.items()}
+    assert all(address.startswith(("http://", "https://")) for address in addresses.values())
+    assert addresses["cifar100"] != addresses["cifar10"]
+
+
+def test_a_chart_with_a_wrong_part_is_not_checked_while_it_is_built() -> None:
+    import altair
+
+    from senseapp.compat.altair_internals import build_unchecked
+
+    build_unchecked()
+    altair.X("share", scale=altair.Scale(nice="no such value"))
+
+
+def test_the_server_takes_what_it_is_given() -> None:
+    import streamlit
+
+    assert {"lifespan", "middleware"} <= set(inspect.signature(streamlit.App).parameters)
+    assert "config" in inspect.signature(streamlit.App.run).parameters
+    assert "unsafe_allow_javascript" in inspect.signature(streamlit.html).parameters
+    assert "max_upload_size" in inspect.signature(streamlit.file_uploader).parameters
+
+
+def test_messages_of_pages_have_a_size_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamlit.web.server.starlette import starlette_server
+
+    from senseapp.compat.streamlit_internals import limit_incoming_messages
+
+    monkeypatch.setattr(starlette_server, "get_max_message_size_bytes", starlette_server.get_max_message_size_bytes)
+    limit_incoming_messages(1234)
+    assert starlette_server._get_uvicorn_config_kwargs()["ws_max_size"] == 1234
+
+
+def test_every_setting_of_ours_is_one_of_streamlits() -> None:
+    from streamlit import config
+
+    known = config.get_config_options()
+    with (ROOT / ".streamlit" / "config.toml").open("rb") as file:
+        asked = tomllib.load(file)
+    flat = {f"{section}.{name}" for section, values in asked.items() for name in values}
+    themes = {f"theme.{mode}.{name}" for mode in ("light", "dark") for name in asked["theme"].pop(mode)}
+    unknown = (flat - {"theme.light", "theme.dark"} | themes) - set(known)
+    assert not unknown, f"Streamlit ignores these settings of .streamlit/config.toml: {sorted(unknown)}"
+
+
+def test_uploads_and_metrics_are_where_they_are_looked_for() -> None:
+    from streamlit.web.server.starlette.starlette_routes import create_metrics_routes, create_upload_routes
+
+    from senseapp.compat.streamlit_internals import PRIVATE_ROUTES, UPLOAD_ROUTE
+
+    runtime = SimpleNamespace(stats_mgr=None)
+    found = [route.path for route in create_upload_routes(runtime, None, "base")]  # type: ignore[arg-type]
+    for path in found:
+        match = UPLOAD_ROUTE.search(path.format(session_id="a", file_id="b"))
+        assert match is not None, f"uploads go to {path} now"
+        assert (match["session"], match["file"]) == ("a", "b")
+    metrics = PRIVATE_ROUTES[0]
+    paths = {route.path for route in create_metrics_routes(runtime, "base")}  # type: ignore[arg-type]
+    assert all(metrics in path for path in paths), f"metrics are at {paths} now"
+
+
+def test_settings_come_from_the_environment_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    from senseapp.compat.streamlit_internals import options_of_environment
+
+    monkeypatch.setenv("STREAMLIT_BROWSER_SERVER_ADDRESS", "app.example.org")
+    monkeypatch.setenv("STREAMLIT_SERVER_CORS_ALLOWED_ORIGINS", "https://a.org https://b.org")
+    assert options_of_environment() == {
+        "browser.serverAddress": "app.example.org",
+        "server.corsAllowedOrigins": ["https://a.org", "https://b.org"],
+    }
+
+
+def test_agents_ask_where_they_are_shut_out() -> None:
+    routes = pytest.importorskip("streamlit.web.server.starlette.starlette_agent_routes", reason="new in 1.67")
+    from senseapp.compat.streamlit_internals import PRIVATE_ROUTES
+
+    paths = {route.path for route in routes.create_agent_routes(SimpleNamespace(stats_mgr=None), "base")}
+    agent = PRIVATE_ROUTES[1]
+    assert all(agent in path for path in paths), f"agents ask at {paths} now"
+
+
+def test_an_upload_in_memory_can_be_dropped() -> None:
+    from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+    from streamlit.runtime.uploaded_file_manager import UploadedFileRec
+
+    held = MemoryUploadedFileManager("/")
+    held.add_file("session", UploadedFileRec(file_id="file", name="a", type="b", data=b"c"))
+    held.remove_file(session_id="session", file_id="file")
+    assert held.get_files("session", ["file"]) == []
+
+
+def test_there_is_no_session_outside_a_page() -> None:
+    from senseapp.compat.streamlit_internals import free_upload, session_id
+
+    assert session_id() == ""
+    free_upload("file")  # of nobody
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ({"double_value": 3.0}, 3.0),
+        ({"int_value": 3}, 3),  # as fields of whole numbers send it
+        ({"bool_value": True}, 1.5),
+        ({"string_value": "forged"}, 1.5),
+        ({"double_value": 9.0}, 1.5),  # its widget fails on it
+        ({"int_value": 7}, 7),  # as a field of whole numbers sends it
+        ({}, 1.5),
+    ],
+)
+def test_a_forged_state_counts_as_the_usual_value(
+    monkeypatch: pytest.MonkeyPatch, value: dict[str, object], read: float
+) -> None:
+    from streamlit.proto.WidgetStates_pb2 import WidgetState
+    from streamlit.runtime.state.common import WidgetMetadata
+    from streamlit.runtime.state.session_state import WStates
+
+    from senseapp.compat.streamlit_internals import ignore_forged_states
+
+    def deserialize(given: float | None) -> float:
+        if given == 9:
+            raise AttributeError
+        return 1.5 if given is None else given
+
+    monkeypatch.setattr(WStates, "__getitem__", WStates.__getitem__)
+    ignore_forged_states()
+    states = WStates()
+    states.set_widget_from_proto(WidgetState(id="number", **value))
+    with pytest.raises(KeyError):
+        states["number"]
+    states.set_widget_metadata(
+        WidgetMetadata(id="number", deserializer=deserialize, serializer=str, value_type="double_value")
+    )
+    assert states["number"] == states["number"] == read
+
+
+def test_streamlits_page_holds_scripts_that_the_policy_can_name() -> None:
+    from senseapp.compat.streamlit_internals import inline_scripts
+
+    assert len(inline_scripts()) == 1, "Streamlit's page has other scripts than the one that was read for the policy"
+
+
+def test_the_lifespan_of_the_app_is_entered() -> None:
+    """The server's own work, such as removing old uploads, starts with the application."""
+    from contextlib import asynccontextmanager
+
+    import streamlit
+
+    entered = []
+
+    @asynccontextmanager
+    async def lifespan(app):
+        entered.append(app)
+        yield
+
+    app = streamlit.App(ROOT / "app.py", lifespan=lifespan)
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive():
+        return next(messages)
+
+    async def send(message) -> None:
+        entered.append(message["type"])
+
+    run_async(app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send))
+    assert entered == [app, "lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+LIBRARIES = {"altair", "ray", "starlette", "streamlit", "timm", "torch", "torch_pruning", "torchvision"}
+UNDOCUMENTED = (
+    "altair.utils",
+    "streamlit.elements",
+    "streamlit.navigation",
+    "streamlit.proto",
+    "streamlit.runtime",
+    "streamlit.web",
+    "timm.data.",
+    "timm.layers.",
+    "timm.models.",
+    "torch.nn.modules",
+    "torch.nn.parameter",
+    "torch_pruning.dependency.",
+    "torch_pruning.ops",
+)
+OF_PYTHON = {"os._exit", "argparse._ArgumentGroup"}
+OF_NAMED_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
+"""Documented; the underscore keeps them apart from the names of fields."""
+
+
+def undocumented(tree: ast.AST) -> set[str]:
+    """Return the private names, and those of undocumented modules, that are imported from libraries."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            modules = {f"{node.module}.{alias.name}": str(node.module) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            modules = {alias.name: alias.name for alias in node.names}
+        else:
+            continue
+        for name, module in modules.items():
+            if name.partition(".")[0] in LIBRARIES and ("._" in name or module.startswith(UNDOCUMENTED)):
+                found.add(name)
+    return found
+
+
+def private(tree: ast.AST) -> set[str]:
+    """Return the private attributes of other things than ``self`` that the same file neither assigns nor defines."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name)]
+    owned = {node.attr if isinstance(node, ast.Attribute) else node.id for node in names if is_stored(node)}
+    owned |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    read = {ast.unparse(node): node.attr for node in names if isinstance(node, ast.Attribute)}
+    foreign = {text for text, name in read.items() if text != f"self.{name}" and name not in owned}
+    hidden = {text for text in foreign if read[text].startswith("_") and not read[text].endswith("__")}
+    return {text for text in hidden if read[text] not in OF_NAMED_TUPLES} - OF_PYTHON
+
+
+def is_stored(node: ast.Attribute | ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+@pytest.mark.slow
+def test_no_other_module_uses_what_is_private_or_undocumented() -> None:
+    sources = [*(ROOT / "senseapp").rglob("*.py"), *(ROOT / "pages").glob("*.py"), ROOT / "app.py"]
+    found = {}
+    for path in sources:
+        if path.parent != COMPAT:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found[str(path.relative_to(ROOT))] = sorted(undocumented(tree) | private(tree))
+    found = {path: names for path, names in found.items() if names}
+    assert not found, "these names belong into a module of senseapp/compat"
+
+
+def test_names_that_others_keep_to_themselves_are_found() -> None:
+    program = """
+from torch.nn.modules.conv import _ConvNd
+from timm.data.config import resolve_model_data_config
+import torch
+class Own:
+    def __init__(self, tensor):
+        self._own = tensor._version
+        tensor._own = self._base
+"""
+    tree = ast.parse(program)
+    assert private(tree) == {"tensor._version"}
+    assert undocumented(tree) == {"torch.nn.modules.conv._ConvNd", "timm.data.config.resolve_model_data_config"}
+
+
+def test_captions_are_readable_on_white():
+    """Streamlit draws captions with 60 % of the colour of text; WCAG 2.1 AA asks for 4.5 : 1."""
+    with (ROOT / ".streamlit" / "config.toml").open("rb") as file:
+        colour = tomllib.load(file)["theme"]["light"]["textColor"]
+    mixed = [0.6 * int(colour[place : place + 2], 16) / 255 + 0.4 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in mixed]
+    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert 1.05 / (luminance + 0.05) >= 4.5

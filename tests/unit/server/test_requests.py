@@ -1,0 +1,292 @@
+"""Questions about files that people bring, answered in a process that can be ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickletools
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import timm
+import torch
+
+from senseapp.compressions import PruningConfig
+from senseapp.core.errors import (
+    Abandoned,
+    InvalidCheckpoint,
+    InvalidFile,
+    InvalidInput,
+    InvalidSchedule,
+    OutOfMemory,
+    ReadingStopped,
+)
+from senseapp.core.process import ProcessCache
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.server import run_requests
+from senseapp.server.backend import Backend
+from senseapp.server.model_cards import CheckpointReport, identify_checkpoint
+from senseapp.server.process import processes, requester
+from senseapp.server.process.processes import JobProcess, answer_in
+from senseapp.server.process.requester import COPIES, Requester, WorkerRequest, file_request
+from senseapp.server.quotas import MemoryGuard
+from senseapp.server.run_requests import solve_schedule
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
+from senseapp.store.run_folder import RunFolder
+from soak.large_run_files import import_run, large_run_file
+from tests.onnx_files import write_export
+from tests.pictures import png, write_zip
+from tests.small_models import small_network
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("brought")
+
+
+@pytest.fixture(scope="module")
+def backend(folder: Path) -> Iterator[Backend]:
+    """One whose questions go to a further process, as those of the app do."""
+    made = Backend(folder / "home", workers=0, data_roots=(folder,), settings=ServerSettings(job_processes=True))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def weights(folder: Path) -> Path:
+    torch.manual_seed(0)
+    torch.save(timm.create_model("resnet10t", num_classes=4).state_dict(), folder / "colleague.pth")
+    return folder / "colleague.pth"
+
+
+@pytest.fixture
+def service(backend: Backend) -> Service:
+    return Service(backend)
+
+
+def test_every_answer_is_that_of_this_process(service: Service, folder: Path, weights: Path, tmp_path: Path) -> None:
+    """Each kind of record makes the way as JSON and back."""
+    archive = write_zip(folder / "photos.zip", {f"{name}/{i}.png": png(i) for name in "0123" for i in range(2)})
+    here = Service(Backend(tmp_path, workers=0, data_roots=(folder,)))
+    model = ModelSpec(library="timm", name="resnet10t", num_classes=4, checkpoint=str(weights))
+    spec = RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive)))
+    pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig()))
+    graph = ModelSpec(
+        library="onnx", checkpoint=str(write_export(folder / "colleague.onnx", small_network())), task="classification"
+    )
+    asks: list[Callable[[Service], object]] = [
+        lambda one: one.inputs.identify_checkpoint(str(weights)),
+        lambda one: one.inputs.compare_checkpoint(model),
+        lambda one: one.inputs.compare_checkpoint(ModelSpec(library="timm", name="resnet18", checkpoint=str(weights))),
+        lambda one: one.inputs.model_card(model),
+        lambda one: one.inputs.survey_images(spec.data, model),
+        lambda one: one.inputs.preview(spec),
+        lambda one: one.inputs.pruning_groups(pruning),
+        lambda one: one.inputs.examine_onnx(graph),
+        lambda one: one.inputs.model_card(graph),
+        lambda one: one.inputs.pruning_groups(replace(pruning, model=graph)),
+    ]
+    for ask in asks:
+        assert ask(service) == ask(here)
+
+
+def pickled(path: Path, *opcodes: bytes) -> Path:
+    """Write a checkpoint whose pickle is a dict with one entry made by ``opcodes``."""
+    body = b"\x80\x02}" + b"".join(opcodes) + b"s."
+    pickletools.dis(body, out=(path.parent / "listing.txt").open("w"))  # whatever else it is, it is a pickle
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", body)
+        archive.writestr("archive/version", "3\n")
+    return path
+
+
+def doubled(levels: int) -> bytes:
+    """A tuple of two that are one, and so on: its hash takes 2 ** levels steps."""
+    return b")q\x00" + b"".join(b"h" + bytes([i]) + b"\x86q" + bytes([i + 1]) for i in range(levels))
+
+
+def encoded(codec: bytes) -> bytes:
+    text = b"X" + struct.pack("<I", 60_000) + "é".encode() * 30_000
+    return b"c_codecs\nencode\n" + text + b"X" + struct.pack("<I", len(codec)) + codec + b"\x86R"
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "sentence"),
+    [
+        ((doubled(60), b"K\x00"), "more than 4,000,000 steps"),
+        ((b"X\x01\x00\x00\x00a", encoded(b"punycode")), "not in the encoding that pickle writes"),
+    ],
+    ids=["nested keys", "slow codec"],
+)
+def test_a_pickle_that_would_keep_an_unpickler_busy_is_refused_at_once(
+    tmp_path: Path, opcodes: tuple[bytes, ...], sentence: str
+) -> None:
+    from senseapp.networks.checkpoints.checkpoint import read_checkpoint
+
+    with pytest.raises(InvalidCheckpoint, match=sentence):
+        read_checkpoint(pickled(tmp_path / "small.pth", *opcodes))
+
+
+def test_a_file_that_takes_too_long_costs_its_process_and_the_next_one_is_read(
+    service: Service, backend: Backend, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.inputs.identify_checkpoint(str(weights))
+    before = set(backend.processes.pids())
+    with monkeypatch.context() as patch:
+        patch.setattr(requester, "OPEN_SECONDS", -10.0)
+        for pid in before:
+            psutil.Process(pid).suspend()  # as one that computes in C and hears nothing
+        begun = time.monotonic()
+        with pytest.raises(ReadingStopped, match=r"colleague\.pth kept the process"):
+            service.inputs.identify_checkpoint(str(weights))
+        assert time.monotonic() - begun < 10
+    assert len(before) == 1
+    assert not before & set(backend.processes.pids())
+    assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
+
+
+@pytest.mark.wide
+def test_an_onnx_file_that_takes_too_long_costs_its_process(
+    service: Service, backend: Backend, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = ModelSpec(
+        library="onnx", checkpoint=str(write_export(folder / "slow.onnx", small_network())), task="classification"
+    )
+    service.inputs.examine_onnx(graph)
+    before = set(backend.processes.pids())
+    with monkeypatch.context() as patch:
+        patch.setattr(requester, "model_seconds", lambda *files: -1.0)
+        for pid in before:
+            psutil.Process(pid).suspend()
+        with pytest.raises(ReadingStopped, match=r"slow\.onnx kept the process"):
+            service.inputs.examine_onnx(graph)
+    assert not before & set(backend.processes.pids())
+    assert service.inputs.examine_onnx(graph).outputs == ("scores",)
+
+
+@pytest.mark.wide
+def test_a_question_ends_with_the_page_that_asked(
+    backend: Backend, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(backend)
+    service.inputs.identify_checkpoint(str(weights))
+    (pid,) = backend.processes.pids()
+    psutil.Process(pid).suspend()  # as one that is busy
+    looked: list[bool] = []
+
+    def closed_soon() -> bool:
+        looked.append(True)
+        return len(looked) > 2
+
+    with pytest.raises(Abandoned, match=r"colleague\.pth was not read to its end"):
+        backend.answer(identifying(weights), Requester(person="a", is_gone=closed_soon))
+    assert not psutil.pid_exists(pid)
+    assert service.inputs.identify_checkpoint(str(weights)).proposal is not None
+
+
+def test_a_file_that_takes_more_memory_than_files_may_gets_a_sentence() -> None:
+    """However much is free, and whatever one job may take."""
+    guard = MemoryGuard(100_000, most_bytes=requester.OPEN_BYTES)
+    sentence = r"more than the 0\.3 GB of memory that a file of its size may take"
+    with pytest.raises(OutOfMemory, match=sentence), guard.job():
+        bytearray(10**9)
+    assert len(bytearray(10**9)) == 10**9
+
+
+def test_a_file_whose_process_was_killed_before_it_was_asked_can_be_read_again(weights: Path) -> None:
+    process = JobProcess()
+    process.kill()
+    with pytest.raises(ReadingStopped, match=r"colleague\.pth ended the process that read it.*Try again"):
+        answer_in(process, identifying(weights))
+    process.close()
+
+
+def test_what_a_killed_process_has_unpacked_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    processes._own_folder.cache_clear()
+    try:
+        process = JobProcess()
+        (folder,) = tmp_path.glob("senseapp-*/*/")
+        assert psutil.Process(process.pid).environ()["TMPDIR"] == str(folder)
+        (folder / "model.safetensors").write_bytes(b"unpacked")
+        process.kill()
+        process.close()
+        assert not list(tmp_path.glob("senseapp-*/*/"))
+        kept = {folder.parent.name, f"senseapp-{os.getppid()}-x", "senseapp-x"}
+        for name in ("senseapp-4194304-x", f"senseapp-{os.getpid()}-x", *kept):
+            (tmp_path / name / "inside").mkdir(parents=True)
+        processes.remove_left_over()
+        assert {path.name for path in tmp_path.iterdir()} == kept
+    finally:
+        processes._own_folder.cache_clear()
+
+
+def test_texts_get_their_sentence_too(service: Service, tmp_path: Path) -> None:
+    profile = service.inputs.model_card(ModelSpec())
+    bomb = b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+    for content in (bomb, b"a: !!bool abc", b"[" * 100_000, b"\xff"):
+        with pytest.raises(InvalidSchedule):
+            service.inputs.read_schedule(content, profile)
+    with pytest.raises(InvalidInput):
+        service.import_csv("bad", b"no,table\n1,2\n")
+    (tmp_path / "no.zip").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(InvalidFile):
+        service.import_run(tmp_path / "no.zip")
+
+
+def test_a_message_that_quotes_a_file_can_be_shown_and_ends() -> None:
+    error = InvalidFile(f"There is no layer {'x' * 10_000} and no \ud800 either.")
+    assert str(InvalidFile("no \ud800")) == "no ?"
+    assert len(str(error)) < 1000
+
+
+def identifying(weights: Path) -> WorkerRequest[CheckpointReport]:
+    return file_request(partial(identify_checkpoint, str(weights)), str(weights), copies=COPIES)
+
+
+def solving(folder: Path, target: float) -> WorkerRequest[Schedule]:
+    budget = ResourceBudget(kind="params", target=target)
+    return WorkerRequest(call=partial(solve_schedule, folder, budget, "optimal", Limits(), 1.0, ()))
+
+
+def test_the_results_of_a_run_are_read_once_for_schedule_after_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = import_run(tmp_path / "home", large_run_file(6, 4))
+    cache, reads, load = ProcessCache(), [], RunFolder.load_result
+    cache.keep()
+    monkeypatch.setattr(run_requests, "PROCESS_CACHE", cache)
+    monkeypatch.setattr(RunFolder, "load_result", lambda folder: reads.append(folder.path) or load(folder))
+    folder = tmp_path / "home" / "runs" / run_id
+    first, second = solving(folder, 0.3).call(), solving(folder, 0.6).call()
+    assert first.achieved["params"] < second.achieved["params"]
+    assert len(reads) == 1
+
+
+def test_a_schedule_is_solved_without_torch(tmp_path: Path) -> None:
+    run_id = import_run(tmp_path / "home", large_run_file(6, 4))
+    asked = solving(tmp_path / "home" / "runs" / run_id, 0.3)
+    code = (
+        "import json, sys; from senseapp.server.process.requester import answer_here; "
+        "print(json.dumps([answer_here(json.load(sys.stdin)), 'torch' in sys.modules]))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(asked.encoded()), capture_output=True, text=True, check=True
+    )
+    answer, loaded = json.loads(told.stdout)
+    assert asked.decoded(answer) == asked.call()
+    assert not loaded

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from senseapp.core.errors import InvalidSpec, QuotaExceeded
+from senseapp.server.backend import Backend
+from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings, whole_number
+from tests.fake_session import SPEC, FakeEngine, fake_calibration
+
+ROOT = Path(__file__).parents[3]
+MEGABYTE = 1_000_000
+
+
+def a_service(home, owner="ann", **settings):
+    options = {"open_session": FakeEngine(), "data_roots": (), "calibrate": fake_calibration, "workers": 0}
+    return Service(Backend(home, settings=ServerSettings(**settings), **options), owner)
+
+
+def fatten(service, num_bytes):
+    """Give the newest run of ``service`` a large compressed model."""
+    store, run_id = service._backend.store, service.runs()[0].run_id
+    store.folder(run_id).compressed_model("f" * 16).write_bytes(bytes(num_bytes))
+    store.update_size(run_id)
+
+
+def test_every_setting_in_the_code_is_in_the_documents():
+    code = "\n".join(path.read_text() for path in (ROOT / "senseapp").rglob("*.py"))
+    documents = (ROOT / "docs" / "deploy.md").read_text()
+    named = set(re.findall(r'"(SENSEAPP_[A-Z_]+)"', code))
+    assert len(named) > 8
+    assert not {name for name in named if f"`{name}`" not in documents}
+
+
+def test_settings_come_from_the_environment(monkeypatch):
+    for name in ("WORKERS", "PER_PERSON_MB", "RUNS_IN_ALL_MB", "KEEP_RUNS_DAYS", "JOB_MEMORY_MB"):
+        monkeypatch.delenv(f"SENSEAPP_{name}", raising=False)
+    assert ServerSettings.configured() == ServerSettings()
+    values = {
+        "WORKERS": 2,
+        "PER_PERSON_MB": 4,
+        "RUNS_IN_ALL_MB": 5,
+        "KEEP_RUNS_DAYS": 6,
+    }
+    for name, value in (values | {"JOB_MEMORY_MB": 7}).items():
+        monkeypatch.setenv(f"SENSEAPP_{name}", f" {value} ")
+    assert dataclasses.astuple(ServerSettings.configured())[:7] == (2, 1, 20, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "2.5", "many", "1e3", "٣x"])
+def test_a_setting_that_makes_no_sense_is_named(monkeypatch, text):
+    monkeypatch.setenv("SENSEAPP_WORKERS", text)
+    with pytest.raises(InvalidSpec, match="SENSEAPP_WORKERS must be a whole number above 0"):
+        ServerSettings.configured()
+
+
+def test_zero_is_a_number_where_it_means_something(monkeypatch):
+    monkeypatch.setenv("SENSEAPP_KEEP_RUNS_DAYS", "0")
+    assert whole_number("SENSEAPP_KEEP_RUNS_DAYS", 5, unit="days", least=0) == 0
+
+
+def test_the_queue_is_as_long_as_the_settings_say(tmp_path):
+    service = a_service(tmp_path, max_queue=2)
+    assert [service.snapshot(service.start(SPEC)).queue_place for _ in range(2)] == [1, 2]
+    with pytest.raises(Exception, match="At most 2 runs may wait"):
+        service.start(SPEC)
+
+
+def test_one_persons_quota_stops_new_runs_until_something_is_deleted(tmp_path):
+    service = a_service(tmp_path, person_mb=1)
+    service.start(SPEC)
+    fatten(service, MEGABYTE)
+    for _ in range(2):
+        with pytest.raises(QuotaExceeded, match="Delete some on the Runs page"):
+            service.start(SPEC)
+    assert len(service.runs()) == 1
+    Service(service._backend, "bob").start(SPEC)
+    service.delete(service.runs()[0].run_id)
+    service.start(SPEC)
+
+
+def test_everybodys_quota_stops_everybody(tmp_path):
+    service = a_service(tmp_path, person_mb=5, server_mb=1)
+    service.start(SPEC)
+    fatten(service, MEGABYTE)
+    with pytest.raises(QuotaExceeded, match="The runs on this server may take"):
+        Service(service._backend, "bob").start(SPEC)
+
+
+def test_disk_use_is_counted_by_owner(tmp_path):
+    service = a_service(tmp_path)
+    service.start(SPEC)
+    fatten(service, MEGABYTE)
+    bob = Service(service._backend, "bob")
+    mine, theirs = service.disk_use(), bob.disk_use()
+    assert mine.own_bytes == mine.all_bytes == theirs.all_bytes >= MEGABYTE
+    assert theirs.own_bytes == 0
+    assert mine.free_bytes > 0
