@@ -33,9 +33,8 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.call_times import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
-from senseapp.runtimes.onnxruntime.rounding.calibration import ranges
-from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.products import KINDS
+from senseapp.runtimes.onnxruntime.rounding.ranges import ranges, rounded_tensors
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.tasks import task_named
 

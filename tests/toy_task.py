@@ -65,7 +65,7 @@ class Regression(Task):
     def check_output(self, model_output: object, num_images: int) -> None:
         """Refuse what is not one number per image."""
         if tuple(getattr(model_output, "shape", ())) != (num_images, 1):
-            raise refuse_output(f"one number per image, shape ({num_images}, 1)", model_output, self.model_kind)
+            raise refuse_output(f"one number per image, shape ({num_images}, 1)", model_output, self.name)
 
     def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
         """Return the number of each picture, float64 (N, 1)."""
@@ -124,7 +124,6 @@ SHIFT = SquaredShift(
 REGRESSION = Regression(
     name="regression",
     label="Regression",
-    model_kind="regression",
     output_title="Numbers per image",
     label_words=("value", "values"),
     label_places="labels.csv where there is one",

@@ -19,9 +19,9 @@ from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
-from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.ranges import ranges, rounded_tensors
 
 _REAL, _DEMO = "tf_efficientnet_lite0", "demo"
 _FITTED, _SCORED, _SIDE = 16, 96, 64

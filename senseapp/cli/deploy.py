@@ -35,8 +35,8 @@ from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
 from senseapp.server.delivery_tasks import DeliverTask
+from senseapp.server.layer_tasks import Int8Trial
 from senseapp.server.tasks import TaskContext, open_evaluator
-from senseapp.server.timing_tasks import Int8Trial
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -28,14 +28,12 @@ class ExecutedNode:
         kind: as ``Convolution``, ``FullyConnected`` or ``Reorder``.
         parts: names of the nodes of the file that it computes, in order.
         values: of its first input.
-        sources: names of the executed nodes that it reads.
     """
 
     name: str
     kind: str
     parts: tuple[str, ...]
     values: int
-    sources: tuple[str, ...] = ()
 
 
 def executed_nodes(compiled: Any) -> list[ExecutedNode]:
@@ -52,7 +50,6 @@ def _executed(node: Any) -> ExecutedNode:
         kind=_text(about, "layerType"),
         parts=tuple(dict.fromkeys(filter(None, parts))),
         values=math.prod(shape),
-        sources=tuple(each.get_source_output().get_node().get_friendly_name() for each in node.inputs()),
     )
 
 

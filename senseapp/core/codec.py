@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import operator
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, TypeVar, get_args, get_origin
@@ -65,8 +64,14 @@ _PLAIN: dict[type, Callable[[Any, Any], Any]] = {
     bool: lambda value, _: truth(value, "a switch"),
     str: lambda value, _: value if type(value) is str else text(value, "a text"),
 }
-for _kind, _read in _PLAIN.items():  # not of their subclasses: enumerations have a reader
-    _converter.register_structure_hook_func(partial(operator.is_, _kind), _read)
+
+
+def _plain_reader(kind: type, value: Any, asked: Any) -> Any:
+    return _PLAIN[kind](value, asked) if asked is kind else asked(value)  # an enumeration of texts or numbers
+
+
+for _kind in _PLAIN:
+    _converter.register_structure_hook(_kind, partial(_plain_reader, _kind))
 _converter.register_unstructure_hook(bytes, lambda value: base64.b64encode(value).decode())
 _converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(value))
 

@@ -20,11 +20,6 @@ from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.tasks import Task
 from senseapp.tasks.reading import ChannelOrder
 
-_USUAL_MACS = 4e9  # of a network whose cost is unknown: ResNet-50's at 224 pixels
-_LARGEST_SIDE = 512  # pixels of a tried image size
-_SMALLEST_SIDE = 16  # likewise
-_SIDE_STEP = 32  # pixels: networks halve an image five times
-
 _RAW = "values from 0 to 255"
 """Not tried without labels: inputs a hundred times too large make any prediction look confident."""
 NORMALISATIONS = {
@@ -98,8 +93,8 @@ class Preparations:
 
     def _native_sides(self) -> list[int]:
         side, own = min(self.images.picture_size or (0, 0)), self.images.pixels.shape[-1]
-        sides = dict.fromkeys((side, -(-side // _SIDE_STEP) * _SIDE_STEP))
-        return [item for item in sides if _SMALLEST_SIDE <= item <= min(_LARGEST_SIDE, 2 * own) and item != own]
+        sides = dict.fromkeys((side, -(-side // 32) * 32))  # networks halve an image five times
+        return [item for item in sides if 16 <= item <= min(512, 2 * own) and item != own]
 
     def _normalisations(self, model: ModelSpec) -> list[tuple[str, tuple[float, ...], tuple[float, ...]]]:
         """Return description, mean and std of each; the first is the user's or the architecture's own, undescribed."""
@@ -126,7 +121,7 @@ def macs_of(model: ModelSpec) -> float:
     """Return the approximate multiply-accumulates of one image; a typical number if the model's is not known."""
     entry = find_entry(model.library, model.name)
     if entry is None or entry.macs is None:
-        return _USUAL_MACS
+        return 4e9  # those of ResNet-50 at 224 pixels
     return entry.macs * ((model.img_size or entry.input_shape[-1]) / entry.input_shape[-1]) ** 2
 
 

@@ -47,9 +47,7 @@ _MOST_IMAGES = 64  # in all
 _FIRST_IMAGES = 12  # of every candidate
 _SECOND_IMAGES = 28  # of those that are not clearly worse by then; the finalists run on all
 _FINALISTS = 8  # candidates that run on all images
-_FEWEST = 8  # candidates that are tried even beyond the budget
 _BATCH = 16  # images of a forward pass
-_MOST_ARCHITECTURES = 6  # that fit the weights and are tried
 _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
 _HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
 _MACS = 2e11  # for the first images of all candidates together: seconds on a small machine
@@ -82,7 +80,7 @@ def choose_preparation(
     models, recognition = look_alikes(spec.model) if spec.model.library == "auto" else ((spec.model,), ())
     as_it_is = replace(as_it_is, model=models[0])
     if len(models) > 1:  # the images choose
-        models, recognition = models[:_MOST_ARCHITECTURES], ()
+        models, recognition = models[:6], ()
     loaded = None if model is None else (models[0], model)
     return _PreparationSearch(as_it_is, models, tuple(data_roots), recognition, loaded).choose()
 
@@ -181,7 +179,7 @@ class _PreparationSearch:
         found: list[PreparationCandidate] = []
         for item in others:
             cost = _FIRST_IMAGES * macs_of(item.model)
-            if cost <= left or len(found) < _FEWEST:
+            if cost <= left or len(found) < 8:  # so many in any case
                 found.append(item)
                 left -= cost
         self._num_left_out = len(others) - len(found)

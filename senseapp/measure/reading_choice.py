@@ -16,8 +16,6 @@ from senseapp.records.spec import RunSpec
 from senseapp.tasks import Task
 from senseapp.tasks.reading import EVIDENCE_WORDS, ChannelOrder, Evidence, Fit
 
-_ASKED = 6  # candidates in a question
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingChoices:
@@ -39,7 +37,7 @@ class ReadingChoices:
         choice = PreparationChoice(
             spec=chosen.spec,
             chosen=chosen,
-            trials=tuple(dict.fromkeys((chosen, *list(trials.values())[:_ASKED]))),
+            trials=tuple(dict.fromkeys((chosen, *list(trials.values())[:6]))),
             guess=evidence in ("images", "assumed"),
             subject="Reading",
             verdict=verdict,

@@ -50,7 +50,6 @@ _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
 _LARGE_SIDE = 320  # pixels
 _BATCH = 8  # images of a pass
 _LEAST_AGREEMENT = 0.4  # of answers to mirrored pictures, for these to be evidence
-_LEAST_RATIO = 1.25  # by which the best must agree more than the second
 _LEAST_VALUE = 0.02  # of the shown metric, below which almost nothing of what is labelled is found
 
 
@@ -334,7 +333,7 @@ class _ReadingSearch:
             found: Evidence = "images" if own == "assumed" else own
             return self.choices.made(alike if own == "assumed" else scored, best, count, found, "")
         second = scored[1]
-        is_far = best.value >= max(_LEAST_AGREEMENT, _LEAST_RATIO * second.value)
+        is_far = best.value >= max(_LEAST_AGREEMENT, 1.25 * second.value)
         if is_far and best.is_clearly_better(second.each, len(scored)):
             return self.choices.made(scored, best, count, "images", "")
         what = "outputs" if len({each.candidate.layout for each in scored}) > 1 else "images"

@@ -45,11 +45,6 @@ class FileTimes:
         self._opened = runtime.open(reference, threads=threads)
         self._least = float("inf")
 
-    @property
-    def reference_seconds(self) -> float:
-        """Seconds of a quick call of the reference; infinite before the first timing."""
-        return self._least
-
     def measure_rough(self, file: bytes) -> float:
         """Return the most that a file takes, as a multiple of the time of the reference, by one timing.
 

@@ -34,7 +34,7 @@ class Quantizer(ABC):
     """Writes one float network in int8, any of its nodes in float.
 
     Attributes:
-        network: the float file that it writes; the same in float as the one it was given.
+        network: the float file that it writes.
         notes: sentences on how its files were made.
     """
 
@@ -45,8 +45,7 @@ class Quantizer(ABC):
     def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         """Return the network with every node in int8 that can be, ``but`` not these, which stay in float.
 
-        Of ``weights_only`` the weights are those of the int8 file, stored in 8 bits, but for the smallest, and all else
-        is computed in float.
+        Nodes in ``weights_only`` compute in float with int8 weights; the smallest weights stay in float.
         """
 
     def finished(self, content: bytes) -> bytes:

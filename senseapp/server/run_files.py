@@ -120,13 +120,8 @@ def _files(weights: Mapping[str, int], key: str) -> dict[str, int]:
 def _keep_weights(folder: RunFolder, name: str, read: ReadRunFile) -> None:
     path = folder.compressed_model(_key(name))
     with storage_errors(path.name), path.open("xb") as stream:
-        _copy(stream, name, read)
+        stream.writelines(read.chunks(name))
     _check_weights(path.name, str(path))
-
-
-def _copy(stream: BinaryIO, name: str, read: ReadRunFile) -> None:
-    for chunk in read.chunks(name):
-        stream.write(chunk)
 
 
 def _check_weights(name: str, path: str) -> None:

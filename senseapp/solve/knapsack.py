@@ -24,7 +24,6 @@ _TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal da
 _BISECTIONS = 50  # of the price of a unit: to float precision
 _EXACT_CHOICES = 400  # remaining after the bound; up to this number are searched exactly
 _MOST_SORTED = 10_000_000  # choices, over all steps that improve a schedule: about a second
-_FEW_CHOICES = 10_000  # of a problem that is improved from two starts
 _MOST_PARTIAL = 5_000  # partial schedules kept; more means that the problem is not small
 
 Vector = NDArray[np.float64]
@@ -155,9 +154,7 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     )
     required /= spread
     price, incumbent, short = _price(choices, required)
-    refilled = _improved(choices, _refilled(choices, incumbent, short, required), required)
-    few = len(choices.cost) <= _FEW_CHOICES
-    incumbent = _improved(choices, incumbent, required) if few else refilled
+    incumbent = _improved(choices, _refilled(choices, incumbent, short, required), required)
     reduced = choices.cost - price * choices.saving
     least = choices.least(reduced)
     reach = float(choices.cost[incumbent].sum())
@@ -165,8 +162,7 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     regret = reduced - least[choices.owner]
     kept = np.flatnonzero(regret <= gap * (1 + 1e-9))
     found = _exact(choices, kept, required, price, reach) if len(kept) <= _EXACT_CHOICES else None
-    candidates = [refilled, incumbent, *([] if found is None else [found])]
-    return min(candidates, key=lambda each: float(choices.cost[each].sum()))
+    return incumbent if found is None or choices.cost[found].sum() > reach else found
 
 
 def _price(choices: _Choices, required: float) -> tuple[float, Positions, Positions]:

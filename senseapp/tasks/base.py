@@ -106,7 +106,6 @@ class Task(ABC):
     Attributes:
         name: in settings, files and on the command line.
         label: the name people see.
-        model_kind: behind "Choose a": what kind of model is asked for.
         output_title: what the numbers of one image are called in a table, in the plural.
         label_words: one label and several, as people count them.
         label_places: where labels are looked for unless a person says otherwise.
@@ -128,7 +127,6 @@ class Task(ABC):
 
     name: str
     label: str
-    model_kind: str
     output_title: str
     label_words: tuple[str, str]
     label_places: str
@@ -401,8 +399,8 @@ def row_of(model_output: object) -> Tensor:
     return output.reshape(len(output), -1)
 
 
-def refuse_output(expected: str, model_output: object, model_kind: str) -> UnsupportedModel:
-    """Return the refusal of a model whose output is not ``expected``."""
+def refuse_output(expected: str, model_output: object, task: str) -> UnsupportedModel:
+    """Return the refusal of a model whose output is not ``expected`` by the task of that name."""
     shape = getattr(model_output, "shape", None)
     came = f"a {type(model_output).__name__}" if shape is None else f"a tensor of shape {tuple(shape)}"
-    return UnsupportedModel(f"The model must return {expected}; it returned {came}. Choose a {model_kind} model.")
+    return UnsupportedModel(f"The model must return {expected}; it returned {came}. Choose a {task} model.")

@@ -21,7 +21,6 @@ PictureSize: TypeAlias = tuple[int, int] | None
 """(width, height) in pixels; None where the file does not say."""
 _USUAL = ("instances", "stuff", "coco", "annotations", "segmentation", "masks", "boxes", "labels")  # parts of names
 _MOST_BYTES = 64_000_000  # the file of COCO's validation pictures has 20 MB
-_MOST_FILES = 8  # tried, the likeliest first: each may have 64 MB
 _MOST_PICTURES = 500_000  # four times COCO's training pictures
 
 
@@ -46,7 +45,7 @@ def find_coco(
     likely = sorted(paths, key=lambda path: (not any(part in path.casefold() for part in _USUAL), path))
     damaged: list[ValueError] = []
     elsewhere: AnnotationFiles | None = None
-    for path in [listing.chosen] if listing.chosen else likely[:_MOST_FILES]:
+    for path in [listing.chosen] if listing.chosen else likely[:8]:
         try:
             content = parsed_json(listing.read(path))
             if not _is_wanted(content, part, is_chosen=bool(listing.chosen)):

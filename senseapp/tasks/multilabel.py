@@ -33,7 +33,7 @@ class Multilabel(Task):
     def check_output(self, model_output: object, num_images: int) -> None:
         """Refuse what is not one row of logits per image; see :meth:`Task.check_output`."""
         if not is_row(model_output, num_images):
-            raise refuse_output(f"one logit per label, shape ({num_images}, labels)", model_output, self.model_kind)
+            raise refuse_output(f"one logit per label, shape ({num_images}, labels)", model_output, self.name)
 
     def head_note(self, width: int) -> str:
         """Return the note on how the outputs are read."""
@@ -207,7 +207,6 @@ def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set
 MULTILABEL = Multilabel(
     name="multilabel",
     label="Multi-label: several labels per image",
-    model_kind="multi-label",
     output_title="Labels",
     label_words=("label", "labels"),
     label_places="Class folders, or a table beside the pictures",

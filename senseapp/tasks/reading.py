@@ -32,8 +32,6 @@ EVIDENCE_WORDS: Mapping[str, str] = {
 """How a part of a reading is known, in words."""
 PART_TITLES: Mapping[str, str] = {"task": "Task", "layout": "Outputs", "preparation": "Images", "classes": "Classes"}
 """What the parts of a reading are called."""
-_LONGEST_KEY = 400  # characters of a layout as a setting
-_SHOWN = 6  # labels with their outputs in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ class OutputReader(ABC):
     def from_key(cls, key: str) -> Self:
         """Return the layout of a key; raises InvalidSpec where it is none of this task."""
         try:
-            if len(key) > _LONGEST_KEY:
+            if len(key) > 400:
                 raise BadValue("too long")
             return decode({"type": cls.__name__, "version": 1, "data": read_json(key)}, cls)
         except (BadValue, InvalidFile):
@@ -113,8 +111,8 @@ def class_map_words(class_map: Sequence[tuple[str, int]]) -> str:
     >>> class_map_words([("cat", 0), ("dog", 1)])
     'cat → 0, dog → 1'
     """
-    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:_SHOWN])
-    return shown + (" and others" if len(class_map) > _SHOWN else "")
+    shown = ", ".join(f"{printable(label)} → {output}" for label, output in class_map[:6])
+    return shown + (" and others" if len(class_map) > 6 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from senseapp.metrics.predictions import Predictions
 
 _MOST_VALUES = 2**22  # of one output of an image: 16 MB
-_NUMBER_BYTES = 4  # of float32
-_MOST_SHOWN = 3  # outputs, in a text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +83,8 @@ class Values(Task):
 
     def output_text(self, output: Tensor, names: Sequence[str]) -> str:
         """Return the largest numbers of the first outputs."""
-        largest = [f"±{float(row.abs().max()):.3g}" for row in output[:_MOST_SHOWN]]
-        return f"numbers up to {', '.join(largest)}{', …' if len(output) > _MOST_SHOWN else ''}"
+        largest = [f"±{float(row.abs().max()):.3g}" for row in output[:3]]
+        return f"numbers up to {', '.join(largest)}{', …' if len(output) > 3 else ''}"
 
     def answer_changes(self, before: Any, after: Any, targets: Any) -> AnswerChanges:
         """Return the squared error of each image; see :meth:`Task.answer_changes`."""
@@ -118,7 +116,7 @@ def _measured(model_output: object) -> list[Tensor]:
 
 
 def _most_values(outputs: int, most_bytes: int | None) -> int:
-    return _MOST_VALUES if most_bytes is None else min(_MOST_VALUES, max(1, most_bytes // (_NUMBER_BYTES * outputs)))
+    return _MOST_VALUES if most_bytes is None else min(_MOST_VALUES, max(1, most_bytes // (4 * outputs)))
 
 
 def _rows(found: list[Tensor], most: int) -> Tensor:
@@ -146,7 +144,6 @@ def _kept(values: Tensor, most: int) -> Tensor:
 VALUES = Values(
     name=TASK,
     label="Values: any other output",
-    model_kind="",
     output_title="Outputs",
     label_words=("output", "outputs"),
     label_places="Nowhere",

@@ -146,7 +146,7 @@ def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, service
     app.session_state[f"results.tab.{imported}"] = "Layers"
     app.run()
     assert "unknown (imported figures)" in texts(app)
-    assert set(app.dataframe[0].value["interval_text"]) == {"unknown"}
+    assert set(app.dataframe[0].value["95 % interval"]) == {"unknown"}
     result = service.result(imported)
     assert result is not None
     assert not measurement_frame(result, "top1")["unclear"].any()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from streamlit.testing.v1 import AppTest
 
-from senseapp.core.codec import decode, encode
 from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.int8_timing import Int8Timing
 from senseapp.records.jobs import RunState
 from senseapp.server.backend import Backend
+from senseapp.server.layer_tasks import Int8Trial
+from senseapp.server.process.protocol import decode_task, encode_task
 from senseapp.server.service import Service
-from senseapp.server.timing_tasks import Int8Trial
 from tests.deployments import a_candidate, a_deployment, usual_figures
 from tests.pages.conftest import open_page
 from tests.pages.test_deploy import keep
@@ -27,7 +27,7 @@ def test_the_schedule_page_times_a_first_file_on_request(app, task, service: Ser
     run_id = task.run_id
     open_page(app, "pages/targets.py", run=run_id)
     trial = Int8Trial(run_id=run_id)
-    assert decode(encode(trial), Int8Trial) == trial  # as the job's process is told
+    assert decode_task(encode_task(trial)) == trial  # as the job's process is told
     app.button(key=f"schedule.int8.{run_id}").click().run()
     assert not app.exception
     assert service.work.progress(trial).state is RunState.QUEUED

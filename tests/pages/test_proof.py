@@ -71,7 +71,8 @@ def test_the_button_puts_the_proof_in_the_queue(app, finished_run, service, show
 
 
 def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, shown_schedule) -> None:
-    validation = a_validation(shown_schedule, repaired=(a_change("top1", 0.01), a_change(shown_schedule.metric, 0.1)))
+    repaired = (a_change("top1", 0.01), a_change(shown_schedule.metric, 0.1))
+    validation = a_validation(shown_schedule, repaired=repaired, delivered="repaired")
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
     folder = backend.store.folder(finished_run)
     folder.save(verification.key, validation)

@@ -14,11 +14,11 @@ from senseapp.records.deployment import FLOAT, INT8, Conversion, LayerTime, Laye
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
+from senseapp.server.layer_tasks import TimingTask
 from senseapp.server.process.protocol import decode_task, encode_task
 from senseapp.server.process.requester import WorkerRequest, answer_here
 from senseapp.server.run_requests import read_times
 from senseapp.server.service import Service
-from senseapp.server.timing_tasks import TimingTask
 from tests.pages.conftest import finish, open_page
 from tests.pages.records import NAMES
 from tests.pages.test_schedule import specs

@@ -60,7 +60,6 @@ def test_layers_that_are_alike_take_few_steps(layers, kinds, monkeypatch):
     steps = []
     real = knapsack._best_pair
     monkeypatch.setattr(knapsack, "_best_pair", lambda *given: steps.append(1) or real(*given))
-    monkeypatch.setattr(knapsack, "_FEW_CHOICES", 0)
     shares = np.arange(20) / 20
     rng = np.random.default_rng(layers)
     shapes = [(size, rng.uniform(3, 9)) for size in 10 ** rng.uniform(3, 6, kinds)]

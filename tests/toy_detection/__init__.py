@@ -80,7 +80,7 @@ class Detection(Task):
         """Refuse what is no list of boxes, labels and scores."""
         is_list = isinstance(model_output, list) and len(model_output) == num_images
         if not is_list or not all({"boxes", "labels", "scores"} <= set(each) for each in model_output):  # type: ignore[attr-defined]
-            raise refuse_output(f"a list of {num_images} dictionaries of boxes", model_output, self.model_kind)
+            raise refuse_output(f"a list of {num_images} dictionaries of boxes", model_output, self.name)
 
     def output(self, model_output: object) -> Tensor:
         """Return the boxes, as shares of the side, and the logit of the score of each cell, (N, cells, 5)."""
@@ -146,7 +146,6 @@ BOXES = BoxReader(words=("boxes", "boxes"))
 DETECTION = Detection(
     name="toy_detection",
     label="Toy detection",
-    model_kind="detection",
     output_title="Boxes",
     label_words=("box", "boxes"),
     label_places="A JSON file of boxes beside the pictures",

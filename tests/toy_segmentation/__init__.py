@@ -53,9 +53,7 @@ class Segmentation(Task):
         """Refuse what is not one map of scores for each class."""
         shape = tuple(getattr(model_output, "shape", ()))
         if len(shape) != 4 or shape[0] != num_images:
-            raise refuse_output(
-                f"scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.model_kind
-            )
+            raise refuse_output(f"scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.name)
 
     def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
         """Return the class of each pixel, and the scores of some."""
@@ -106,7 +104,6 @@ MASKS = MaskReader(words=("mask", "masks"), label_images=True, dense=True)
 SEGMENTATION = Segmentation(
     name="toy_segmentation",
     label="Toy segmentation",
-    model_kind="segmentation",
     output_title="Classes per pixel",
     label_words=("mask", "masks"),
     label_places="Masks in a folder beside the pictures",

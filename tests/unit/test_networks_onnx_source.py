@@ -142,7 +142,7 @@ def test_class_scores_with_axes_of_length_1_are_those_without(tmp_path: Path, en
     found = CLASSIFICATION.predictions(loaded.module(images))
     expected = onnxruntime.InferenceSession(path).run(None, {"x": images.numpy()})[0].reshape(1, 3)
     assert np.allclose(found.softmax(1) if not end or end.op_type == "Squeeze" else found, expected, atol=1e-6)
-    with pytest.raises(UnsupportedModel, match="These outputs could be classification, multilabel or values"):
+    with pytest.raises(UnsupportedModel, match="These outputs could be classification or multilabel or values"):
         load_model(spec_of(path, task="segmentation"))
 
 

@@ -19,7 +19,7 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime import operations
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection, shrunk
+from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection, shrunk
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.onnxruntime.stepwise import StepwiseNetwork
 from senseapp.runtimes.quantizers import Fitting

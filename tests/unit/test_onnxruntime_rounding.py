@@ -18,10 +18,11 @@ from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.core.steps import OptionalSteps
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
-from senseapp.runtimes.onnxruntime.rounding import choice, weights
-from senseapp.runtimes.onnxruntime.rounding.calibration import range_of_pixels, ranges, rounded_products
-from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding import fit, weights
+from senseapp.runtimes.onnxruntime.rounding.fit import chosen_rounding
+from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.ranges import range_of_pixels, ranges, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.weights import DAMPING, rounded
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 from tests.cases import first_of
@@ -248,7 +249,7 @@ def test_ranges_are_of_least_error_unless_the_widest_are_clearly_better(network,
     """A gain on one part of the images, and a loss on another, is one by chance."""
     wide = ranges(network, [FITTED], rounded_tensors(_written(network)), ["minmax"])["minmax"]
     found = {"mse": {name: (0.7 * low, 0.7 * high) for name, (low, high) in wide.items()}, "minmax": wide}
-    monkeypatch.setattr(choice, "ranges", lambda *_args, **_options: found)
+    monkeypatch.setattr(fit, "ranges", lambda *_args, **_options: found)
 
     def chosen(gains: tuple[float, ...]) -> dict[str, tuple[float, float]]:
         def damages(file: bytes) -> list[float]:

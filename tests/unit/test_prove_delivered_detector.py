@@ -30,7 +30,7 @@ from senseapp.records.deployment import DeploySettings, RuntimeFigures
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8
+from senseapp.runtimes.onnxruntime.qdq import PartlyInt8
 from senseapp.tasks.detection import DETECTION
 from tests.onnx_files import exported
 from tests.shapes_detector import DecodedDetector, inputs
@@ -141,7 +141,7 @@ def test_the_int8_file_finds_what_the_original_finds_from_a_score_of_its_own(fil
     assert any(sentence in note for note in found.record.notes)
     assert sentence in found.record.readme("x.onnx")
     assert any("2 entries of metadata" in note for note in found.record.notes)
-    assert found.record.notes[-1].startswith("All else in the file is the uploaded one's")
+    assert found.record.notes[-1].startswith("All else in the file is as it was uploaded")
     kept = change_in(found.record.figures["file"].changes, OBJECTS.name)
     assert kept is not None
     assert kept.value > 0.9

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.descriptions.runtimes import RUNTIMES
-from senseapp.prove import quantized_files
+from senseapp.prove import int8_files, quantized_files
 from senseapp.prove.decision import decision, dominates
 from senseapp.prove.deliver import runtime_candidates
 from senseapp.prove.deploy import original_source
@@ -98,6 +98,7 @@ def test_int8_that_is_slower_is_no_file_that_is_as_quick_as_possible(
     assert [candidate.form for candidate, _ in made.files] == ["int8"]
     assert made.files[0][0].is_faster
     monkeypatch.setattr(ToyRuntime, "times", backwards)
+    monkeypatch.setattr(int8_files, "search_mixed_precision", lambda *_: pytest.fail("No search where int8 is slower."))
     made = runtime_candidates(evaluator, source, settings, lambda form: f"deployed-{'0' * 16}.toy")
     assert made.files == ()
     assert made.notes == ("No file with int8 that is quicker than float changes as few answers as allowed.",)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSpec
-from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.records.spec import ModelSpec
 from senseapp.tasks import TASKS
 
 
@@ -33,10 +30,3 @@ def test_a_source_says_what_its_networks_do(library: str, name: str, task: str) 
 def test_a_model_whose_source_does_not_say_it_needs_a_task(library: str) -> None:
     with pytest.raises(InvalidSpec, match=f"^{library} does not say what it does. Choose a task: {', '.join(TASKS)}"):
         ModelSpec(library=library)
-
-
-def test_records_without_a_task_are_of_classifiers_as_all_models_once_were() -> None:
-    payload = json.loads(dumps(RunSpec(model=ModelSpec(library="onnx", checkpoint="a.onnx", task="segmentation"))))
-    assert loads(json.dumps(payload), RunSpec).model.task == "segmentation"
-    del payload["data"]["model"]["task"]
-    assert loads(json.dumps(payload), RunSpec).model.task == "classification"

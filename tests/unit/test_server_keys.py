@@ -12,10 +12,9 @@ from senseapp.records.deployment import DeploySettings
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.layer_tasks import HistogramTask, TimingTask
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.tasks import FinishedRunTask
-from senseapp.server.timing_tasks import TimingTask
 
 SCHEDULE = Schedule(
     model="demo",

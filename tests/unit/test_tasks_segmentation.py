@@ -492,3 +492,6 @@ def test_smaller_maps_of_scores_are_compared_at_the_size_of_the_images(last: boo
     )
     (same,) = SEGMENTATION.readers(raw, (16, 24))
     assert torch.equal(same(raw), scores)
+    (score,) = SEGMENTATION.readers(torch.randn(2, 3, 1, 1), (32, 48))  # one row of classes is no map
+    with pytest.raises(UnsupportedModel):
+        SEGMENTATION.check_output(score(torch.randn(2, 3, 1, 1)), 2)

@@ -19,9 +19,10 @@ from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.finished_runs import TaskT
+from senseapp.server.finished_runs import OutcomeT, TaskT
 from senseapp.server.leaderboard import headline
 from senseapp.server.service import Service
+from senseapp.server.tasks import FinishedRunTask
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, download_stem
 
@@ -146,8 +147,8 @@ def make_report(
     return build_report(contents).encode()
 
 
-def offer_task(
-    task: TaskT,
+def outcome_or_offer(
+    task: FinishedRunTask[OutcomeT],
     label: str,
     what: str,
     *,
@@ -156,28 +157,28 @@ def offer_task(
     text: str = "",
     about: str | None = None,
     kind: Literal["primary", "secondary", "tertiary"] = "secondary",
-) -> bool:
-    """Show ``text`` and the button of key ``{key}.{run_id}`` that starts ``task``; return whether they are shown.
+) -> OutcomeT | None:
+    """Return what ``task`` has found; until then show ``text`` and the button, of key ``{key}.{run_id}``, to start it.
 
     While it is on its way, watch it instead, with a button of key ``{key}_stop.{run_id}`` that ends it. A visitor who
     may not start it is told that nobody has asked for ``what`` it is.
     """
-    if watched(task, cancel=f"{key}_stop"):
-        return False
     work, run_id = backend.service().work, task.run_id
+    if (found := work.outcome(task)) is not None or watched(task, cancel=f"{key}_stop"):
+        return found
     snapshot = work.progress(task)
     if snapshot is not None and snapshot.error:
         complain(snapshot.error)
         label = "Try again"
     if backend.service().run(run_id).read_only:
         st.info(f"Nobody has asked for {what} yet; only the owner of this run can.", icon=":material/visibility:")
-        return False
+        return None
     if text:
         st.markdown(text)
     if st.button(label, key=f"{key}.{run_id}", type=kind, icon=f":material/{icon}:", help=about):
         work.start(task)
         st.rerun()
-    return True
+    return None
 
 
 def watched(task: TaskT, *, cancel: str) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, choose, one_of
 from senseapp.app.common.figure import figure, figures_row
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import offer_task
+from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -97,16 +96,17 @@ def histograms_tab(view: RunView) -> None:
     spec = choose_histogram(view)
     with errors_here():
         task = HistogramTask(run_id=view.run_id, spec=spec)
-        histogram = backend.service().work.outcome(task)
-        if histogram is not None:
-            _show(histogram, view)
-            return
-        st.markdown(md("## {}", _question(spec)))
         images = fmt.plural(spec.num_images, "image")
-        text = f"Looks at up to {images} of this run; a large network takes some seconds. Choose another layer above."
-        offer_task(
+        text = md(
+            "## {}\n\nLooks at up to {} of this run; a large network takes some seconds. Choose another layer above.",
+            _question(spec),
+            images,
+        )
+        histogram = outcome_or_offer(
             task, "Show histogram", "this histogram", key="histogram.start", icon="bar_chart", text=text, kind="primary"
         )
+        if histogram is not None:
+            _show(histogram, view)
 
 
 def _question(spec: HistogramSpec) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common import backend
 from senseapp.app.common.address import WORDS, bound, choose, some_of, whole
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import offer_task
+from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.state import drop_pick
 from senseapp.app.common.tables import changed_answers, text_table
 from senseapp.app.results.view import RunView
@@ -223,15 +222,13 @@ def _answers(view: RunView) -> None:
     if view.result.spec.data.kind == "imported":
         return
     task = LayerAnswers(run_id=view.run_id, layer=view.picked_row, level=view.level)
+    about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
     with errors_here():
-        found = backend.service().work.outcome(task)
+        found = outcome_or_offer(
+            task, "Which answers change?", "these pictures", key="panel.answers", icon="compare", about=about
+        )
         if found is not None:
             changed_answers(found, key=f"layer.{view.run_id}")
-        else:
-            about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
-            offer_task(
-                task, "Which answers change?", "these pictures", key="panel.answers", icon="compare", about=about
-            )
 
 
 def _why(view: RunView) -> None:
@@ -245,13 +242,13 @@ def _why(view: RunView) -> None:
     if view.result.spec.data.kind == "imported":
         return
     task = DiagnosisTask(run_id=view.run_id, layer=view.picked_row, level=view.level)
+    about = "Looks at its weights, its input and its norm, and measures what would help."
     with errors_here():
-        found = backend.service().work.outcome(task)
+        found = outcome_or_offer(
+            task, "Why this layer?", "a look at this layer", key="panel.why", icon="help", about=about
+        )
         if found is not None:
             st.markdown(md("### Why this layer at {}?", view.level_text))
             reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
             st.markdown(md("\n").join(md("- {}", reason) for reason in reasons))
             st.markdown(md(":material/healing: {}", found.remedy), help=found.measured)
-        else:
-            about = "Looks at its weights, its input and its norm, and measures what would help."
-            offer_task(task, "Why this layer?", "a look at this layer", key="panel.why", icon="help", about=about)

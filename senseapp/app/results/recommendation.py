@@ -22,7 +22,7 @@ from senseapp.app.common.decided import (
 from senseapp.app.common.download import file_button, offer_file, other_files
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import offer_task, watched
+from senseapp.app.common.run_guard import outcome_or_offer, watched
 from senseapp.app.common.tables import changed_answers
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.try_picture import try_picture
@@ -252,7 +252,7 @@ def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
     title = "Look for files within this loss" if again else "Find the smallest good model"
     if result := backend.result_of(task.run_id):
         seconds = fmt.about(backend.service().schedules.recommendation_seconds(result))
-        offer_task(
+        outcome_or_offer(
             task,
             f"{title} ({seconds})",
             "a recommendation",

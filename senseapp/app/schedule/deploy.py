@@ -12,7 +12,7 @@ from senseapp.app.common.address import bound, choose, number, whole
 from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
 from senseapp.app.common.download import file_button, other_files
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import offer_task
+from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.tables import text_table
 from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
@@ -23,8 +23,8 @@ from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
+from senseapp.server.layer_tasks import Int8Trial
 from senseapp.server.schedule_tasks import Verification
-from senseapp.server.timing_tasks import Int8Trial
 from senseapp.views.frames.files import deployment_frame
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
@@ -62,37 +62,34 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             other=proof.other,
         )
         with errors_here():
-            delivery = backend.service().work.outcome(task)
+            work = backend.service().work
+            if work.outcome(task) is None and not has_enough_images(work.candidates(run_id), promise):
+                return
+            runtime = runtime_words(task.settings.runtime)
+            runs = f"which {runtime.label} runs {runtime.runs_on}".rstrip()
+            delivery = outcome_or_offer(
+                task,
+                "Make the file and measure it",
+                "this file",
+                key="schedule.deploy",
+                icon="rocket_launch",
+                text=f"The proven weights become one {runtime.file_title} file, {runs}. It runs here beside the "
+                "original: what it answers, how long it takes, how large it is. If the proven weights lose more than "
+                "is tolerated, adapted ones are tried too.",
+            )
             if delivery is not None:
                 _files(run_id, delivery, promise, asked_of(backend.service().run(run_id), result.judged_by))
-            elif not has_enough_images(backend.service().work.candidates(run_id), promise):
-                return
-            else:
-                runtime = runtime_words(task.settings.runtime)
-                text = (
-                    f"The proven weights become one {runtime.file_title} file, which {runtime.label} runs "
-                    f"{runtime.runs_on}".rstrip()
-                    + ". It runs here beside the original: what it answers, how long it takes, how large it is. If the "
-                    "proven weights lose more than is tolerated, adapted ones are tried too."
-                )
-                is_offered = offer_task(
-                    task,
-                    "Make the file and measure it",
-                    "this file",
-                    key="schedule.deploy",
-                    icon="rocket_launch",
-                    text=text,
-                )
-                if is_offered and task.settings.kind != "float":
-                    _time_int8(run_id, task.settings)
+            elif task.settings.kind != "float" and not backend.service().run(run_id).read_only:
+                _time_int8(run_id, task.settings)
 
 
 def _time_int8(run_id: str, settings: DeploySettings) -> None:
     """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
     task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
-    found = backend.service().work.outcome(task)
+    found = outcome_or_offer(
+        task, "Does int8 pay here?", "this answer", key="schedule.int8", icon="speed", kind="tertiary"
+    )
     if found is None:
-        offer_task(task, "Does int8 pay here?", "this answer", key="schedule.int8", icon="speed", kind="tertiary")
         return
     if found.pays:
         st.caption(md(":material/speed: {}", found.sentence))

@@ -14,7 +14,7 @@ from senseapp.app.common.download import offer_file
 from senseapp.app.common.expert import metrics_offered
 from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import offer_task
+from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.tables import changed_answers, text_table
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import Markdown, md
@@ -76,21 +76,19 @@ def proof_block(
     other = partner.spec.sensitivity.compression if partner is not None else None
     proof = Verification(run_id=run_id, schedule=schedule, repair=repair, adapting=adapting, other=other)
     with action, errors_here():
-        validation = backend.service().work.outcome(proof)
+        validation = outcome_or_offer(
+            proof,
+            "Check the whole schedule",
+            "a proof of this schedule",
+            key="schedule.verify",
+            icon="science",
+            about="The loss is predicted from layers alone: check what they lose together.",
+            kind="primary",
+        )
         if validation is not None:
             st.markdown(_proven_line(validation, result))
             with details:
                 _proof_details(proof, validation, result)
-        else:
-            offer_task(
-                proof,
-                "Check the whole schedule",
-                "a proof of this schedule",
-                key="schedule.verify",
-                icon="science",
-                about="The loss is predicted from layers alone: check what they lose together.",
-                kind="primary",
-            )
     return proof
 
 
@@ -168,15 +166,15 @@ def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
     """Return the result of a search for ``drop``; before that, show its progress, or the button that starts it."""
     search, found = StrongestSearch(run_id=run_id, drop=drop), None
     with errors_here():
-        found = backend.service().work.outcome(search)
+        text = (
+            "Tries up to 7 schedules and keeps the smallest that stays within your limit: each is compressed whole and "
+            "measured on the images of the run."
+        )
+        found = outcome_or_offer(
+            search, "Search", "this search", key="schedule.search", icon="search", text=text, kind="primary"
+        )
         if found is not None:
             st.success(_sentence(found, drop), icon=":material/check_circle:")
-        else:
-            text = (
-                "Tries up to 7 schedules and keeps the smallest that stays within your limit: each is compressed whole "
-                "and measured on the images of the run."
-            )
-            offer_task(search, "Search", "this search", key="schedule.search", icon="search", text=text, kind="primary")
     return found
 
 

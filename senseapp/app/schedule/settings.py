@@ -19,7 +19,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import Form, bound, choose, named, number
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import offer_task, run_line
+from senseapp.app.common.run_guard import outcome_or_offer, run_line
 from senseapp.app.common.state import LayerEdits
 from senseapp.app.common.tables import text_table
 from senseapp.app.common.uploads import expect_files, read_upload
@@ -31,8 +31,8 @@ from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.server.layer_tasks import TimingTask
 from senseapp.server.schedule_tasks import DropLimit
-from senseapp.server.timing_tasks import TimingTask
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.methods import mixed_schedule
 from senseapp.solve.problem import budget_of
@@ -236,14 +236,11 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
 
 def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
     task = TimingTask(run_id=run_id, runtime=choose_runtime(run_id, setting="times_runtime"))
-    times = backend.service().work.outcome(task)
-    if times is None:
-        levels = "as float and as int8" if result.compression.description.sets_bits else "at every level of this run"
-        text = f"Every layer runs in {runtime_words(task.runtime).label} {levels}, one image a call on one thread."
-        offer_task(
-            task, "Time the layers", "these times", key="schedule.times", icon="timer", text=text, kind="primary"
-        )
-    return times
+    levels = "as float and as int8" if result.compression.description.sets_bits else "at every level of this run"
+    text = f"Every layer runs in {runtime_words(task.runtime).label} {levels}, one image a call on one thread."
+    return outcome_or_offer(
+        task, "Time the layers", "these times", key="schedule.times", icon="timer", text=text, kind="primary"
+    )
 
 
 def _from_files(run_id: str, result: RunResult) -> LayerTimes | None:

@@ -88,7 +88,8 @@ def _measured(sweep: Sweep, keys: Iterable[Key], images: Tensor) -> dict[Key, fl
         (MeasurementJob(index=where[layer], level=level, span=span) for layer, level in keys),
         key=lambda job: job.index,
     )
-    if sweep.spec.mode == "quick" and not context.replay_obstacle:  # exact runs have checked it already
+    checked = sweep.spec.mode != "quick" or bool(context.replay_obstacle)  # exact runs have checked all their images
+    if not checked:
         positions = representative_positions([sweep.planned[job.index] for job in jobs])
         context.check_replay_over(span, positions, context.outputs(*span))
         if context.replay_obstacle:

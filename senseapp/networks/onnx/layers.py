@@ -52,7 +52,7 @@ class Layer:
     """
 
     kind: Callable[..., nn.Module]
-    settings: tuple[tuple[str, Any], ...]
+    settings: Mapping[str, Any]
     weight: Tensors
     bias: Tensors | None = None
     buffers: tuple[tuple[str, Tensors], ...] = ()
@@ -65,7 +65,7 @@ class Layer:
     @property
     def identity(self) -> object:
         """What two nodes must have in common to be calls of one module."""
-        return (self.kind, self.settings, self.weight, self.bias, self.buffers, self.apart)
+        return (self.kind, tuple(self.settings.items()), self.weight, self.bias, self.buffers, self.apart)
 
     @property
     def tensors(self) -> dict[str, Tensors]:
@@ -84,7 +84,7 @@ class Layer:
     def module(self, constants: Mapping[str, Constant], parameters: dict[Tensors, nn.Parameter]) -> nn.Module:
         """Return the module with its numbers; matrices in ``parameters`` are shared with other layers."""
         with torch.device("meta"):
-            module = self.kind(**dict(self.settings))
+            module = self.kind(**self.settings)
         module.weight = _parameter(self.weight, constants, parameters)
         if self.bias is not None:
             module.bias = _parameter(self.bias, constants, parameters)
@@ -168,18 +168,16 @@ class LayerFinder:
         settings = self._window_settings(window, weight[1] * groups, weight[0], groups)
         return Layer(
             kind=_CONVOLUTIONS[window.rank],
-            settings=(*settings, ("padding", padding or (0,) * window.rank), ("bias", self._bias(node, 2) is not None)),
+            settings=settings | {"padding": padding or (0,) * window.rank, "bias": self._bias(node, 2) is not None},
             weight=Tensors(name=node.inputs[1]),
             bias=self._bias(node, 2),
             data=node.inputs[0],
             pads=() if padding is not None else ends,
         )
 
-    def _window_settings(self, window: Window, ins: int, outs: int, groups: int) -> tuple[tuple[str, Any], ...]:
-        return (
-            *(("in_channels", ins), ("out_channels", outs), ("kernel_size", window.kernel), ("groups", groups)),
-            *(("stride", window.strides), ("dilation", window.dilations)),
-        )
+    def _window_settings(self, window: Window, ins: int, outs: int, groups: int) -> dict[str, Any]:
+        own = {"kernel_size": window.kernel, "stride": window.strides, "dilation": window.dilations}
+        return {"in_channels": ins, "out_channels": outs, "groups": groups, **own}
 
     def _transposed(self, node: Node) -> Layer:
         at, weight = Attributes.of(node), self._shape(node.inputs[1])
@@ -189,11 +187,12 @@ class LayerFinder:
         groups = at.whole("group", 1)
         return Layer(
             kind=_TRANSPOSED[window.rank],
-            settings=(
-                *self._window_settings(window, weight[0], weight[1] * groups, groups),
-                *(("padding", padding or (0,) * window.rank), ("output_padding", ends.output_padding)),
-                ("bias", self._bias(node, 2) is not None),
-            ),
+            settings={
+                **self._window_settings(window, weight[0], weight[1] * groups, groups),
+                "padding": padding or (0,) * window.rank,
+                "output_padding": ends.output_padding,
+                "bias": self._bias(node, 2) is not None,
+            },
             weight=Tensors(name=node.inputs[1]),
             bias=self._bias(node, 2),
             data=node.inputs[0],
@@ -220,7 +219,7 @@ class LayerFinder:
     ) -> Layer:
         return Layer(
             kind=nn.Linear,
-            settings=(("in_features", ins), ("out_features", outs), ("bias", bias is not None)),
+            settings={"in_features": ins, "out_features": outs, "bias": bias is not None},
             weight=Tensors(name=node.inputs[1], transposed=not as_stored),
             bias=Tensors(name=bias.name, repeated_to=outs) if bias else None,
             data=node.inputs[0],
@@ -248,7 +247,7 @@ class LayerFinder:
         names = node.inputs[1:5]
         return Layer(
             kind=_BATCH_NORMS[rank],
-            settings=(("num_features", self._shape(names[0])[0]), ("eps", at.number("epsilon", 1e-5))),
+            settings={"num_features": self._shape(names[0])[0], "eps": at.number("epsilon", 1e-5)},
             weight=Tensors(name=names[0]),
             bias=Tensors(name=names[1]),
             buffers=(("running_mean", Tensors(name=names[2])), ("running_var", Tensors(name=names[3]))),
@@ -261,16 +260,14 @@ class LayerFinder:
         bias = self._bias(node, 2)
         if self._shape(node.inputs[1]) != normalised or (bias and self._shape(bias.name) != normalised):
             return None
-        settings = (("normalized_shape", normalised), ("eps", at.number("epsilon", 1e-5)), ("bias", bias is not None))
+        settings = {"normalized_shape": normalised, "eps": at.number("epsilon", 1e-5), "bias": bias is not None}
         weight = Tensors(name=node.inputs[1])
         return Layer(kind=nn.LayerNorm, settings=settings, weight=weight, bias=bias, data=node.inputs[0])
 
     def _group_norm(self, node: Node) -> Layer:
         at, channels = Attributes.of(node), self._shape(node.inputs[0])[1]
-        settings = (
-            *(("num_groups", at.whole("num_groups", 1)), ("num_channels", channels)),
-            ("eps", at.number("epsilon", 1e-5)),
-        )
+        groups, eps = at.whole("num_groups", 1), at.number("epsilon", 1e-5)
+        settings = {"num_groups": groups, "num_channels": channels, "eps": eps}
         weight, bias = (Tensors(name=name, repeated_to=channels) for name in node.inputs[1:3])
         return Layer(kind=nn.GroupNorm, settings=settings, weight=weight, bias=bias, data=node.inputs[0])
 
@@ -278,7 +275,7 @@ class LayerFinder:
         at, shape = Attributes.of(node), self._shape(node.inputs[0])
         if len(shape) not in _INSTANCE_NORMS or max(shape[2:]) == 1:  # torch's module refuses one element a channel
             return None
-        settings = (("num_features", shape[1]), ("eps", at.number("epsilon", 1e-5)), ("affine", True))
+        settings = {"num_features": shape[1], "eps": at.number("epsilon", 1e-5), "affine": True}
         weight, bias = (Tensors(name=name) for name in node.inputs[1:3])
         kind = _INSTANCE_NORMS[len(shape)]
         return Layer(kind=kind, settings=settings, weight=weight, bias=bias, data=node.inputs[0])

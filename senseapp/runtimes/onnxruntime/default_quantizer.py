@@ -17,8 +17,7 @@ from senseapp.core.steps import SEPARATOR, Trying
 from senseapp.core.texts import plural
 from senseapp.runtimes.onnx_network import saturates
 from senseapp.runtimes.onnxruntime.int8 import quantized
-from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
-from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, rounded_tensors, tensors_of
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import DefaultInt8
 

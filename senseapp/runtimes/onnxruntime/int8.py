@@ -21,10 +21,11 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.core.texts import listed
-from senseapp.runtimes.onnxruntime.partly_int8 import PartlyInt8, unpacked_weights
-from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
-from senseapp.runtimes.onnxruntime.rounding.calibration import Range, RoundedProduct
+from senseapp.runtimes.onnxruntime.qdq import PartlyInt8, unpacked_weights
+from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.causes import causes
+from senseapp.runtimes.onnxruntime.rounding.fitted_weights import RoundedProduct
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range
 from senseapp.runtimes.quantizers import Quantizer, RoundingCause
 
 PLUMBING = ("QuantizeLinear", "DequantizeLinear")

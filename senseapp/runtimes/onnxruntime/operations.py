@@ -31,8 +31,8 @@ from senseapp.runtimes.onnxruntime.int8 import (
 )
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.profile import PROFILER
-from senseapp.runtimes.onnxruntime.rounding.bias_correction import BiasCorrection
-from senseapp.runtimes.onnxruntime.rounding.choice import chosen_rounding
+from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
+from senseapp.runtimes.onnxruntime.rounding.fit import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.warnings import calibration_warnings
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer

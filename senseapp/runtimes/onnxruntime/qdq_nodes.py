@@ -20,7 +20,7 @@ from onnx import NodeProto, helper
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.onnxruntime.partly_int8 import MOVING
+from senseapp.runtimes.onnxruntime.qdq import MOVING
 from senseapp.runtimes.quantizers import QuantizedFile, QuantizedNode
 
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})

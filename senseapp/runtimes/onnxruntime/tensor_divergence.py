@@ -3,8 +3,8 @@
 Tensors are matched by name, which quantizers, converters and simplifiers keep for most; where they are not kept, the
 results of products (convolutions and matrix products) are matched in their order, by operator and shape of the weight.
 A tensor that is quantized is compared as its integers stand for. Where a norm or an activation function is folded into
-one of both files, its result is compared. What differs although all that is computed from it agrees again is another
-value of the same name, and left out.
+one of both files, its result is compared. A tensor whose downstream tensors all match is a different value of the
+same name, and skipped.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ from senseapp.runtimes.onnxruntime.bench import (
     by_product,
 )
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
-from senseapp.runtimes.onnxruntime.partly_int8 import QUANTIZED
-from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
+from senseapp.runtimes.onnxruntime.qdq import QUANTIZED
+from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too

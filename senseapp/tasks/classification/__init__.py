@@ -24,9 +24,6 @@ from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 if TYPE_CHECKING:
     from torch import Tensor
 
-# above half right answers, a high loss is overconfidence and no mistake of preparation
-_CONFIDENT_AND_WRONG_BELOW = 0.5
-
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Task):
@@ -45,13 +42,15 @@ class Classification(Task):
         """Refuse what is neither class scores nor one logit per image; see :meth:`Task.check_output`."""
         if not is_row(model_output, num_images):
             expected = f"one row of class scores per image, shape ({num_images}, classes), or one logit of two classes"
-            raise refuse_output(expected, model_output, self.model_kind)
+            raise refuse_output(expected, model_output, self.name)
 
     def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
         """Return the class index that each picture's folder or line means, int64; see :meth:`Task.targets`.
 
         Pictures in one single folder whose name means no class are a heap: they are measured without labels.
         """
+        import torch
+
         from senseapp.tasks.classification.class_map import class_orders, resolve_class_map
 
         outputs = written.output_names, written.num_outputs
@@ -60,11 +59,7 @@ class Classification(Task):
             name = printable(written.names[0])
             reason = f"All pictures lie in one folder, {name}, which is no class of this model."
             return Targets(values=None, notes=(reason,))
-        return self._chosen(written, resolve_class_map(written.names, *outputs, confirmed, **written.sorting))
-
-    def _chosen(self, written: WrittenLabels, orders: tuple[LabelMapProposal, ...]) -> Targets:
-        import torch
-
+        orders = resolve_class_map(written.names, *outputs, confirmed, **written.sorting)
         chosen = orders[0]
         indices = dict(chosen.pairs)
         kept = [place for place, label in enumerate(written.labels) if label in indices]
@@ -181,7 +176,7 @@ class Classification(Task):
         check = "check the preprocessing, which class each label means, or the checkpoint. Sensitivities mean little."
         if near_chance(round(top1 * num_images), num_images, classes):
             return f"{right}, near chance ({100 / classes:.2g} % for {classes:,} classes): {check}"
-        if top1 < _CONFIDENT_AND_WRONG_BELOW and loss > math.log(classes):
+        if top1 < 0.5 and loss > math.log(classes):  # above half it is overconfidence
             return (
                 f"{right}, and surer of its wrong answers than a guess would be (a loss of {loss:.2g} nats, guessing "
                 f"among {classes:,} classes gives {math.log(classes):.2g}): {check}"
@@ -208,7 +203,6 @@ def near_chance(correct: int, scored: int, num_classes: int) -> bool:
 CLASSIFICATION = Classification(
     name="classification",
     label="Classification: one class per image",
-    model_kind="classification",
     output_title="Classes",
     label_words=("class", "classes"),
     label_places="Class folders, or a table beside the pictures",

@@ -72,9 +72,11 @@ def class_orders(
 
 
 def _likeliest(names: Sequence[str], used: Sequence[str], model: ModelClasses, own_order: str) -> LabelMapProposal:
+    known = model.spellings
+    named = {name: known[spelling(name)] for name in names if spelling(name) in known}
     ways = {
         _BY_NUMBER: _by_index(names, model.num_outputs),
-        _BY_NAME: _by_class_name(names, model.spellings),
+        _BY_NAME: named if len(set(named.values())) == len(named) else {},
         _BY_ID: _by_wordnet_id(names, model.num_outputs),
     }
     words, matched = max(ways.items(), key=lambda pair: len(pair[1]))  # the first of equals
@@ -128,11 +130,6 @@ def _by_index(names: Sequence[str], num_classes: int) -> dict[str, int]:
         return {}
     first = 1 if min(numbers.values(), default=0) >= 1 and num_classes in numbers.values() else 0
     return {name: number - first for name, number in numbers.items() if number - first < num_classes}
-
-
-def _by_class_name(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
-    matched = {name: known[spelling(name)] for name in names if spelling(name) in known}
-    return matched if len(set(matched.values())) == len(matched) else {}
 
 
 def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from senseapp.metrics.predictions import Predictions
 
-_SEED = 0  # so that the same output gives the same directions
-
 
 @dataclass(frozen=True, kw_only=True)
 class Detection(Task):
@@ -49,7 +47,7 @@ class Detection(Task):
         """Refuse what :func:`~senseapp.tasks.detection.heads.read_heads` does not recognise."""
         rows = self.output(model_output)
         if len(rows) != num_images:
-            raise refuse_output(f"boxes of {num_images} images", rows, self.model_kind)
+            raise refuse_output(f"boxes of {num_images} images", rows, self.name)
 
     def output(self, model_output: object) -> Tensor:
         """Return the rows, (N, R, 6 + K), of all boxes; see :mod:`senseapp.metrics.detection.rows`."""
@@ -259,14 +257,13 @@ def _kept_rows(rows: Tensor, most_bytes: int | None) -> Tensor | None:
     number, each = rows.shape[1], 4 * rows.shape[2]
     if most_bytes is None or number * each <= most_bytes:
         return None
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(0)  # so that the same output gives the same directions
     return torch.randperm(number, generator=generator)[: max(1, most_bytes // each)].sort().values
 
 
 DETECTION = Detection(
     name=TASK,
     label="Detection: boxes with a class",
-    model_kind="detection",
     output_title="Classes",
     label_words=("class", "classes"),
     label_places="COCO JSON, YOLO text files or Pascal VOC XML",

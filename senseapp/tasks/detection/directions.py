@@ -22,8 +22,6 @@ from torch import Tensor
 from senseapp.metrics.detection import DIVERGENCE
 from senseapp.metrics.detection.rows import BOX, CLASSES, OBJECT, RowKind, blocks, scores
 
-_LEAST_SIDE = 1.0  # pixels: the size of smaller boxes is no scale
-_MOST_MAPS = 12  # of one kind of rows: YOLOv5 has three anchors on each of four
 _SHIFT_TO_OVERLAP = 1.6 * math.sqrt(math.pi / 2)
 """1 − IoU of a small shift, over the mean of |v·δz| that it gives, for four sides that move alike.
 
@@ -72,7 +70,7 @@ def choose_directions(rows: Tensor, signs: Tensor) -> BoxDirections:
             used = slice(OBJECT, OBJECT + 1) if kind is RowKind.ANCHOR else slice(OBJECT, None)
             shares = old[..., used].sigmoid()
             classes[:, place, used] = (shares * (1 - shares)).sqrt() * sign[..., used]
-        sides = (old[..., 2:4] - old[..., 0:2]).clamp_min(_LEAST_SIDE).repeat(1, 1, 2)  # width, height, width, height
+        sides = (old[..., 2:4] - old[..., 0:2]).clamp_min(1.0).repeat(1, 1, 2)  # width, height, width, height
         boxes[:, place, BOX] = score.sqrt()[..., None] / sides * sign[..., BOX]
     return BoxDirections(vectors=(classes.float(), boxes.float()), weights=weights)
 
@@ -103,7 +101,7 @@ def feature_maps(rows: Tensor) -> list[slice]:
         middle = (rows[0, place, 1] + rows[0, place, 3]).detach().cpu().double() / 2
         low, high = middle.quantile(middle.new_tensor([0.02, 0.98]))  # single boxes may lie anywhere
         begins = ((middle[:-1] - middle[1:]) > (high - low) / 2).nonzero()[:, 0] + 1
-        starts = [0, *begins.tolist()] if len(begins) < _MOST_MAPS else [0]
+        starts = [0, *begins.tolist()] if len(begins) < 12 else [0]  # YOLOv5 has three anchors on each of four
         ends = [*starts[1:], len(middle)]
         found += [slice(place.start + start, place.start + end) for start, end in zip(starts, ends, strict=True)]
     return found

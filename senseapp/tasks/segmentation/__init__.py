@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     from senseapp.metrics.predictions import Columns, Predictions
 
 _LEAST_PROBABILITY = 1e-6  # whose logarithm is taken: float16 stores none below 6e-8
-_PROBABILITY_SUM = 0.1  # by which class probabilities in few bits may miss 1
-_MOST_NAMED = 3  # classes of a picture in a caption
-_LEAST_SHARE = 0.005  # of an image's pixels, for a class to be named
-_MOST_BOUND_POSITIONS = 512  # pixels of an image that the bound is computed from: it is a mean over pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +71,7 @@ class Segmentation(Task):
         shape = tuple(getattr(found, "shape", ()))
         if len(shape) != 4 or shape[0] != num_images or 0 in shape or min(shape[2:]) < 2:
             raise refuse_output(
-                f"class scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.model_kind
+                f"class scores of each pixel, shape ({num_images}, classes, H, W)", model_output, self.name
             )
         if shape[1] > VOID:
             raise UnsupportedModel(f"Segmentation networks may have up to {VOID} classes; this one has {shape[1]:,}.")
@@ -154,7 +150,7 @@ class Segmentation(Task):
         from senseapp.tasks.classification.directions import largest_divergence
 
         log_probabilities = log_probabilities_of(output)
-        step = -(-log_probabilities.shape[1] // _MOST_BOUND_POSITIONS)
+        step = -(-log_probabilities.shape[1] // 512)  # a mean over so many pixels will do
         kept = log_probabilities[:, ::step]
         return largest_divergence(kept.flatten(0, 1)).reshape(kept.shape[:2]).mean(1)
 
@@ -177,11 +173,11 @@ class Segmentation(Task):
         """Return the classes with the most pixels and their shares."""
         counts = target.flatten().long().bincount(minlength=VOID + 1)[:VOID]
         total = max(1, int(counts.sum()))
-        largest = counts.topk(_MOST_NAMED)
+        largest = counts.topk(3)
         found = [
             f"{self.output_name(index, names)} {100 * count / total:.0f} %"
             for count, index in zip(largest.values.tolist(), largest.indices.tolist(), strict=True)
-            if count >= _LEAST_SHARE * total
+            if count >= 0.005 * total
         ]
         return ", ".join(found) or "no class"
 
@@ -243,7 +239,7 @@ def scores_of(maps: Any) -> Tensor:
         if _within_unit(values):
             values = values.float().clamp(_LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY).logit()
         return torch.cat([torch.zeros_like(values), values], dim=1)
-    if _within_unit(values) and bool(((values.sum(1) - 1).abs() <= _PROBABILITY_SUM).all()):
+    if _within_unit(values) and bool(((values.sum(1) - 1).abs() <= 0.1).all()):  # in few bits
         return values.float().clamp_min(_LEAST_PROBABILITY).log()
     return values
 
@@ -261,7 +257,6 @@ def _within_unit(values: Tensor) -> bool:
 SEGMENTATION = Segmentation(
     name="segmentation",
     label="Segmentation: one class per pixel",
-    model_kind="segmentation",
     output_title="Classes per pixel",
     label_words=("class", "classes"),
     label_places="Masks beside the pictures",
@@ -278,5 +273,3 @@ SEGMENTATION = Segmentation(
     not_compared="A segmentation network answers each pixel, so two files are not compared by their answers to whole "
     "pictures. Results and Schedule show the pictures that change most, with both masks.",
 )
-
-__all__ = ["SEGMENTATION", "Segmentation", "classes_of", "main_map", "scores_of"]

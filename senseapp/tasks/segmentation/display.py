@@ -19,8 +19,6 @@ from senseapp.tasks.base import AnswerChanges
 Colour = tuple[int, int, int]
 _SHARE = 0.55  # of the mask in what is seen
 _LINE, _SQUARE, _WIDTH = 18, 12, 640  # pixels of a line, of its square and of the whole legend
-_MOST_NAMES = 24  # classes in the legend, which stays a few lines high
-_LONGEST_NAME = 24  # characters
 
 
 def palette() -> NDArray[np.uint8]:
@@ -48,14 +46,9 @@ def overlaid(picture: NDArray[np.uint8], classes: NDArray[np.uint8]) -> NDArray[
     return np.rint((1 - _SHARE) * picture + _SHARE * colours).astype(np.uint8)
 
 
-def _of_palette(number: int) -> Colour:
-    red, green, blue = palette()[number].tolist()
-    return red, green, blue
-
-
-def legend(names: Sequence[tuple[int, str]], colour_of: Callable[[int], Colour] = _of_palette) -> bytes:
+def legend(names: Sequence[tuple[int, str]], colour_of: Callable[[int], Colour] | None = None) -> bytes:
     """Return a PNG file with the colour and the name of each class; empty without any."""
-    shown = [(number, name[:_LONGEST_NAME]) for number, name in names][:_MOST_NAMES]
+    shown = [(number, name[:24]) for number, name in names][:24]  # a few lines
     if not shown:
         return b""
     font = ImageFont.load_default(_SQUARE)
@@ -71,7 +64,9 @@ def legend(names: Sequence[tuple[int, str]], colour_of: Callable[[int], Colour] 
     draw = ImageDraw.Draw(image)
     for left, top, number, name in places:
         place = left, top + 3, left + _SQUARE, top + 3 + _SQUARE
-        draw.rectangle(place, fill=colour_of(number), outline="grey")
+        draw.rectangle(
+            place, fill=colour_of(number) if colour_of else tuple(palette()[number].tolist()), outline="grey"
+        )
         draw.text((left + _LINE, top + 2), name, fill="black", font=font)
     file = io.BytesIO()
     image.save(file, format="PNG")

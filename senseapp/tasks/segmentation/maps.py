@@ -14,7 +14,6 @@ from senseapp.tasks.reading import OutputReader
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SURE = 10.0  # logit of a pixel's class where only its number is known
 _MOST_SIDE = 4096  # pixels
 _SLACK = 0.02  # of the proportions of a map and of the image: strides round its sides
 
@@ -60,7 +59,7 @@ class MapLayout(OutputReader):
             return enlarged(scores, self.size, mode="bilinear") if any(self.size) else scores
         numbers = (values if values.ndim == 3 else values.squeeze(1 if values.shape[1] == 1 else 3)).round().long()
         kept = numbers.clamp(0, self.num_classes - 1)
-        return _SURE * torch.nn.functional.one_hot(kept, self.num_classes).permute(0, 3, 1, 2).float()
+        return 10.0 * torch.nn.functional.one_hot(kept, self.num_classes).permute(0, 3, 1, 2).float()  # a sure logit
 
 
 def map_readers(model_output: object, size: tuple[int, int], num_classes: int = 0) -> Iterator[MapLayout]:
@@ -87,14 +86,9 @@ def map_readers(model_output: object, size: tuple[int, int], num_classes: int = 
     first = _is_in_proportion(shape[2:], size) and shape[1] <= VOID
     last = _is_in_proportion(shape[1:3], size) and shape[3] <= VOID
     if first or not last:
-        yield MapLayout(name="classes first", size=_larger(shape[2:], size))
+        yield MapLayout(name="classes first", size=size if first and shape[2] < size[0] else (0, 0))
     if last:
-        yield MapLayout(name="classes last", size=_larger(shape[1:3], size))
-
-
-def _larger(sides: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
-    """Return ``size`` where a map is smaller, so that it is compared with labels at their own size; else (0, 0)."""
-    return size if sides[0] < size[0] else (0, 0)
+        yield MapLayout(name="classes last", size=size if shape[1] < size[0] else (0, 0))
 
 
 def _is_in_proportion(sides: tuple[int, ...], size: tuple[int, int]) -> bool:

@@ -47,8 +47,6 @@ _TRAINED = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32
 
 Source: ``cityscapesscripts/helpers/labels.py``.
 """
-_CITYSCAPES = range(34)  # all of its ids
-_MOST_SHADES = 16  # classes that are told apart by shades of grey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +66,11 @@ class MaskReader(AnnotationReader):
             return found
         choices = sorted({path.rpartition("/")[0] for path in others} - {""})
         choices += sorted(path for path in listing.others if path.casefold().endswith(".json"))
-        notes = (*_unmatched(pairs, others), *(() if found is None else found.notes))
-        return AnnotationFiles(files=pairs, no_pictures=others, choices=tuple(choices), notes=notes)
+        notes = [] if found is None else [*found.notes]
+        if others and not pairs:
+            such = f"{plural(len(others), 'mask')} found, such as {min(others)}, and no picture of such a name"
+            notes.insert(0, f"{such}: a mask has the name of its picture.")
+        return AnnotationFiles(files=pairs, no_pictures=others, choices=tuple(choices), notes=tuple(notes))
 
     def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
         """Return the class of each pixel of the network's input, uint8 (H, W); padding is void."""
@@ -94,15 +95,6 @@ def _of_colours(colours: Any) -> Any:
         raise ValueError(f"colours instead of class numbers (#{strange[0]:06x})")
     numbers = np.argsort(known)[np.searchsorted(known, found, sorter=np.argsort(known))].astype(np.uint8)
     return numbers[places].reshape(colours.shape[:2])
-
-
-def _unmatched(pairs: Mapping[str, str], others: Collection[str]) -> Iterator[str]:
-    """Yield a sentence where there are masks, and none has the name of a picture."""
-    if others and not pairs:
-        yield (
-            f"{plural(len(others), 'mask')} found, such as {min(others)}, and no picture of such a name: a mask has "
-            "the name of its picture."
-        )
 
 
 def _mask_files(pictures: Collection[str], folder: str) -> tuple[dict[str, str], set[str]]:
@@ -132,16 +124,12 @@ def _by_name(pictures: Collection[str], masks: Collection[str]) -> dict[str, str
     for side, paths in enumerate((pictures, masks)):
         for path in paths:
             named.setdefault(path.rpartition("/")[2].rpartition(".")[0], ([], []))[side].append(path)
-    pairs = {}
+    pairs, folders = {}, [[folder] for folder in PICTURE_FOLDERS]
     for found, those in named.values():
-        meant = found if len(found) == 1 else [path for path in found if _folder_of(path) in PICTURE_FOLDERS]
+        meant = found if len(found) == 1 else [path for path in found if path.casefold().split("/")[-2:-1] in folders]
         if len(meant) == len(those) == 1:
             pairs[meant[0]] = those[0]
     return pairs
-
-
-def _folder_of(path: str) -> str:
-    return path.rpartition("/")[0].rpartition("/")[2].casefold()
 
 
 def _as_mask(path: str, folder: str, stems: Collection[str]) -> tuple[int, str] | None:
@@ -202,7 +190,7 @@ def fit_masks(
 
 def _shades(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
     """Yield the reading of shades at even distances from black, the first class, to white, the last."""
-    if not 2 <= num_classes <= _MOST_SHADES:
+    if not 2 <= num_classes <= 16:  # more shades of grey are not told apart
         return
     shades = [VOID * place / (num_classes - 1) for place in range(num_classes)]
     meaning = {whole: place for place, shade in enumerate(shades) for whole in {int(shade), int(shade + 0.99)}}
@@ -213,9 +201,9 @@ def _shades(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
 
 def _ids(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
     """Yield the readings of the ids of known sets."""
-    if num_classes == len(_TRAINED) and {*present} <= {*_CITYSCAPES}:
+    if num_classes == len(_TRAINED) and {*present} <= {*range(34)}:
         meaning = {number: place for place, number in enumerate(_TRAINED)}
-        yield Numbering(how="as ids of Cityscapes, of which 19 are classes", meaning=meaning, blank=_CITYSCAPES)
+        yield Numbering(how="as ids of Cityscapes, of which 19 are classes", meaning=meaning, blank=range(34))
 
 
 def _renumbered(masks: Tensor, meaning: Mapping[int, int]) -> Tensor:

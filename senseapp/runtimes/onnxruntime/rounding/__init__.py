@@ -1,1 +1,9 @@
-"""Rounding of an int8 file: ranges of activations, and weights of least damage, from calibration images."""
+"""How an int8 file rounds, step by step; each step is fitted to calibration images, what was done before it given.
+
+1. :mod:`.ranges` of activations.
+2. :mod:`.fitted_weights`: integers of :mod:`.weights` for each product (:mod:`.products`), and its bias.
+3. :mod:`.fit` chooses between ranges, by measured damage of files with such weights.
+4. :mod:`.bias`: biases that keep the means of products through the whole network.
+5. :mod:`senseapp.runtimes.onnxruntime.qdq` inserts QuantizeLinear and DequantizeLinear, and leaves nodes in float.
+6. :mod:`senseapp.prove.mixed_precision` searches for these nodes.
+"""

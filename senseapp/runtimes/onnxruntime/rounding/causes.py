@@ -12,7 +12,7 @@ import onnx
 from onnx import NodeProto, numpy_helper
 from torch import Tensor
 
-from senseapp.runtimes.onnxruntime.rounding.calibration import tensors_of
+from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
 from senseapp.runtimes.quantizers import RoundingCause
 
 _IMAGES = 2  # enough to see whole parts lost; all tensors of both are held

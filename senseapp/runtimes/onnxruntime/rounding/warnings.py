@@ -11,8 +11,8 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from senseapp.core.texts import plural
-from senseapp.runtimes.onnxruntime.partly_int8 import BEFORE
-from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
+from senseapp.runtimes.onnxruntime.qdq import BEFORE
+from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, tensors_of
 
 _FEW = 32  # images: the loss of files calibrated on draws of fewer depended on the draw
 _NOTABLE, _UNLIKE = 0.01, 5.0  # of the values that are clipped; times as many as of the calibration images

@@ -110,7 +110,7 @@ def _nearest(values: Tensor, largest: int, paired: bool) -> Tensor:
 
 
 def _allowed(weight: Tensor, largest: int, paired: bool) -> obs.Nearest:
-    """Return what gives the nearest integers that are allowed beside the others; a weight of 0 stays as it is."""
+    """Return the projection onto integers that cannot saturate with their neighbour; a weight of 0 stays as it is."""
 
     def nearest(column: int, values: Tensor, steps: Tensor) -> Tensor:
         low, high = torch.full_like(values, -largest), torch.full_like(values, largest)

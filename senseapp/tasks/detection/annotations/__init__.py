@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from senseapp.tasks.detection.annotations.yolo import Columns
 
 _MOST_FILES, _MOST_BYTES = 2_000, 8_000_000  # that are looked at before pictures are drawn: under a second
-_LEAST_SIDE = 1.0  # pixel of the network's input that is left of a box; of smaller ones nothing can be seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,9 @@ class BoxReader(AnnotationReader):
         files = [path for path in listing.others if not within or path.startswith(within.rstrip("/") + "/")]
         for suffix, told_by in ((".xml", voc.told_by), (".txt", yolo.told_by)):
             own = [path for path in files if path.casefold().endswith(suffix) and yolo.is_boxes_name(path)]
-            pairs = _paired(list(listing.pictures), own)
+            pairs, _ = pairs_by_stem(listing.pictures, own)  # in a folder of labels, else beside the picture
+            stems = {path.rpartition(".")[0]: path for path in own}
+            pairs = pairs or {path: stems[at] for path in listing.pictures if (at := path.rpartition(".")[0]) in stems}
             if pairs:
                 found, columns = told_by(listing, _some(listing, {*pairs.values()}))
                 return replace(found, files=pairs, choices=choices, reader=replace(self, columns=columns))
@@ -68,7 +69,7 @@ class BoxReader(AnnotationReader):
         import torch
 
         boxes = geometry.boxes(annotation.in_pixels(geometry.size))
-        kept = np.flatnonzero(np.all(boxes[:, 2:] - boxes[:, :2] >= _LEAST_SIDE, axis=1))
+        kept = np.flatnonzero(np.all(boxes[:, 2:] - boxes[:, :2] >= 1.0, axis=1))
         named = tuple(annotation.names[place] for place in kept.tolist())
         return {
             "boxes": torch.from_numpy(boxes[kept]).float().reshape(-1, 4),
@@ -91,15 +92,6 @@ def _some(listing: Listing, paths: Collection[str]) -> Iterator[bytes]:
         if (left := left - len(content)) < 0:
             return
         yield content
-
-
-def _paired(pictures: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """Return the file of each picture: in a folder of labels, or beside it."""
-    found, _ = pairs_by_stem(pictures, files)
-    if found:
-        return found
-    stems = {path.rpartition(".")[0]: path for path in files}
-    return {path: stems[stem] for path in pictures if (stem := path.rpartition(".")[0]) in stems}
 
 
 BOXES = BoxReader(words=("boxes", "boxes"))

@@ -108,16 +108,13 @@ def _boxes_of(written: Sequence[Written], size: PictureSize) -> PictureBoxes:
 def _box(written: Written) -> list[float]:
     """Return left, top, right and bottom of an object."""
     box = written["bbox"]
-    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
+    is_box = isinstance(box, list) and len(box) == 4 and not any(isinstance(each, bool) for each in box)
+    if not is_box or not all(isinstance(each, int | float) and abs(each) < 1e300 for each in box):
         raise ValueError("a bbox must have four numbers that are finite: left, top, width and height")
     left, top, width, height = map(float, box)
     corners = [left, top, left + width, top + height]
     check_box(corners)
     return corners
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300  # finite
 
 
 def fit_boxes(

@@ -27,10 +27,7 @@ Columns: TypeAlias = int | Literal["outline", "unknown"]
 _MOST_BYTES = 4_000_000  # 5,000 boxes, or outlines, of 800 bytes
 _BOX = 4  # numbers of a box
 _SLACK = 0.01  # of a side: tools round corners to just outside of the picture
-_ROOM = 0.55  # of a box's sides, from its centre: key points may lie just outside
 _MOST, _FEW, _HALF, _MANY = 0.9, 0.7, 0.5, 8  # shares of lines; of outlines less than half could be boxes with points
-_LARGEST = 1e12  # number of a track
-_MOST_FILES = 8  # YAML files that are read
 _LISTS = ("classes.txt", "obj.names", "labels.txt", "names.txt", "predefined_classes.txt")
 _NO_BOXES = (*_LISTS, "readme.txt", "train.txt", "val.txt", "test.txt", "requirements.txt")
 
@@ -115,7 +112,7 @@ def columns_of(files: Sequence[Sequence[Row]], points: tuple[int, int] | None = 
 
     ``points`` are the number of key points and of the numbers of each, where a file says them.
     """
-    rows = [values for file in files for _, values in file if all(abs(each) < _LARGEST for each in values)]
+    rows = [values for file in files for _, values in file if all(abs(each) < 1e12 for each in values)]
     long = [values for values in rows if len(values) > _BOX]
     if not long:
         return "unknown", ""
@@ -164,7 +161,7 @@ def _boxes_with_points(rows: NDArray[np.float64]) -> tuple[float, bool]:
     for step in (2, 3):
         if others.shape[1] % step == 0:
             points = others.reshape(len(rows), -1, step)[..., :2]
-            near = (abs(points - centres) <= _ROOM * sides + _SLACK) | (points == 0).all(axis=2, keepdims=True)
+            near = (abs(points - centres) <= 0.55 * sides + _SLACK) | (points == 0).all(axis=2, keepdims=True)
             shares.append((holds & near.all(axis=(1, 2))).mean())
     tracks = others.shape[1] == 2 and bool(((last >= 0) & (last == np.floor(last))).all())  # behind scores
     tracks &= len(rows) >= _MANY or last.max() > 1
@@ -181,7 +178,7 @@ def find_names(listing: Listing) -> tuple[tuple[str, ...], tuple[int, int] | Non
     points: tuple[int, int] | None = None
     suffixes = (".yaml", ".yml")
     told_by = [path for path in listing.others if path.casefold().endswith(suffixes) or _file(path) in _LISTS]
-    for path in sorted(told_by, key=lambda path: (path.count("/"), path))[:_MOST_FILES]:
+    for path in sorted(told_by, key=lambda path: (path.count("/"), path))[:8]:
         content = listing.read(path)
         if _file(path) in _LISTS:
             told: Mapping[str, Any] = {"names": content[:_MOST_BYTES].decode("utf-8-sig", "replace").splitlines()}

@@ -19,8 +19,6 @@ _OTHER_STRIDES = (_MORE_STRIDES, (4, 8, 16, 32), (8, 16), (16, 32))  # of larger
 _SOME_DISTANCES = (32, DISTANCES)  # numbers of a box, in NanoDet and in YOLOv8
 _MOST_FINAL = 1000  # rows after suppression: files keep 100 to 1,000; grids have thousands of cells
 _ANCHORS = 3  # of each cell, in YOLOv3 to v7
-_RARE_OBJECT = -2.0  # mean of an object's logit in all cells, below which it is one
-_LARGEST_SHARE = 4  # of an object, of the longer side of the image
 
 
 def of_one_tensor(tensor: Tensor, size: Size, num_classes: int = 0, *, every: bool = False) -> Iterator[HeadLayout]:
@@ -190,10 +188,10 @@ def of_maps(tensors: Sequence[Tensor], size: Size) -> Iterator[HeadLayout]:
         return
     width = widths.pop()
     told: dict[str, Any] = {"size": size, "strides": STRIDES, "order": order, "family": YOLO}
-    are_anchored = (
+    are_anchored = (  # each third has an object's logit, which is low in most cells
         maps[0].ndim == 5
         or width <= DISTANCES
-        or all(each.is_meta or float(each[:, 4 :: width // _ANCHORS].mean()) < _RARE_OBJECT for each in maps)
+        or all(each.is_meta or float(each[:, 4 :: width // _ANCHORS].mean()) < -2.0 for each in maps)
     )
     if width % _ANCHORS == 0 and width // _ANCHORS > 5 and are_anchored:
         yield HeadLayout(name="anchored maps", num_classes=width // _ANCHORS - 5, **told)
@@ -212,7 +210,7 @@ def _centre_maps(tensors: Sequence[Tensor], size: Size) -> Iterator[HeadLayout]:
     means = {place: 0.0 if tensors[place].is_meta else float(tensors[place].float().abs().mean()) for place in pairs}
     sizes = max(pairs, key=lambda place: means[place])
     stride = -(-size[0] // tensors[heat].shape[2])
-    most = math.log(_LARGEST_SHARE * max(size) / stride)  # logarithms of cells that a few times the image has
+    most = math.log(4 * max(size) / stride)  # logarithms of cells that a few times the image has
     logarithms = bool(points) and not tensors[sizes].is_meta and float(tensors[sizes].float().max()) <= most
     yield HeadLayout(
         name="centre maps of logarithms" if logarithms else "centre maps",

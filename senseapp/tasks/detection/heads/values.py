@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 _SLACK = 1e-3  # of probabilities that were rounded
 _NEARLY_ALL = 0.99  # share of rows: rounding may swap the corners of a box without area
-_RARE = 0.25  # median of a score that most boxes have little of
-_QUIET = -1.0  # logit below which no class of a box is likely
 _TOP = 32  # boxes with the highest scores
 _LIKELY, _UNLIKELY = 0.5, 0.15  # ends of the range in which a second score says nothing
 
@@ -69,7 +67,8 @@ def scores_in(columns: Tensor) -> tuple[int, int]:
     inside = (flat.amin(dim=0) >= -_SLACK) & (flat.amax(dim=0) <= 1 + _SLACK)
     if not bool(inside[0]):
         return width, width
-    rare = inside & (flat[:: max(1, len(flat) // 4096)].median(dim=0).values < _RARE)
+    # a score that most boxes have little of
+    rare = inside & (flat[:: max(1, len(flat) // 4096)].median(dim=0).values < 0.25)
     return int(rare.int().cumprod(dim=0).sum()), int(inside.int().cumprod(dim=0).sum())
 
 
@@ -90,8 +89,8 @@ def is_object(scores: Tensor, others: Tensor) -> bool | None:
 
 
 def is_quiet(logits: Tensor) -> bool:
-    """Return whether most rows (N, A, K) have no likely class, as with a sigmoid for each and no background."""
-    return not logits.is_meta and bool((logits.amax(dim=2) < _QUIET).float().mean() > 0.5)
+    """Return whether most rows (N, A, K) have no class above logit −1, as with sigmoids and no background."""
+    return not logits.is_meta and bool((logits.amax(dim=2) < -1.0).float().mean() > 0.5)
 
 
 def usual_class(classes: Tensor) -> int:

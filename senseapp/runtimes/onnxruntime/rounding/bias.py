@@ -19,7 +19,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from torch import Tensor
 
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.onnxruntime.rounding.calibration import AT_ONCE, tensors_of
+from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, tensors_of
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.onnxruntime.stepwise import StepwiseNetwork
 

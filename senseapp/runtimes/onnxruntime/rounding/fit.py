@@ -13,14 +13,9 @@ from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import OptionalSteps
 from senseapp.metrics.paired_tests import clearly_less
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
-from senseapp.runtimes.onnxruntime.rounding.calibration import (
-    Range,
-    RoundedProduct,
-    range_of_pixels,
-    ranges,
-    rounded_products,
-)
+from senseapp.runtimes.onnxruntime.rounding.fitted_weights import RoundedProduct, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, range_of_pixels, ranges, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST
 
 _OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
@@ -85,9 +80,3 @@ def chosen_rounding(
             if name != first and clearly_less(harm := damages(replace(chosen, ranges=found[name])), least, least=0):
                 best, least = name, harm
     return chosen if best == first else with_products(found[best])
-
-
-def rounded_tensors(content: bytes) -> list[str]:
-    """Return the tensors that a QDQ file rounds, as the float network calls them."""
-    names = [node.input[0] for node in onnx.load_from_string(content).graph.node if node.op_type == "QuantizeLinear"]
-    return [name.removesuffix("_QuantizeLinear_Input") for name in names]

@@ -17,10 +17,10 @@ from torch.nn import functional
 
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
-from senseapp.runtimes.onnxruntime.partly_int8 import compute_in_float
-from senseapp.runtimes.onnxruntime.rounding.calibration import ranges, rounded_products
-from senseapp.runtimes.onnxruntime.rounding.choice import rounded_tensors
+from senseapp.runtimes.onnxruntime.qdq import compute_in_float
+from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.ranges import ranges, rounded_tensors
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from tests.cases import first_of
 

@@ -1,37 +1,26 @@
-"""Ranges of tensors and moments of products' inputs in a float ONNX network, on calibration images."""
+"""Weights and biases of each product, fitted to the moments of its inputs on calibration images."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-import onnx
 import torch
-from onnx import helper
 from torch import Tensor
 
-from senseapp.compressions.quantization import ActivationObserver
-from senseapp.compressions.quantization.activations import OBSERVERS
-from senseapp.compressions.quantization.grid import extremes_of, fake_quantize_input
+from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.compressions.quantization.integers import IntegerWeight
-from senseapp.core.steps import SEPARATOR, Trying
+from senseapp.core.steps import SEPARATOR
 from senseapp.records.deployment import INT8_BITS
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of
-from senseapp.runtimes.onnxruntime.partly_int8 import activation_grid
+from senseapp.runtimes.onnxruntime.qdq import activation_grid
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, tensors_of
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, MOST_OF_A_PAIR, rounded
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
-Range = tuple[float, float]
-AT_ONCE = 8  # images whose tensors are held
 _ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
 _ROWS_OF_A_COLUMN = 16  # second moments of fewer rows than columns are singular; this is well beyond that
-_VALUES = 4096  # of a tensor for each image, that ranges are taken from
-_WIDER = tuple(1 + step / 1024 for step in range(17))  # upper ends of a range of pixels: up to 1.6 % farther
-_PIXELS = 2**18  # of all images, that they are compared on
 _BIAS_STEPS = 2.0**30  # half of what int32 holds, so that a bias and what is added to it fit
 
 
@@ -59,53 +48,6 @@ class RoundedProduct:
         shape = [1] * self.steps.dim()
         shape[self.product.channel_axis] = -1
         return self.steps * self.scale.view(shape)
-
-
-def ranges(
-    network: bytes,
-    batches: Sequence[Tensor],
-    tensors: Sequence[str],
-    observers: Sequence[ActivationObserver],
-    *,
-    trying: Trying = lambda _improvement: nullcontext(),
-) -> dict[ActivationObserver, dict[str, Range]]:
-    """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite.
-
-    An observer that fails is left out where ``trying`` takes its error.
-    """
-    generator = torch.Generator().manual_seed(0)
-    watching = {name: {tensor: OBSERVERS[name]() for tensor in tensors} for name in observers}
-    for values in tensors_of(network, batches, tensors):
-        for tensor, output in values.items():
-            flat = output.reshape(-1)
-            most = _VALUES * len(output)
-            if len(flat) > most:
-                flat = flat[torch.randint(len(flat), (most,), generator=generator)]
-            for name in observers:
-                watching[name][tensor].update(output if name == "minmax" else flat)
-    rounding = partial(fake_quantize_input, bits=INT8_BITS)
-    found: dict[ActivationObserver, dict[str, Range]] = {}
-    for name, each in watching.items():
-        with trying(f"ranges of activations by the observer {name}"):
-            ends = {tensor: observer.value_range(rounding) for tensor, observer in each.items()}
-            found[name] = {tensor: both for tensor, both in ends.items() if both}
-    return found
-
-
-def range_of_pixels(batches: Sequence[Tensor]) -> Range:
-    """Return the range of a network's input that rounds ``batches`` best of those that clip none of their values.
-
-    Clipping bright pixels would suit dark pictures only. Pixels have 256 values, and where these become -1 to 1, each
-    lies in the middle between two steps of that range: the squared error is three times that of a range .4 % wider.
-    """
-    values = torch.cat([batch.reshape(-1) for batch in batches])
-    low, high = extremes_of(values)
-    values = values[torch.randint(len(values), (_PIXELS,), generator=torch.Generator().manual_seed(0))]
-
-    def squared_error(upper: float) -> float:
-        return float((fake_quantize_input(values, low, upper, bits=INT8_BITS) - values).square().mean())
-
-    return low, min((high * wider for wider in _WIDER), key=squared_error)
 
 
 def rounded_products(
@@ -199,17 +141,3 @@ def _rows(product: WeightedNode, weight: IntegerWeight) -> tuple[Tensor, Tensor]
     """Return the integers of a node's weight (G, O/G, K), and their scales (G, O/G, 1)."""
     matrix = product.matrix(weight.values.float())
     return matrix, weight.scale.reshape(-1).expand(matrix.shape[0] * matrix.shape[1]).reshape(*matrix.shape[:2], 1)
-
-
-def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Yield what ``wanted`` tensors of ``network`` are on a few images after the other."""
-    model = onnx.load_from_string(network)
-    own_input, shown = model.graph.input[0].name, {each.name for each in model.graph.output}
-    model.graph.output.extend(
-        helper.make_empty_tensor_value_info(name) for name in wanted if name not in {own_input, *shown}
-    )
-    opened = RuntimeModel(model.SerializeToString())
-    for batch in batches:
-        for part in torch.split(batch, opened.fixed_batch or AT_ONCE):
-            found = opened.tensors(part)
-            yield {name: part if name == own_input else found[name] for name in wanted}
