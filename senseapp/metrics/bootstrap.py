@@ -75,7 +75,7 @@ class ResampledDrop:
             return -math.inf, math.inf
         below = ((known < self.estimate).mean() + (known <= self.estimate).mean()) / 2
         bias = float(ndtri(np.clip(below, 1 / len(known), 1 - 1 / len(known))))
-        tail = float(stdtrit(self.number - 1, (1 + confidence) / 2)) * math.sqrt(self.number / (self.number - 1))
+        tail = self._tail(confidence)
         shifted = bias + np.array([-tail, tail])
         levels = ndtr(bias + shifted / np.maximum(1 - self._acceleration() * shifted, 1e-9))
         low, high = np.quantile(known, levels)
@@ -99,14 +99,25 @@ class ResampledDrop:
         """Return the percentile of draws of the images and one more, on which all is lost; the higher of two draws.
 
         Without that image, images that all stay as they are would promise that no other one changes. Of a share of
-        images it is Clopper and Pearson's bound, with multinomial in place of Dirichlet weights.
+        images it is Clopper and Pearson's bound, with multinomial in place of Dirichlet weights. The percentile is
+        moved outward for the skewness of the drop, as that of the interval: without it, bounds of mean IoU where images
+        differ much in size held in .91 to .92 of the simulated samples.
 
         Source: Gaffke (2005), Three test statistics for a nonparametric one-sided hypothesis on the mean of a
         nonnegative variable, Mathematical Methods of Statistics 14.
         """
         losses = (1 - self.worst) * self.drawn + self.worst
         known = losses[np.isfinite(losses)]
-        return float(np.quantile(known, confidence, method="higher")) if len(known) else math.nan
+        if not len(known):
+            return math.nan
+        tail = self._tail(2 * confidence - 1)
+        level = float(ndtr(tail / max(1 - self._acceleration() * tail, 1e-9)))
+        return float(np.quantile(known, max(confidence, level), method="higher"))
+
+    def _tail(self, confidence: float) -> float:
+        """Return the normal quantile of a two-sided interval that is as wide as one of Student's t."""
+        number = max(2, self.number)
+        return float(stdtrit(number - 1, (1 + confidence) / 2)) * math.sqrt(number / (number - 1))
 
     def _acceleration(self) -> float:
         """Return a sixth of the skewness of the drop, from the jackknife."""

@@ -93,10 +93,9 @@ class RecordMetric(Metric):
         return drop.interval(confidence)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
-        """Return the bootstrap's bound; without a largest loss, the upper end of the interval."""
-        if not self.is_share:
-            return super().upper_bound(moments, confidence)
-        return _resampled(self, tuple(moments)).upper_bound(confidence)
+        """Return the higher of two: the bootstrap's bound, and that of any metric from the end of its interval."""
+        end = super().upper_bound(moments, confidence)
+        return max(end, _resampled(self, tuple(moments)).upper_bound(confidence)) if self.is_share else end
 
     def _worsening(self, before: _Value, after: _Value) -> _Value:
         return before - after if self.higher_is_better else after - before
