@@ -312,6 +312,8 @@ def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tupl
         return ()
     how = "more" if found.delta > schedule.predicted_damage else "less"
     predicted = METRICS[schedule.metric].change_text(schedule.predicted_damage)
+    if predicted == METRICS[schedule.metric].change_text(found.delta):
+        return ()
     return (f"The layers lose {how} than predicted: {loss_with_interval(found)}, not {predicted}.",)
 
 

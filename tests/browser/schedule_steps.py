@@ -77,7 +77,7 @@ def verify(page: Page) -> None:
     open_part(page, "Proof")
     expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible()
     for label in ("Before", "Compressed", "Uniform"):
-        expect(page.get_by_role("gridcell", name=label).first).to_be_attached()
+        expect(page.locator("[role=gridcell]", has_text=label).first).to_be_attached()
     open_part(page, "Trade-off")
     marks = page.get_by_text("Measured after repair")
     expect(marks.first).to_be_attached()

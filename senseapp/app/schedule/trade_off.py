@@ -121,7 +121,7 @@ def trade_off_view(
         measured,
         now=shown_figure(kind, _asked(settings) if now is None else now),
         x_title=AXES[kind],
-        y_title=view.axis if view.higher_is_better else f"{view.label} ({view.change_unit})",
+        y_title=view.axis if view.higher_is_better else f"{view.label} ({view.change_unit})".removesuffix(" ()"),
         notable=view.factor * view.notable,
     )
     key = f"schedule.trade_off.{kind}.{run_id}"
