@@ -40,6 +40,6 @@ def test_a_tab_comes_back_by_itself(visitor: Callable[[], Page], network: CutNet
     expect(app).not_to_have_attribute(STATE, "CONNECTED")
     page.wait_for_timeout(1000 * seconds)
     network.restore()
-    expect(app).to_have_attribute(STATE, "CONNECTED", timeout=15_000)
+    expect(app).to_have_attribute(STATE, "CONNECTED", timeout=25_000)  # Streamlit waits up to 18 s between tries
     page.get_by_role("link", name="Runs").click()
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
