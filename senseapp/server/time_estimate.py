@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,8 +99,8 @@ def run_works(
 
 
 # Fitted to the steps of one run each of digits, photographs and the detector on a quiet machine.
-_READ, _INT8, _WEIGHTS = (0.1, 0.005, 9.0), (1.3, 0.01, 38.0), (0.6, 0.03, 14.0)
-_OWN, _PARTS = (0.8, 0.01, 25.0), (0.4, 0.01, 9.0)
+_READ, _INT8, _WEIGHTS = (0.1, 0.005, 9.0), (1.0, 0.01, 38.0), (0.6, 0.02, 14.0)
+_OWN, _PARTS = (0.5, 0.01, 25.0), (0.2, 0.01, 9.0)
 _TEST, _WRITE, _FLOAT_TEST = (0.4, 0.02, 18.0), (0.8, 0.02, 0.0), (0.2, 0.01, 5.0)
 """Of a step: fixed seconds, seconds for each layer, passes over its images."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
@@ -274,7 +275,7 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 
 
 _LOAD_SECONDS = 10.0  # for which a look holds
-_KEPT_BUSY = 0.7  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
+_KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
 def slowdown_at(share: float) -> float:
@@ -283,36 +284,40 @@ def slowdown_at(share: float) -> float:
     ``share`` is that of a processor which a thread on each of them gets.
 
     >>> [slowdown_at(share) for share in (1.0, 0.75, 0.5, 0.25)]
-    [1.0, 1.0, 1.4, 2.8]
+    [1.0, 1.0, 1.3, 2.6]
     """
     return max(1.0, _KEPT_BUSY / share)
 
 
 class LoadWatch:
-    """How busy this machine is, measured again after some seconds."""
+    """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found, self._looked = 1.0, -math.inf
+        self._found: deque[float] = deque([1.0], maxlen=2)
+        self._looked = -math.inf
         self.known = True
 
     @contextmanager
     def unknown(self) -> Iterator[None]:
-        """Measure nothing inside the block, in which this program keeps the processors busy for a moment."""
+        """Do not look inside the block, in which this program keeps the processors busy for a moment, but after it."""
         self.known = False
         try:
             yield
         finally:
-            self.known = True
+            self.known, self._looked = True, -math.inf
+            self._found.clear()
+            self.slowdown()
 
     def slowdown(self) -> float:
         """Return how many times as long as on a quiet machine a run takes now; as before where that is not known."""
         with self._lock:
             if self.known and time.monotonic() - self._looked > _LOAD_SECONDS:
                 processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-                share = share_left(processors)
-                self._found, self._looked = self._found if share is None else slowdown_at(share), time.monotonic()
-            return self._found
+                if (share := share_left(processors)) is not None:
+                    self._found.append(slowdown_at(share))
+                self._looked = time.monotonic()
+            return min(self._found, default=1.0)
 
 
 MACHINE_LOAD = LoadWatch()
