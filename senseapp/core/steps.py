@@ -40,7 +40,7 @@ class StepTitle(enum.StrEnum):
     TEST = "Testing and timing the files"
     LAYERS = "Measuring each layer"
     SCHEDULES = "Trying all layers together"
-    PROOF = "Checking the best on new images"
+    PROOF = "Checking the best of them whole"
 
 
 def ignore_progress(_sentence: str) -> None:

@@ -231,6 +231,7 @@ class MeasuredSchedule:
                 uniform=uniform.changes if uniform else (),
                 uniform_repaired=uniform.repaired if uniform else (),
                 uniform_delivered=uniform.delivered if uniform else "",
+                uniform_achieved=rival.achieved if rival else {},
                 adapting=self.adapting,
                 steps=found.steps,
                 tried=tried or found.tried,

@@ -144,7 +144,7 @@ def _mapping_title(survey: ImageSurvey, proposal: LabelMapProposal) -> str:
     matched, total = len(proposal.pairs), len(survey.label_counts)
     how = f", {proposal.words}" if proposal.words else ""
     orders = f"; the images choose between this and {plural(proposal.num_orders - 1, 'other order')}"
-    return f"Folder names → classes: {matched:,} of {total:,} matched{how}{orders if proposal.num_orders > 1 else ''}"
+    return f"Labels → classes: {matched:,} of {total:,} matched{how}{orders if proposal.num_orders > 1 else ''}"
 
 
 def _class_column(class_names: tuple[str, ...]) -> Any:

@@ -21,7 +21,7 @@ _BY_NUMBER, _BY_NAME, _BY_ID, _ORDER = (
 )
 _FROM_ONE = f"{_BY_NUMBER} from 1"
 _NOTES = {
-    _ORDER: "Folders were matched to the model's classes by their alphabetical order, because their number is "
+    _ORDER: "Labels were matched to the model's classes by their alphabetical order, because their number is "
     "right. Check that accuracy is well above chance.",
     TABLE_ORDER: "Labels were matched to the model's outputs by their order, because their number is right. Check it.",
     SET_ORDER: "The model's classes were taken to be those of the image set, in its order, because their number is "

@@ -188,10 +188,12 @@ def _rows(found: Recommendation) -> Iterator[dict[str, Any]]:
                 yield _schedule_row(source, found.kind, each.figure, change, proven=False)
     if found.validation is None:
         return
-    figure = found.validation.schedule.achieved[found.kind]
-    for source, change in ((OURS, found.loss), (UNIFORM, found.uniform_loss)):
-        if change is not None:
-            yield _schedule_row(source, found.kind, figure, change, proven=True)
+    for source, change, achieved in (
+        (OURS, found.loss, found.validation.schedule.achieved),
+        (UNIFORM, found.uniform_loss, found.validation.uniform_achieved),
+    ):
+        if change is not None and found.kind in achieved:
+            yield _schedule_row(source, found.kind, achieved[found.kind], change, proven=True)
 
 
 def _schedule_row(source: str, kind: str, figure: float, change: MetricChange, *, proven: bool) -> dict[str, Any]:
