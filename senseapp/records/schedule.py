@@ -177,7 +177,7 @@ class ValidationResult:
         delivered: which of the two was kept and written.
         delivered_reason: one sentence on why; empty where no repair was asked for.
         uniform_delivered: which of the two would have been kept of the uniform schedule; empty where there is none.
-        uniform_achieved: what it removes or keeps, as in :class:`Schedule`; another figure where no common level is near.
+        uniform_achieved: what it removes or keeps, as in :class:`Schedule`, which may be more than in ``schedule``.
         adapting: whether the weights of compressed layers were adapted; then ``repaired`` is what did best of that.
         steps: what was tried in place of the compressed model, which comes first.
         tried: how many alternatives, this one included, held-out images compared.
