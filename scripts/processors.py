@@ -18,9 +18,9 @@ import torch
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TESTS = (
-    *("unit/test_onnxruntime_*.py", "unit/test_openvino.py", "unit/test_runtimes_onnxruntime_foreign.py"),
-    *("unit/test_prove_int8_files.py", "unit/test_prove_deploy.py"),
-    *("unit/test_prove_quantized_nodes.py", "unit/test_prove_check.py", "unit/test_deploy_of_dead_networks.py"),
+    "unit/runtimes/test_*.py",
+    *(f"unit/prove/test_{name}.py" for name in ("int8_files", "deploy", "quantized_nodes", "check")),
+    "unit/test_deploy_of_dead_networks.py",
 )
 _EMULATED = "avx2"
 _PROCESSORS = {
