@@ -27,7 +27,7 @@ from senseapp.records.schedule import Adapting, Delivered, RepairStep
 
 _LEAST_IMAGES = 16  # eight to fit to, and eight to judge on
 _UNREPAIRED = "As compression leaves it"
-_CROSSED = "calibration images that it was not fitted to"
+_CROSSED = "calibration images, each half with a fit to the other half"
 
 Sums = Mapping[str, tuple[float, ...]]
 Changes = tuple[MetricChange, ...]
@@ -156,7 +156,7 @@ def _better(
     has_veto = better and veto and not on_curves
     if has_veto and (math.isnan(mended) or mended > plain):
         better = False
-        reason = _verdict(metric, changes, repaired, "held-out images", form)[1] + f" On {_CROSSED} it was better."
+        reason = _verdict(metric, changes, repaired, "held-out images", form)[1] + f" It was better on {_CROSSED}."
     if not better:
         repair.undo()
     forms = [(each.title, sums, better and each is repair) for each, sums in tried]

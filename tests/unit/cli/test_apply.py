@@ -64,7 +64,7 @@ def test_repair_is_measured_and_written(files, capsys):
     assert report["repaired"] > report["after"]
     assert report["uniform_repaired"] is not None
     assert report["delivered"] == "repaired"
-    assert "calibration images that it was not fitted to" in report["reason"]
+    assert "calibration images, each half with a fit to the other half" in report["reason"]
     plain = build_demo_network()
     plain.load_state_dict(torch.load(files / "repaired.pth", weights_only=True), strict=True)
 

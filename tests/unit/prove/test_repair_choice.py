@@ -57,7 +57,7 @@ def test_a_repair_that_helps_is_delivered_with_both_figures(evaluator):
     assert found.delivered == "repaired"
     assert kl(found.best) == kl(found.repaired) < kl(found.changes)
     assert kl(evaluator.judged(applied).changes) == pytest.approx(kl(found.repaired), abs=1e-6)
-    assert "40 calibration images that it was not fitted to" in found.reason
+    assert "40 calibration images, each half with a fit to the other half" in found.reason
     assert "on the same 40 unlabelled images" in found.notes[0]
 
 
@@ -120,7 +120,7 @@ def test_proof_images_have_a_veto(evaluator, monkeypatch):
     found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
     assert found.delivered == "compressed"
     assert "held-out images" in found.reason
-    assert "On calibration images that it was not fitted to it was better." in found.reason
+    assert "It was better on calibration images, each half with a fit to the other half." in found.reason
     assert same(applied.model, before)
 
 
