@@ -8,9 +8,7 @@ from pathlib import Path
 from senseapp.cli.run_arguments import run_folder, schedule_at
 from senseapp.core.files import write_file
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
-from senseapp.server.leaderboard import headline
 from senseapp.store.run_folder import RunFolder
 
 EPILOG = """\
@@ -43,12 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
     contents = ReportContents(
         title=f"{result.profile.title} · {result.compression.kind}",
         result=result,
-        headline=headline(result),
         schedules=schedules,
         validations=folder.records(ValidationResult),
         changed=folder.records(ChangedAnswers),
         candidates=folder.candidates(),
-        recommendation=next(reversed(folder.records(Recommendation)), None),
     )
     write_file(arguments.out, build_report(contents))
     print(f"Wrote {arguments.out}")

@@ -16,7 +16,6 @@ from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import ModelSpec
-from senseapp.server.leaderboard import shown_metric
 from senseapp.server.session import load_engine
 from senseapp.store.run_folder import RunFolder
 
@@ -78,7 +77,7 @@ def default_targets(result: RunResult) -> dict[str, float]:
     try:
         if config.description.sets_bits:
             return _bits(result)
-        targets = layer_targets(result, metric=shown_metric(result))
+        targets = layer_targets(result, metric=result.metric if result.metric in result.shown_metrics else None)
     except InvalidSchedule:  # no layer has a finite figure either
         return {}
     if config.only_level is not None:
