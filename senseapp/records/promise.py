@@ -198,6 +198,7 @@ def needed_text(promise: Promise) -> str:
     from senseapp.metrics.bounds import TestSequence, images_needed
 
     least = images_needed(promise.most, 1 - TestSequence(error=1 - promise.confidence).next_error)
+    assert least is not None  # without any change some number is enough
     return f"at least {plural(least, 'unseen image')}"
 
 
@@ -220,12 +221,12 @@ def _bound_of(verdict: Verdict) -> str:
 
 
 def _how_many(verdict: Verdict, promise: Promise) -> str:
-    from senseapp.metrics.bounds import images_needed_at
+    from senseapp.metrics.bounds import images_needed
 
     change = verdict.change
     assert change is not None
     lost = METRICS[change.metric].change_text(change.delta)
-    needed = images_needed_at(max(0.0, change.delta), promise.most, 1 - verdict.error)
+    needed = images_needed(promise.most, 1 - verdict.error, rate=max(0.0, change.delta))
     if needed is None:
         return f"It lost {lost} on them: more images would not help, a milder file would."
     images = plural(max(needed, change.num_samples + 1), "unseen image")

@@ -108,8 +108,6 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     return float(np.corrcoef(ranks)[0, 1])
 
 
-_WHOLE_FROM = 10.0  # in the unit shown, no decimals
-_ROUNDING = 1e-9  # of a difference of two accuracies: a loss of 1 point is up to 1 point
 FRAGILITY_STEPS = (1, 3, 10, 30)
 """Upper ends of the bands of losses, in units of what is tolerable: about half a decade each."""
 _COLOURS = ((0, 0), (1, 2), (3, len(FRAGILITY_STEPS)))  # first and last band of those drawn blue, yellow and red
@@ -178,7 +176,8 @@ def _kind(metric: str) -> str:
 def _rounded(metric: str, loss: float) -> str:
     shown = METRICS[metric]
     scaled = shown.factor * loss
-    return f"{scaled:.0f} {shown.change_unit}".strip() if scaled >= _WHOLE_FROM else shown.change_text(loss)
+    # Large figures have no decimals, in the unit shown.
+    return f"{scaled:.0f} {shown.change_unit}".strip() if scaled >= 10.0 else shown.change_text(loss)
 
 
 def cannot_tell(
@@ -195,7 +194,7 @@ def band_of(
 
     An estimate's ``low`` and ``high`` are its ``delta``.
     """
-    ends = np.multiply(FRAGILITY_STEPS, notable) * (1 + _ROUNDING)
+    ends = np.multiply(FRAGILITY_STEPS, notable) * (1 + 1e-9)  # a rounded loss of 1 point is up to 1 point
     found = np.searchsorted(ends, delta)
     return np.where(cannot_tell(low, delta, high, notable), -1, found)
 

@@ -16,7 +16,6 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule, Schedule
 from senseapp.solve.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
 from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind, choices_of
 
-_MENTIONED, _MENTIONED_RATIO = 0.1, 1.25  # of the notable value, and of the sum: less gets no note
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (
     "What neighbouring pruned layers save together is estimated; applying the schedule gives the exact figure."
@@ -136,9 +135,9 @@ def assemble(
 def _interactions(curve_set: CurveSet, alone: float, together: float) -> tuple[str, ...]:
     """Return a note if the predicted joint damage is much larger or smaller than the sum."""
     metric, joint = METRICS[curve_set.metric], curve_set.joint
-    if joint is None or max(alone, together) < _MENTIONED * metric.notable:
+    if joint is None or max(alone, together) < 0.1 * metric.notable:
         return ()
-    if 1 / _MENTIONED_RATIO < together / max(alone, 1e-30) < _MENTIONED_RATIO:
+    if 0.8 < together / max(alone, 1e-30) < 1.25:
         return ()
     images = plural(joint.num_images, "image")
     return (

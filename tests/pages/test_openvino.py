@@ -114,7 +114,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
     assert "one OpenVINO ONNX file, which OpenVINO runs on processors of PCs" in texts(app)
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
-    (asked,) = [each for each in backend._tasks.values() if isinstance(each, DeliverTask) and each.schedule]
+    (asked,) = [each for each in backend.runner.unfinished() if isinstance(each, DeliverTask) and each.schedule]
     assert asked.settings.runtime == "openvino"
 
 

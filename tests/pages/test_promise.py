@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.metrics.bounds import images_needed_at
+from senseapp.metrics.bounds import images_needed
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunState
@@ -70,7 +70,7 @@ def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
     assert "What can be promised with these 500 unseen images is at most 1.9 points: ONNX in 8-bit numbers." in texts(
         app
     )
-    assert f"it takes about {images_needed_at(4 / 500, 0.01, 1 - 0.0425):,} unseen images" in texts(app)
+    assert f"it takes about {images_needed(0.01, 1 - 0.0425, rate=4 / 500):,} unseen images" in texts(app)
     assert downloads(app) == []
     app.button(key=f"recommendation.start.{finished_run}").click().run()
     task = RecommendationTask(run_id=finished_run, promise=Promise(most=0.01))

@@ -153,7 +153,7 @@ def test_the_page_offers_the_runtimes_that_are_installed(app: AppTest, service: 
     assert "one Toy file, which Toy runtime runs in tests" in texts(app)
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
-    (asked,) = [each for each in backend._tasks.values() if isinstance(each, DeliverTask) and each.schedule]
+    (asked,) = [each for each in backend.runner.unfinished() if isinstance(each, DeliverTask) and each.schedule]
     assert asked.settings.runtime == TOY.name
 
     del RUNTIMES[TOY.name]  # what files were made for is not installed any more
