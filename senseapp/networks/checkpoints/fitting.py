@@ -284,8 +284,8 @@ def _file_notes(network: StoredNetwork, networks: Sequence[StoredNetwork]) -> It
     if len(titles) > 1:
         yield (
             f"The file holds {len(titles)} networks ({first_names(titles)}): the weights of {network.title} are used. "
-            "Choose another one on the page, or with --network "
-            f"{next(title for title in titles if title != network.title)}."
+            "Choose another network of the file to measure that (--network "
+            f"{next(title for title in titles if title != network.title)})."
         )
     others = tuple(item.title for item in networks if item is not network)
     beside = [name for name in network.beside if not any(f"{title}.".startswith(f"{name}.") for title in others)]

@@ -118,7 +118,7 @@ def _kind_of(path: Path) -> FileKind:
         )
     if path.suffix.lower() == ".onnx":
         raise InvalidCheckpoint(
-            f"{path.name} is a whole network, not only weights. Choose “ONNX file” as its source, or --model onnx."
+            f"{path.name} is a whole network, not only weights. Choose “ONNX file” as its source (--model onnx)."
         )
     if path.name.lower().endswith(".index.json"):
         raise InvalidCheckpoint(
