@@ -113,7 +113,8 @@ def models_chart(
     told = {"tooltip": alt.Tooltip("description:N", title="Model"), "description": alt.Description("description:N")}
     drawn, whole = base.transform_filter("!datum.whole"), base.transform_filter("datum.whole")
     shape = alt.Shape("source:N", scale=alt.Scale(domain=names, range=shapes), legend=None)
-    dash = alt.StrokeDash("source:N", scale=alt.Scale(domain=names, range=[list(_MODELS[name][1]) for name in names]), legend=None)
+    dashes = [list(_MODELS[name][1]) for name in names]
+    dash = alt.StrokeDash("source:N", scale=alt.Scale(domain=names, range=dashes), legend=None)
     dots = drawn.mark_point(filled=True, size=50, opacity=1, clip=True).encode(**told)
     line = alt.Chart(pd.DataFrame([rule])).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
     layers = [
