@@ -220,7 +220,9 @@ class RunStore:
 
     def others(self, run_id: str, most: int = 100) -> tuple[tuple[str, str, str], ...]:
         """Return id, title and content key of the same owner's newest other runs; nobody else's, ever."""
-        query = "SELECT run_id, title, content_key FROM runs WHERE owner = ? AND run_id <> ? ORDER BY sequence DESC LIMIT ?"
+        query = (
+            "SELECT run_id, title, content_key FROM runs WHERE owner = ? AND run_id <> ? ORDER BY sequence DESC LIMIT ?"
+        )
         rows = self._database.rows(query, self.record(run_id).owner, run_id, most)
         return tuple((row["run_id"], row["title"], row["content_key"]) for row in rows)
 
