@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks import page as results
 from scripts.site_files import PAGES, site_links
 from tests.cases import seldom
 
@@ -22,6 +23,7 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 LONG_NOTEBOOKS = ("file", "schedule")  # `make docs` runs all of them, as `make soak` does
 MOST_LINES_OF_THE_README = 120
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+QUOTED = re.compile(r"\[([^\]]+)\]\((?:\.\./)*benchmarks/RESULTS\.md#([\w-]+)\)")
 EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -36,6 +38,20 @@ def test_the_readme_is_short_and_names_both_commands() -> None:
     assert len(text.splitlines()) <= MOST_LINES_OF_THE_README
     assert {"make run", "make test"} <= set(re.findall(r"^make \w+", text, re.MULTILINE))
     assert text.count("![") == 1
+
+
+def test_the_page_of_results_is_that_of_the_tables() -> None:
+    assert results.PAGE.read_text("utf-8") == results.page(), "run python -m benchmarks.page"
+    assert len(results.page().splitlines()) <= 150
+
+
+def test_quoted_figures_are_those_of_the_tables() -> None:
+    lines, quoted = results.lines(), 0
+    for document in DOCUMENTS:
+        for figure, key in QUOTED.findall(document.read_text("utf-8")):
+            assert figure == lines[key].figure(lines[key].rows()), f"{document.name}: {key}"
+            quoted += 1
+    assert quoted >= 5
 
 
 def pages_of(nav: Any) -> list[str]:
