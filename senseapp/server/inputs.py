@@ -203,7 +203,7 @@ class Inputs(Access):
             return reserve_upload(
                 uploads_folder(self._backend.home, self._owner),
                 num_bytes,
-                is_read=self._store.reads_upload,
+                is_read=self._backend.reads_upload,
                 limits=UploadLimits.configured(),
                 announced_bytes=announced_bytes,
             )
@@ -238,7 +238,7 @@ class Inputs(Access):
     def discard_upload(self, path: Path) -> None:
         """Remove an upload of this user, unless a run reads it."""
         with self._backend.receiving:
-            discard_upload(path, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
+            discard_upload(path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.reads_upload)
 
 
 def upload_of(spec: RunSpec, purpose: UploadPurpose) -> str:

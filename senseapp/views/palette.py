@@ -82,7 +82,7 @@ def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendE
     unit = metric.change_unit
     ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS]
     texts = [
-        f"up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
+        f"{metric.change_title} up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
         *(f"to {end}" for end in ends[1:]),
         "more",
         "too few images to say",

@@ -108,7 +108,7 @@ def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
     assert not app.error
-    assert "Size if stored sparse" in texts(app)
+    assert "Layers' bytes if stored compactly" in texts(app)
     assert "Weights left" in texts(app)
     assert "counts alike" not in texts(app)
 
@@ -165,7 +165,7 @@ def test_the_schedule_of_an_import_speaks_of_layers_not_of_weights(app: AppTest,
     open_page(app, "pages/targets.py", run=imported)
     assert not app.exception
     assert "Mean amount over layers" in texts(app)
-    assert "Size if stored" not in texts(app)
+    assert "if stored compactly" not in texts(app)
     assert "every layer counts alike" in texts(app)
 
 

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp import descriptions
 from senseapp.app.common import backend as ui_backend
 from senseapp.cli import analyze
-from senseapp.cli.run_arguments import config_from
+from senseapp.cli.compression_arguments import config_from
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.formats.plain import read_schedule

@@ -136,9 +136,9 @@ def test_old_runs_come_on_request(
 def test_small_bars_are_what_layers_lose_in_network_order(service: Service, finished_run: str) -> None:
     result = service.result(finished_run)
     assert result is not None
-    bars, (worst, change) = small_bars(result), result.ranked(0.75, result.metric)[0]
+    bars, (worst, change) = small_bars(result), result.ranked(0.5, "kl")[0]
     assert max(bars) == change.delta
-    assert [item.layer for item in result.at(0.75)][bars.index(max(bars))] == worst.layer
+    assert [item.layer for item in result.at(0.5)][bars.index(max(bars))] == worst.layer
 
 
 def test_many_layers_share_as_many_small_bars_as_the_column_can_draw(service: Service, finished_run: str) -> None:
@@ -146,7 +146,7 @@ def test_many_layers_share_as_many_small_bars_as_the_column_can_draw(service: Se
     assert result is not None
     copies = [replace(item, layer=f"{item.layer}.{copy}") for copy in range(4) for item in result.measurements]
     wide = replace(result, measurements=(*result.measurements, *copies))
-    losses = [max(0.0, item.change(result.metric).delta) for item in wide.at(0.75)]
+    losses = [max(0.0, item.change("kl").delta) for item in wide.at(0.5)]
     assert len(losses) == 30
     assert small_bars(wide) == [max(losses[start : start + 3]) for start in range(0, 30, 3)]
 

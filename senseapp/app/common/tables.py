@@ -87,8 +87,8 @@ def changed_answers(found: ChangedAnswers, *, key: str) -> None:
     changed_pictures(found, key=key)
     if found.classes:
         st.caption(class_note(found))
-        alt_text = "What each class loses"
-        text_table(CLASS_COLUMNS, class_rows(found), alt_text=alt_text, key=f"answers.classes.{key}")
+    if rows := class_rows(found):
+        text_table(CLASS_COLUMNS, rows, alt_text="What each class loses", key=f"answers.classes.{key}")
 
 
 def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_WIDTH) -> None:

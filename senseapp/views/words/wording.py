@@ -11,7 +11,7 @@ from senseapp.core.markdown import Markdown, md
 from senseapp.descriptions import CompressionConfig, LevelScale, options_of
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import Side
-from senseapp.records.deployment import CHECKPOINT, model_file
+from senseapp.records.deployment import model_file
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
@@ -124,7 +124,7 @@ def baselines_of(result: RunResult) -> dict[str, str]:
     return {
         f"{metric.label}, uncompressed": metric.value_text(result.baseline[name])
         for name, metric in METRICS.items()
-        if metric.needs_labels and name in result.baseline
+        if metric.needs_labels and metric.primary and name in result.baseline
     }
 
 
@@ -260,8 +260,6 @@ STATES = {
 
 
 _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "file_bytes": ("Checkpoint", fmt.bytes_size),
-    "bytes": ("If stored compactly (estimated, no such file)", fmt.bytes_size),
     "zeros": ("Zeros", fmt.count),
     "params": ("Parameters", fmt.count),
     "macs": ("Multiplications", fmt.count),
@@ -270,18 +268,12 @@ _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def size_changes(validation: ValidationResult) -> dict[str, str]:
-    """Return each size before and after, as label and text; sizes of files are those on the disk."""
-    found = {}
+    """Return the sizes of the files on the disk, and what else changed, before and after, as label and text."""
+    found = {f"{model_file(suffix).label}, on disk": fmt.bytes_size(size) for suffix, size in validation.files.items()}
     for kind, (title, write) in _SIZES.items():
         before, after = validation.sizes.get(kind, (0.0, 0.0))
         if before or after:
             found[title] = f"{write(before)} → {write(after)}"
-        if kind == "file_bytes":
-            found |= {
-                model_file(suffix).label: fmt.bytes_size(count)
-                for suffix, count in validation.files.items()
-                if suffix != CHECKPOINT.suffix
-            }
     return found
 
 
