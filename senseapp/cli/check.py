@@ -221,11 +221,11 @@ def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:
 
 
 def _print(report: CheckReport) -> None:
-    from senseapp.views.words.check import LIMITS, bound_text, limit_mark
+    from senseapp.views.words.check import bound_text, conditions
 
     print(report.headline)
-    for limit in report.limits:
-        print(f"{LIMITS[limit.name]}: {limit_mark(limit)}. {limit.sentence}")
+    for title, mark, sentence in conditions(report):
+        print(f"{title}: {mark}. {sentence}")
     if report.bound is not None:
         print(f"Bound: {bound_text(report.bound)}.")
     if report.time_ratio is not None:

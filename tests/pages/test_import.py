@@ -178,15 +178,17 @@ def test_an_import_offers_no_settings_to_run_again(app: AppTest, service: Servic
 
 
 def refused_import() -> None:
+    from types import SimpleNamespace
+
     import streamlit as st
 
     from senseapp.app.runs.imports import _try
     from senseapp.core.errors import InvalidFile
 
-    def act() -> None:
+    def take() -> str:
         raise InvalidFile("This file is no run file.")
 
-    _try("refused", st.text_input("file", "first"), st.button("Import"), act)
+    _try("refused", SimpleNamespace(file_id=st.text_input("file", "first")), st.button("Import"), take)
 
 
 def test_why_a_file_was_refused_stays_when_the_page_runs_again_until_another_is_chosen() -> None:

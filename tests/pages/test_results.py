@@ -73,7 +73,7 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
 
 def test_a_table_is_sent_with_the_columns_that_it_shows(results: AppTest) -> None:
     shown = results.dataframe[0].value
-    assert list(shown) == ["row", "change_text", "interval_text", "extreme", "params", "macs", "rank"]
+    assert list(shown) == ["row", "change_text", "interval_text", "params", "rank"]
 
 
 def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(

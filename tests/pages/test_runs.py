@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
 from senseapp.app.common import backend as ui_backend
-from senseapp.app.runs.list import _packer, disk_line
+from senseapp.app.runs.list import _pack, disk_line
 from senseapp.compressions import PruningConfig
 from senseapp.core.files import SITE
 from senseapp.records.candidate import Delivery
@@ -44,7 +44,7 @@ def test_a_run_shows_its_headline_state_and_age_and_opens(app: AppTest, service:
     open_page(app, PAGE)
     (row,) = app.dataframe[0].value.to_dict("records")
     assert (row["title"], row["state"], row["compression"]) == ("demo", "Finished", "Sparsity 25, 50, 75 %")
-    assert row["headline"].startswith("Most fragile: layer2.0.conv1")
+    assert row["answers"].startswith("Most fragile: layer2.0.conv1")
     assert abs(time.time() - row["age"].timestamp()) < 60
     tick(app, service, finished_run)
     app.button(key=f"runs.open.{finished_run}").click().run()
@@ -227,7 +227,7 @@ def test_somebody_with_the_link_may_watch_a_run_but_not_cancel_it(
 
 
 def test_a_run_is_downloaded_and_imported(app: AppTest, service: Service, finished_run: str) -> None:
-    content = _packer(finished_run)().read_bytes()
+    content = _pack(service, finished_run).read_bytes()
     service.rename(finished_run, "The first")
     open_page(app, PAGE)
     tick(app, service, finished_run)
