@@ -120,8 +120,6 @@ def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
     except DecodeError:
         return content  # refused by its reader
     outside = [each for each in tensors_in(model) if each.data_location == TensorProto.EXTERNAL]
-    if not outside:
-        return content
     read: dict[str, bytes] = {}
     size = len(content)
     for tensor in outside:
@@ -134,28 +132,25 @@ def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
             )
         if name not in read:
             read[name] = files[name]()
-        start, length = _span(tensor, place, len(read[name]))
-        size += length
+        numbers = _numbers(tensor, place, read[name])
+        size += len(numbers)
         _check_size(size, "The network with its weights")
-        tensor.raw_data = read[name][start : start + length]
+        tensor.raw_data = numbers
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
-    joined: bytes = model.SerializeToString()
-    return joined
+    return bytes(model.SerializeToString()) if outside else content
 
 
-def _span(tensor: TensorProto, place: Mapping[str, str], available: int) -> tuple[int, int]:
+def _numbers(tensor: TensorProto, place: Mapping[str, str], content: bytes) -> bytes:
+    """Return the bytes of ``tensor`` in the ``content`` of a file, at the place that the graph says."""
     try:
         start = int(place.get("offset", 0))
-        length = int(place["length"]) if "length" in place else _num_bytes(tensor)
+        itemsize = int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+        length = int(place["length"]) if "length" in place else math.prod(tensor.dims) * itemsize
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidCheckpoint(f"The file does not say where the weights of “{tensor.name}” are.") from error
-    if start < 0 or length < 0 or start + length > available:
+    if start < 0 or length < 0 or start + length > len(content):
         raise InvalidCheckpoint(
             f"The weights of “{tensor.name}” lie beyond the end of their file, which was cut short or is another one."
         )
-    return start, length
-
-
-def _num_bytes(tensor: TensorProto) -> int:
-    return int(math.prod(tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return content[start : start + length]

@@ -112,7 +112,7 @@ def _decoded(
         )
 
 
-def _forms(boxes: Tensor, *, every: bool) -> list[dict[str, bool]]:
+def _forms(boxes: Tensor, *, every: bool) -> list[dict[str, Any]]:
     """Return the forms that boxes (N, A, 4) may have; none where they have no sides, as shifts from anchors."""
     if not values.has_sides(boxes):
         return []
