@@ -111,6 +111,14 @@ def test_coefficients_behind_logits_of_classes_are_no_classes() -> None:
     assert (layout.num_classes, layout.num_unread) == (CLASSES, 32)
 
 
+def test_an_angle_before_scores_of_classes_is_not_read() -> None:
+    values = torch.cat([random_pixels(CELLS), torch.randn(2, CELLS, 1), rare(2, CELLS, CLASSES)], dim=2)
+    values[0, PLACE] = torch.cat([centre(), torch.tensor([-0.3, 0.001, 0.9, 0.001])])
+    layout = head_readers(values, (SIDE, SIDE), CLASSES)[0]
+    assert_found(layout(values))
+    assert (layout.num_classes, layout.num_unread, layout.first_class) == (CLASSES, 1, 5)
+
+
 def test_shifts_from_anchors_that_no_file_holds_are_no_boxes() -> None:
     for raw in ([torch.randn(2, CELLS, 4), rare(2, CELLS, CLASSES)], torch.randn(2, 50, 4 + CLASSES)):
         with pytest.raises(UnsupportedModel, match="none that is known"):

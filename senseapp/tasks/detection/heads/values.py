@@ -86,6 +86,17 @@ def scores_in(columns: Tensor) -> tuple[int, int]:
     return int(rare.int().cumprod(dim=0).sum()), int(inside.int().cumprod(dim=0).sum())
 
 
+def unread_before(columns: Tensor) -> int:
+    """Return how many of the first columns (N, A, W) are no scores, as an angle, before others that are to the last."""
+    if columns.is_meta:
+        return 0
+    flat = columns.flatten(0, 1)
+    inside = (flat.amin(dim=0) >= -_SLACK) & (flat.amax(dim=0) <= 1 + _SLACK)
+    rare = inside & (flat.median(dim=0).values < 0.25)
+    scores = int(rare.flip(0).int().cumprod(dim=0).sum())
+    return len(rare) - scores if scores and not bool(inside[0]) else 0
+
+
 def is_object(scores: Tensor, others: Tensor) -> bool | None:
     """Return whether ``scores`` (N, A) are of an object of any class, with ``others`` (N, A, K) of the classes.
 
