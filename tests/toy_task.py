@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from senseapp.core.errors import InvalidDataset
 from senseapp.metrics import Metric, powers
 from senseapp.tasks import Task
-from senseapp.tasks.base import ScanDirections, refuse_output
+from senseapp.tasks.base import refuse_output
+from senseapp.tasks.directions import ScanDirections
 from senseapp.tasks.labels import Targets, WrittenLabels
 
 if TYPE_CHECKING:

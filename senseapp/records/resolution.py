@@ -146,19 +146,34 @@ def can_show(result: RunResult, metric: str, loss: float) -> bool:
 
 
 def hides_losses(result: RunResult, metric: str) -> str:
-    """Return the part of a sentence that notable losses are not resolved; empty if the images resolve them.
-
-    ``20 images cannot show a drop in top-1 accuracy under about 16 points``.
-    """
+    """Return the sentence that notable losses are not resolved, without its stop; empty if the images resolve them."""
     visible = smallest_visible_loss(result, metric)
     if visible is None or visible <= METRICS[metric].notable:
         return ""
-    what = METRICS[metric].change_inside
-    return f"{_images(result)} cannot show a {what} under about {visible_words(metric, visible)}"
+    return unseen_below(result.num_samples, metric, visible)
 
 
-def visible_words(metric: str, loss: float) -> str:
-    """Return a :func:`smallest_visible_loss` no more exactly than it is known: ``16 points``, ``0.6 points``."""
+def unseen_below(num_images: int, metric: str, loss: float) -> str:
+    """Return ``20 images cannot show losses under about 16 points``, no more exactly than ``loss`` is known."""
+    return f"{_images(num_images)} cannot show {_kind(metric)} under about {_rounded(metric, loss)}"
+
+
+def seen_from(num_images: int, metric: str, loss: float) -> str:
+    """Return ``512 images show harm from about 0.006``."""
+    seen = f"{_images(num_images)} show {_kind(metric)} from about {_rounded(metric, loss)}"
+    return seen.replace("about < ", "under ")
+
+
+def _images(count: int) -> str:
+    return plural(count, "image") if count else "these images"
+
+
+def _kind(metric: str) -> str:
+    """Return what a number without a unit is of: ``harm``; ``losses`` where the unit says it."""
+    return "losses" if METRICS[metric].change_unit else METRICS[metric].change_inside
+
+
+def _rounded(metric: str, loss: float) -> str:
     shown = METRICS[metric]
     scaled = shown.factor * loss
     # Large figures have no decimals, in the unit shown.
@@ -231,7 +246,3 @@ def baseline_warning(result: RunResult) -> str:
         return ""
     task = task_named(result.spec.model.task)
     return task.baseline_warning(result.baseline, result.num_samples, result.profile.num_classes)
-
-
-def _images(result: RunResult) -> str:
-    return plural(result.num_samples, "image")

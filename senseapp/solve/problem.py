@@ -11,7 +11,7 @@ from senseapp.descriptions import BudgetKind
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, standardised_note
-from senseapp.records.resolution import visible_words
+from senseapp.records.resolution import unseen_below
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.solve.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
 from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind, choices_of
@@ -151,10 +151,10 @@ def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
     visible, metric = curve_set.visible, METRICS[curve_set.metric]
     if visible <= metric.notable or damage >= visible:
         return ()
-    images = plural(curve_set.num_images, "image")
+    few = unseen_below(curve_set.num_images, metric.name, visible)
     return (
-        f"The predicted {metric.change_text(damage)} cannot be relied on: {images} cannot show losses under about "
-        f"{visible_words(metric.name, visible)}. Measure on more images, or count harm to the answers.",
+        f"The predicted {metric.change_text(damage)} cannot be relied on: {few}. Measure on more images, or count harm "
+        "to the answers.",
     )
 
 
