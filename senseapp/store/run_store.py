@@ -35,7 +35,7 @@ class RunColumns(TypedDict, total=False):
     Attributes:
         headline: the result in one sentence.
         origin: the sentence on where measurements came from.
-        content_key: what decides the run's measurements: see :meth:`RunStore.with_content_key`.
+        content_key: a hash of all that decides the run's measurements.
     """
 
     headline: str
@@ -218,11 +218,13 @@ class RunStore:
         """Store new fields of a run; fields that are not passed keep their value."""
         self._set(run_id, **columns)
 
-    def with_content_key(self, run_id: str, content_key: str) -> tuple[RunRecord, ...]:
-        """Return the same owner's other runs with ``content_key``, the newest first; nobody else's, ever."""
-        owner = self.record(run_id).owner
-        same = f"{SELECT_RUNS} WHERE owner = ? AND content_key = ? AND run_id <> ? ORDER BY sequence DESC"
-        return tuple(map(record_of, self._database.rows(same, owner, content_key, run_id)))
+    def others(self, run_id: str, most: int = 100) -> tuple[tuple[str, str, str], ...]:
+        """Return id, title and content key of the same owner's newest other runs; nobody else's, ever."""
+        query = (
+            "SELECT run_id, title, content_key FROM runs WHERE owner = ? AND run_id <> ? ORDER BY sequence DESC LIMIT ?"
+        )
+        rows = self._database.rows(query, self.record(run_id).owner, run_id, most)
+        return tuple((row["run_id"], row["title"], row["content_key"]) for row in rows)
 
     def set_owner_name(self, owner: str, name: str) -> None:
         """Keep what an owner is called, to be shown beside what they share."""

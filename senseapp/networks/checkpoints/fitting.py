@@ -276,7 +276,7 @@ def _file_notes(network: StoredNetwork, networks: Sequence[StoredNetwork]) -> It
         titles = first_names([item.title for item in networks])
         yield (
             f"The file holds {len(networks)} networks ({titles}): the weights of {network.title} are used. "
-            f"Choose another one on the page, or with --network {others[0]}."
+            f"Choose another network of the file to measure that (--network {others[0]})."
         )
     beside = [name for name in network.beside if not any(f"{title}.".startswith(f"{name}.") for title in others)]
     if beside:

@@ -59,7 +59,7 @@ _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
 
 
 _NO_WEIGHTS = {
-    ".onnx": "is a whole network, not only weights. Choose “ONNX file” as its source, or --model onnx.",
+    ".onnx": "is a whole network, not only weights. Choose “ONNX file” as its source (--model onnx).",
     ".index.json": f"lists which part of a checkpoint (a shard) holds which weight, and holds none. {MERGE_SHARDS}",
     ".json": "describes a network and holds no weights. Choose it together with the weights beside it "
     "(model.safetensors), or a zip of both.",
