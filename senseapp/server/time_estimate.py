@@ -34,7 +34,7 @@ _REACHED_SPEED = 0.25  # of a large convolution's, over whole networks
 _WATCHED_CALL = 3.0  # cost of a replayed call, in plain calls
 _MEASUREMENT_SECONDS = 0.01  # statistics and storing
 _REPLAYED = 0.45  # share of the counted replays that is computed: levels of one layer share what they have in common
-_USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it to a timed trial
+_USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it open
 _CALLS_PER_SECOND = 60_000  # replayed ones, on the machine on which fixed seconds were measured
 
 Follows: TypeAlias = Literal["nothing", "file", "schedule"]
