@@ -14,7 +14,6 @@ from torch import Tensor
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.network import OUTPUTS
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
-from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 
 
 class RuntimeModel(OnnxSession):
@@ -26,8 +25,6 @@ class RuntimeModel(OnnxSession):
     Raises:
         InvalidSpec: the runtime cannot open it.
     """
-
-    runtime_label = ONNXRUNTIME.label
 
     def __init__(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> None:
         try:
