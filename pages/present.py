@@ -1,7 +1,7 @@
 """Present: a finished run for a room."""
 
-from senseapp.app.common.run_guard import require_result, require_run
+from senseapp.app.common.run_guard import require_run
 from senseapp.app.results.present import present
 
 record = require_run("Present shows the results of a run.")
-present(record, require_result(record))
+present(record)

@@ -28,7 +28,6 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.inputs import PHOTOGRAPHS_DEMO
-from senseapp.server.leaderboard import headline
 from senseapp.server.service import Service
 from senseapp.views.report.document import ReportContents, build_report
 
@@ -90,7 +89,7 @@ def staged(folder: Path) -> Iterator[Stage]:
     backend.close()
     report = folder / "report.html"
     report.write_text(
-        build_report(ReportContents(title="EfficientNet-Lite0, bits", result=result, headline=headline(result))),
+        build_report(ReportContents(title="EfficientNet-Lite0, bits", result=result)),
         "utf-8",
     )
     with serving(folder) as url:

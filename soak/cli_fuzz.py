@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from senseapp.cli import serve
 from senseapp.cli.main import COMMANDS, build_parser, main
 from senseapp.server.outputs import write_outputs
 from senseapp.store.run_folder import RunFolder
@@ -71,7 +70,7 @@ def options_of(command: str) -> tuple[str, ...]:
 
 def command_lines(count: int, files: tuple[str, ...], chance: random.Random) -> Iterator[tuple[str, ...]]:
     """Yield random command lines: mostly real options, with values of every kind."""
-    options = {command.NAME: options_of(command.NAME) for command in COMMANDS if command is not serve}  # it would
+    options = {command: options_of(command) for command in COMMANDS if command != "serve"}  # it would
     for _ in range(count):
         command = chance.choice([*options, "", "nothing"])
         words = [command] if command else []

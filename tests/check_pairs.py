@@ -2,8 +2,7 @@
 
 Run it as ``python -m tests.check_pairs [PART OF A NAME]``: it makes each candidate from the network that reads
 digits, or from the demo detector, with onnxruntime's quantizers, torch's exporters, and edits of the graph as
-converters make them. NNCF and onnxsim make theirs where ``SENSEAPP_OTHER_TOOLS_PYTHON`` is the Python of an environment
-with onnx, onnxruntime, nncf and onnxsim; else the output says that their pairs were skipped. A verdict is right if it
+converters make them. A verdict is right if it
 is the expected one, its reason names the damage, and its loss is that of a script that runs both files in onnxruntime
 by itself (of classifiers). The last line counts the right ones; the exit status is 1 if one is wrong.
 """
@@ -11,8 +10,6 @@ by itself (of classifiers). The last line counts the right ones; the exit status
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -36,8 +33,8 @@ from onnxruntime.quantization import (
 )
 
 from senseapp.core.errors import InvalidInput
+from senseapp.data.demo_pictures import load_shapes
 from senseapp.data.load import load_demo_images
-from senseapp.data.shapes import load_shapes
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING, build_demo_network, load_demo_model
 from senseapp.networks.sources.load import load_model
@@ -46,7 +43,6 @@ from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 
-OTHER_TOOLS = os.environ.get("SENSEAPP_OTHER_TOOLS_PYTHON", "")
 HOLDS, FAILS, REFUSED = "holds", "fails", "refused"
 LOST_POINTS = 0.03  # allowed loss of top-1
 _MEAN, _STD = DEMO_PREPROCESSING.mean[0], DEMO_PREPROCESSING.std[0]
@@ -64,7 +60,6 @@ class Pair:
         parts_at: words that the sentence on where tensors part must hold.
         max_time: limit on the time ratio, if any.
         detects: whether the reference is the detector.
-        needs_other_tools: whether it is made by a program of another environment.
     """
 
     name: str
@@ -74,7 +69,6 @@ class Pair:
     parts_at: str = ""
     max_time: float | None = None
     detects: bool = False
-    needs_other_tools: bool = False
 
 
 class Workshop:
@@ -142,14 +136,6 @@ class Workshop:
         """Return the reference by onnxruntime's dynamic quantizer."""
         path = self.folder / "dynamic.onnx"
         quantize_dynamic(str(self.reference), str(path), **options)
-        return path
-
-    def by_other_tool(self, tool: str) -> Path:
-        """Return the reference by ``nncf`` or ``onnxsim``, with 64 images to fit to."""
-        path, images = self.folder / f"{tool}.onnx", self.folder / "images.npy"
-        np.save(images, self.images[:64])
-        script = Path(__file__).with_name("other_tools.py")
-        subprocess.run([OTHER_TOOLS, script, tool, self.reference, path, images], check=True, capture_output=True)
         return path
 
     def scores(self, path: Path) -> np.ndarray[Any, Any]:
@@ -291,16 +277,18 @@ def _before(shop: Workshop, nodes: Sequence[Any], given: Any, constants: Sequenc
 
 
 def _after(
-    shop: Workshop, node: Callable[[str, str], Any], constants: Sequence[Any] = (), width: int = 10
+    shop: Workshop, node: Callable[[str, str], Any], constants: Sequence[Any] = (), *, place: int = 0, width: int = 0
 ) -> ModelProto:
-    """Return the reference with one node behind its output."""
+    """Return the reference with one node behind an output, which makes it ``width`` wide if that changes."""
     model = shop.model
-    name = model.graph.output[0].name
+    output = model.graph.output[place]
     for each in model.graph.node:
-        each.output[:] = ["inner" if output == name else output for output in each.output]
-    model.graph.node.append(node("inner", name))
+        each.input[:] = ["inner" if name == output.name else name for name in each.input]
+        each.output[:] = ["inner" if name == output.name else name for name in each.output]
+    model.graph.node.append(node("inner", output.name))
     model.graph.initializer.extend(constants)
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", width]))
+    if width:
+        output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, ["N", width]))
     return model
 
 
@@ -309,31 +297,17 @@ def _channels_last(shop: Workshop) -> ModelProto:
     return _before(shop, [helper.make_node("Transpose", ["pictures"], ["inside"], perm=[0, 3, 1, 2])], given)
 
 
-def _pixels(shop: Workshop) -> ModelProto:
-    given = helper.make_tensor_value_info("pictures", TensorProto.UINT8, ["N", 1, 32, 32])
-    return _before(
-        shop,
-        [
-            helper.make_node("Cast", ["pictures"], ["as_float"], to=TensorProto.FLOAT),
-            helper.make_node("Sub", ["as_float", "offset"], ["apart"]),
-            helper.make_node("Div", ["apart", "divisor"], ["inside"]),
-        ],
-        given,
-        _constants(offset=255 * _MEAN, divisor=255 * _STD),
+def _normalising(shop: Workshop, *, whole: bool) -> ModelProto:
+    """Return the reference behind its normalisation, for values from 0 to 255, which may be whole numbers."""
+    given = helper.make_tensor_value_info(
+        "pictures", TensorProto.UINT8 if whole else TensorProto.FLOAT, ["N", 1, 32, 32]
     )
-
-
-def _of_bytes(shop: Workshop) -> ModelProto:
-    given = helper.make_tensor_value_info("pictures", TensorProto.FLOAT, ["N", 1, 32, 32])
-    return _before(
-        shop,
-        [
-            helper.make_node("Sub", ["pictures", "offset"], ["apart"]),
-            helper.make_node("Div", ["apart", "divisor"], ["inside"]),
-        ],
-        given,
-        _constants(offset=255 * _MEAN, divisor=255 * _STD),
-    )
+    nodes = [
+        helper.make_node("Cast", ["pictures"], ["as_float"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["as_float" if whole else "pictures", "offset"], ["apart"]),
+        helper.make_node("Div", ["apart", "divisor"], ["inside"]),
+    ]
+    return _before(shop, nodes[not whole :], given, _constants(offset=255 * _MEAN, divisor=255 * _STD))
 
 
 def _constants(**values: Any) -> list[TensorProto]:
@@ -405,10 +379,12 @@ def _untrained(shop: Workshop) -> Path:
     return shop.exported(build_demo_network(), "untrained.onnx")
 
 
-def _reordered(shop: Workshop, order: Sequence[int]) -> ModelProto:
+def _reordered(shop: Workshop, order: Sequence[int], *, place: int = 0) -> ModelProto:
+    """Return the reference with the last axis of an output, classes, in another order."""
     places = numpy_helper.from_array(np.asarray(order, np.int64), "order")
-    return _after(shop, lambda given, made: helper.make_node("Gather", [given, "order"], [made], axis=1), [places],
-                  width=len(order))  # fmt: skip
+    width = 0 if place else len(order)
+    return _after(shop, lambda given, made: helper.make_node("Gather", [given, "order"], [made], axis=-1), [places],
+                  place=place, width=width)  # fmt: skip
 
 
 def _sized(shop: Workshop, *shape: int) -> Path:
@@ -438,28 +414,8 @@ def _slow(shop: Workshop) -> ModelProto:
     return _before(shop, nodes, given, _constants(wide=wide, back=back))
 
 
-def _scaled_output(shop: Workshop, place: int, factor: float) -> ModelProto:
-    """Return the reference with one output multiplied: boxes in other units."""
-    model = shop.model
-    name = model.graph.output[place].name
-    for node in model.graph.node:
-        node.input[:] = ["unscaled" if each == name else each for each in node.input]
-        node.output[:] = ["unscaled" if each == name else each for each in node.output]
-    model.graph.node.append(helper.make_node("Mul", ["unscaled", "factor"], [name]))
-    model.graph.initializer.extend(_constants(factor=factor))
-    return model
-
-
-def _reordered_output(shop: Workshop, place: int, order: Sequence[int]) -> ModelProto:
-    """Return the reference with the last axis of one output in another order: classes of a detector."""
-    model = shop.model
-    name = model.graph.output[place].name
-    for node in model.graph.node:
-        node.input[:] = ["unordered" if each == name else each for each in node.input]
-        node.output[:] = ["unordered" if each == name else each for each in node.output]
-    model.graph.node.append(helper.make_node("Gather", ["unordered", "order"], [name], axis=-1))
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray(order, np.int64), "order"))
-    return model
+def _halved_boxes(shop: Workshop) -> ModelProto:
+    return _after(shop, lambda given, made: helper.make_node("Mul", [given, "factor"], [made]), _constants(factor=0.5))
 
 
 def _noise_in_stem(weights: dict[str, torch.Tensor]) -> None:
@@ -513,7 +469,7 @@ PAIRS: tuple[Pair, ...] = (
         make=lambda shop: shop.exported(load_demo_model().module, "names.onnx", inputs="x", outputs="y"),
     ),
     Pair(name="channels last", make=_channels_last),
-    Pair(name="pixels from 0 to 255, normalised inside", make=_pixels),
+    Pair(name="pixels from 0 to 255, normalised inside", make=partial(_normalising, whole=True)),
     Pair(name="probabilities in place of scores", make=_probabilities),
     Pair(name="one image at a time", make=lambda shop: shop.exported(load_demo_model().module, "one.onnx", batch=1)),
     Pair(name="eight images at a time", make=lambda shop: shop.exported(load_demo_model().module, "8.onnx", batch=8)),
@@ -548,7 +504,7 @@ PAIRS: tuple[Pair, ...] = (
     ),
     Pair(
         name="other preprocessing: values from 0 to 255",
-        make=_of_bytes,
+        make=partial(_normalising, whole=False),
         expected=FAILS,
         reason="with values from 0 to 255",
     ),
@@ -606,8 +562,6 @@ PAIRS: tuple[Pair, ...] = (
         expected=REFUSED,
         reason="ONNX model that was cut short",
     ),
-    Pair(name="NNCF, post-training", make=lambda shop: shop.by_other_tool("nncf"), needs_other_tools=True),
-    Pair(name="onnxsim", make=lambda shop: shop.by_other_tool("onnxsim"), needs_other_tools=True),
     Pair(name="detector as it is", make=lambda shop: shop.reference, detects=True),
     Pair(
         name="detector, static int8 of convolutions",
@@ -626,21 +580,21 @@ PAIRS: tuple[Pair, ...] = (
     ),
     Pair(
         name="detector, two classes exchanged",
-        make=lambda shop: _reordered_output(shop, 1, [0, 2, 1, 3]),
+        make=lambda shop: _reordered(shop, [0, 2, 1, 3], place=1),
         expected=FAILS,
         reason="Objects lost",
         detects=True,
     ),
     Pair(
         name="detector, boxes of half the size",
-        make=lambda shop: _scaled_output(shop, 0, 0.5),
+        make=_halved_boxes,
         expected=FAILS,
         reason="Objects lost",
         detects=True,
     ),
     Pair(
         name="detector, a class too few",
-        make=lambda shop: _reordered_output(shop, 1, [0, 1, 2]),
+        make=lambda shop: _reordered(shop, [0, 1, 2], place=1),
         expected=FAILS,
         reason="3 classes in each image, the reference 4",
         detects=True,
@@ -743,11 +697,7 @@ def _other_figures(report: CheckReport, candidate: Path, shop: Workshop) -> str:
 def main() -> int:
     """Check every pair, and print one line for each."""
     wrong = 0
-    asked = [pair for pair in PAIRS if not sys.argv[1:] or sys.argv[1] in pair.name]
-    pairs = [pair for pair in asked if OTHER_TOOLS or not pair.needs_other_tools]
-    for pair in asked:
-        if pair not in pairs:
-            print(f"{pair.name}: skipped, as SENSEAPP_OTHER_TOOLS_PYTHON names no Python that has its program")
+    pairs = [pair for pair in PAIRS if not sys.argv[1:] or sys.argv[1] in pair.name]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
         shop, detector = Workshop(Path(folder)), DetectorWorkshop(Path(other))
         for pair in pairs:

@@ -43,6 +43,24 @@ def exported(
     return file.getvalue()
 
 
+def newly_exported(module: nn.Module, *, side: int = 16, free: bool = False, optimize: bool = True) -> bytes:
+    """Return ``module`` as torch's newer exporter writes it, for one image, or ``free`` for any number.
+
+    ``optimize`` folds norms into weights.
+    """
+    file = io.BytesIO()
+    shapes = ({0: torch.export.Dim("images", min=1, max=64)},) if free else None
+    images = torch.zeros(2 if free else 1, 3, side, side)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            module.eval(), (images,), dynamo=True, verbose=False, optimize=optimize, dynamic_shapes=shapes
+        )
+    assert program is not None
+    program.save(file)
+    return file.getvalue()
+
+
 def fixed_to(content: bytes, batch: int, width: int) -> bytes:
     """Return the network in ``content``, of one output (N, width), for ``batch`` images and no other number.
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.metrics import Interval, Metric, Moments, powers
+from senseapp.metrics import Metric, powers
 from senseapp.tasks import Task
-from senseapp.tasks.base import ScanDirections, refuse_output
+from senseapp.tasks.base import refuse_output
+from senseapp.tasks.directions import ScanDirections
 from senseapp.tasks.labels import Targets, WrittenLabels
 
 if TYPE_CHECKING:
@@ -32,16 +33,12 @@ class AbsoluteError(Metric):
 class SquaredShift(Metric):
     """The mean squared distance from the uncompressed model's answer."""
 
+    least_loss: float = 0.0
+
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of each image's squared distance."""
         shift = (output - baseline_output).square().flatten()
         return powers(shift.new_zeros(shift.shape), shift)
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean that cannot be negative."""
-        from senseapp.metrics.intervals import nonnegative_mean_interval
-
-        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from senseapp.data.load import load_images
 from senseapp.descriptions import get
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
-from senseapp.networks.sources.demo_detector import load_detector
+from senseapp.networks.sources.demo import load_detector
 from senseapp.networks.sources.detectors import opened_detector
 from senseapp.networks.sources.load import load_model
 from senseapp.records.resolution import spearman

@@ -8,14 +8,16 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from senseapp.cli.compression_arguments import add_compression_arguments
 from senseapp.cli.output import ProgressBar, phases
-from senseapp.cli.run_arguments import MODES, PUBLISHED, add_compression_arguments, print_outputs, run_spec_from
+from senseapp.cli.run_arguments import MODES, PUBLISHED, parsed, print_outputs, run_spec_from
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
-from senseapp.core.files import read_at_most, replace_file
+from senseapp.core.files import replace_file
 from senseapp.core.tables import TableError, decoded_text
 from senseapp.descriptions import SOURCES
 from senseapp.measure.cluster.cluster import cluster_address, connected
@@ -31,8 +33,6 @@ from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
 
-NAME = "analyze"
-SUMMARY = "Measure how much each layer suffers from compression."
 EPILOG = """\
 DIR receives result.json (everything), sensitivity.csv (one row per layer, level and metric) and targets.json
 (percent per layer for a mean of 50 %; for quantization bits per layer for an average of 4).
@@ -48,16 +48,12 @@ steps.
 examples:
   python -m senseapp analyze --model demo --data demo --goal faster --out runs/faster
   python -m senseapp analyze --model demo --data demo --compression sparsity --levels 25,50,75 --out runs/demo
-  python -m senseapp analyze --model demo/efficientnet_lite0 --data photographs --samples 48 \\
-                             --compression sparsity --levels 25,50,75 --out runs/photographs
-  python -m senseapp analyze --model demo/shapes_detector --data shapes --samples 96 \\
-                             --compression quantization --levels 8,4,3 --out runs/detector
+  python -m senseapp analyze --model demo/efficientnet_lite0 --data photographs --samples 48 --out runs/photographs
+  python -m senseapp analyze --model demo/shapes_detector --data shapes --samples 96 --out runs/detector
   python -m senseapp analyze --model timm/resnet50 --checkpoint weights.safetensors --data photos.zip \\
                              --compression quantization --levels 8,4,3 --samples 512 --out runs/resnet50
-  python -m senseapp analyze --model auto --checkpoint unknown.pth --data photos.zip --labels none \\
-                             --compression sparsity --levels 50 --out runs/unknown
-  python -m senseapp analyze --model onnx --checkpoint network.onnx --data photos.zip \\
-                             --compression sparsity --levels 50,75 --out runs/network
+  python -m senseapp analyze --model auto --checkpoint unknown.pth --data photos.zip --labels none --out runs/unknown
+  python -m senseapp analyze --model onnx --checkpoint network.onnx --data photos.zip --out runs/network
 """
 
 
@@ -195,7 +191,7 @@ def _analyze(arguments: argparse.Namespace, item: BatchItem) -> RunResult:
     spec = _spec_of(arguments, item)
     folder = RunFolder(item.folder)
     folder.make()
-    with ProgressBar() as bar:
+    with closing(ProgressBar()) as bar:
         task = Measurement(run_id="", spec=spec)
         context = TaskContext(folder=folder, observer=bar, open_session=open_local_session)
         if address := cluster_for(spec):
@@ -304,7 +300,10 @@ def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResu
             continue
         rows.append(leaderboard_row(result, run=item.folder.name))
         replace_file(out / TABLE, leaderboard_csv(ranked(rows)))
-    print("\n".join(_lines(ranked(rows))))
+    width = max((len(row["run"]) for row in rows), default=0)
+    for row in ranked(rows):
+        small = "unknown" if row["bytes_removable"] is None else f"{100 * row['bytes_removable']:.0f} %"
+        print(f"{row['run']:<{width}}  bytes removable for 1 point (predicted): {small:>7}  {row['headline']}")
     if refused:
         raise InvalidInput(
             f"{len(refused)} of {len(items)} models could not be measured ({', '.join(refused)}); the reasons are "
@@ -314,31 +313,24 @@ def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResu
 
 
 def _listed(file: Path) -> list[tuple[str, str | None]]:
-    try:
-        text, _ = decoded_text(read_at_most(file))
-    except (OSError, TableError) as error:
-        raise InvalidSpec(
-            f"The list of models {file} cannot be read. Give a text file with one model in each line."
-        ) from error
-    lines = (line.split("#")[0].strip() for line in text.splitlines())
-    return [_entry(file, row) for row in csv.reader(line for line in lines if line)]
+    def rows(content: bytes) -> list[tuple[str, str | None]]:
+        try:
+            text, _ = decoded_text(content)
+        except TableError as error:
+            raise InvalidSpec(f"The list of models {file} cannot be read. {error}") from error
+        lines = (line.split("#")[0].strip() for line in text.splitlines())
+        return [_entry(file, row) for row in csv.reader(line for line in lines if line)]
+
+    return parsed(file, rows, what="The list of models", error=InvalidSpec)
 
 
 def _entry(file: Path, row: list[str]) -> tuple[str, str | None]:
-    cells = [cell.strip() for cell in row]
-    if len(cells) > 2 or not cells[0]:
+    model, *checkpoint = (cell.strip() for cell in row)
+    if len(checkpoint) > 1 or not model:
         raise InvalidSpec(f"A line of {file} is MODEL or MODEL,CHECKPOINT, got {','.join(row)!r}.")
-    return cells[0], cells[1] if len(cells) == 2 and cells[1] else None
+    return model, "".join(checkpoint) or None
 
 
 def _folder_name(model: str, checkpoint: str | None) -> str:
     text = f"{model}-{Path(checkpoint).stem}" if checkpoint and checkpoint != PUBLISHED else model
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
-
-
-def _lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the leaderboard as text."""
-    width = max((len(row["run"]) for row in rows), default=0)
-    for row in rows:
-        small = "unknown" if row["bytes_removable"] is None else f"{100 * row['bytes_removable']:.0f} %"
-        yield f"{row['run']:<{width}}  bytes removable for 1 point (predicted): {small:>7}  {row['headline']}"

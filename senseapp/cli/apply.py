@@ -26,8 +26,6 @@ from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.server.delivery_tasks import promised_after
 from senseapp.server.schedule_tasks import Verification
 
-NAME = "apply"
-SUMMARY = "Compress the model as a schedule says, measure it, and write its weights."
 EPILOG = """\
 CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, no smaller for zeros or fewer bits.
 A small file of the same weights lies beside it: .sparse.safetensors.gz with zeros compressed, or .int.safetensors.gz

@@ -20,8 +20,6 @@ from senseapp.tasks import CLASSIFICATION, TASKS
 if TYPE_CHECKING:
     from senseapp.records.quantized_nodes import QuantizedNodesReport
 
-NAME = "blame"
-SUMMARY = "Measure a quantized ONNX file beside its float file, and find the nodes whose rounding costs most."
 EPILOG = """\
 INT8 has QuantizeLinear and DequantizeLinear around its nodes, as most quantizers write them. Each node is put back in
 float alone, and the file is run on the images in onnxruntime.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,8 @@ from senseapp.cli.analyze import add_data_arguments
 from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import add_timing, data_from, loss_from, model_from, read_as_given, run_folder
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.files import write_file
+from senseapp.core.registry import object_at
 from senseapp.prove.decision import usual_decision
 from senseapp.records.check import FILES_ARE_OPEN, CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -25,8 +26,6 @@ from senseapp.server.tasks import TaskContext
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
 
-NAME = "check"
-SUMMARY = "Check a file against a reference, whoever made it: loss with its bound, time, causes; for merge requests."
 EPILOG = """\
 REFERENCE and CANDIDATE are ONNX files of any program, checkpoints, folders of one with its config.json, or folders of
 runs: of a run the reference is its uncompressed network, and the candidate its recommended file. --model names the
@@ -45,6 +44,12 @@ examples:
   python -m senseapp check runs/demo runs/demo/deployed-0123456789abcdef.onnx --data demo --max-drop 2
 """
 
+_FORMS = {
+    ".html": "senseapp.views.report.check:build_check_page",
+    ".xml": "senseapp.views.words.check:junit_xml",
+    ".md": "senseapp.views.words.check:markdown_summary",
+}
+"""What --out writes, by the suffix of the file; loaded where it is asked for."""
 FAILED = 1
 """Exit status of a candidate that fails, or is not shown to hold."""
 
@@ -105,7 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
                 show(sentence)
 
         report = _checked(spec, progress)
-    _write(arguments.out, report)
+    for path in arguments.out:
+        write_file(path, object_at(_FORMS[path.suffix])(report))
     from senseapp.views.words.check import json_of
 
     if arguments.format == "json":
@@ -126,7 +132,7 @@ def _checked(spec: CheckSpec, progress: Callable[[str], None]) -> CheckReport:
                 carry_out_in(process, task, context, device="auto", job_mb=memory_mb)
         else:
             task.carry_out(context)
-        report = CheckFolder(Path(folder)).report()
+        report, _ = CheckFolder(path=Path(folder)).report()
     assert report is not None
     return report
 
@@ -214,42 +220,12 @@ def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:
     return replace(spec.model, pretrained=False, checkpoint=file)
 
 
-def _write(paths: Sequence[Path], report: CheckReport) -> None:
-    for path in paths:
-        text = _FORMS[path.suffix](report)
-        with storage_errors(f"the folder of {path.name}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text)
-
-
-def _page(report: CheckReport) -> str:
-    from senseapp.views.report.check import build_check_page  # loads pandas, which other outputs do without
-
-    return build_check_page(report)
-
-
-def _junit(report: CheckReport) -> str:
-    from senseapp.views.words.check import junit_xml
-
-    return junit_xml(report)
-
-
-def _summary(report: CheckReport) -> str:
-    from senseapp.views.words.check import markdown_summary
-
-    return markdown_summary(report)
-
-
-_FORMS = {".html": _page, ".xml": _junit, ".md": _summary}
-"""What --out writes, by the suffix of the file."""
-
-
 def _print(report: CheckReport) -> None:
-    from senseapp.views.words.check import LIMITS, bound_text, limit_mark
+    from senseapp.views.words.check import bound_text, conditions
 
     print(report.headline)
-    for limit in report.limits:
-        print(f"{LIMITS[limit.name]}: {limit_mark(limit)}. {limit.sentence}")
+    for title, mark, sentence in conditions(report):
+        print(f"{title}: {mark}. {sentence}")
     if report.bound is not None:
         print(f"Bound: {bound_text(report.bound)}.")
     if report.time_ratio is not None:

@@ -14,8 +14,6 @@ from senseapp.records.measurement import RunResult
 from senseapp.store.run_folder import RunFolder
 
 _SHOWN = 10  # layers of each list
-NAME = "compare"
-SUMMARY = "Compare the ranks that two runs or more give the layers, or one run's estimate with its measurement."
 EPILOG = """\
 Layers are matched by name; the layers that are left over are listed with the reason. --levels takes percent or bits:
 one for all runs, or one for each.

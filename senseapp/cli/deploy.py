@@ -26,7 +26,7 @@ from senseapp.cli.run_arguments import (
     schedule_at,
 )
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.files import write_file
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision, pays
@@ -42,8 +42,6 @@ from senseapp.store.run_folder import RunFolder
 if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
 
-NAME = "deploy"
-SUMMARY = "Write the network as a file that runs in int8, measured in its runtime beside the original."
 EPILOG = """\
 With --schedule the file is made from weights that are proven first, with repair where that measures better; without it
 the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in float, as long as
@@ -199,10 +197,8 @@ def _written(
     files[out.with_suffix(".README.txt")] = deployment.readme(out.name).encode()
     kit = runtime_named(arguments.runtime).file_format.kit(out.name) if is_kit and not uploaded else {}
     files |= {out.with_name(name): text.encode() for name, text in kit.items()}
-    with storage_errors(f"the folder of {out.name}"):
-        out.parent.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
-        replace_file(path, content)
+        write_file(path, content)
     return list(files), [_NO_KIT] if is_kit and not kit else []
 
 

@@ -12,7 +12,7 @@ from senseapp.cli.analyze import add_data_arguments, add_model_arguments
 from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import data_from, model_from, read_as_given, run_folder
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.files import write_file
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.profile import select_layers
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
@@ -22,8 +22,6 @@ from senseapp.store.run_folder import RunFolder
 if TYPE_CHECKING:
     from senseapp.measure.histograms import Found
 
-NAME = "histogram"
-SUMMARY = "Show layers' values on their quantization grid, and how much each place on it matters."
 EPILOG = """\
 Of a RUN, the folder of analyze, or of --model and --data. A run keeps its histograms, and report shows them.
 DIR receives histograms.csv (one row per bin of each layer) and histograms.svg and .png (the charts).
@@ -125,15 +123,11 @@ def _write(finished: Sequence[QuantizationHistogram], folder: Path) -> None:
     from senseapp.views.charts.axes import frame_csv, picture_png, picture_svg
     from senseapp.views.charts.histograms import colours_text, picture_of, wall_frame
 
-    frame = wall_frame(finished)
-    table = frame_csv(frame)
     spec, images = finished[0].spec, finished[0].num_images
     title = f"Where do the {spec.tensor} lie on the quantization grid, and which matter?"
     lines = [f"{spec.bits} bits, {images} image{'s' if images != 1 else ''}. {colours_text(spec)}"]
-    with storage_errors(f"the folder {folder.name}"):
-        folder.mkdir(parents=True, exist_ok=True)
     chart = picture_of(finished)
-    replace_file(folder / "histograms.csv", table)
-    replace_file(folder / "histograms.svg", picture_svg(chart, title=title, lines=lines))
-    replace_file(folder / "histograms.png", picture_png(chart, title=title, lines=lines))
+    write_file(folder / "histograms.csv", frame_csv(wall_frame(finished)))
+    write_file(folder / "histograms.svg", picture_svg(chart, title=title, lines=lines))
+    write_file(folder / "histograms.png", picture_png(chart, title=title, lines=lines))
     print(f"Wrote histograms.csv, histograms.svg and histograms.png to {folder}")

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from senseapp.cli.run_arguments import print_outputs
+from senseapp.cli.run_arguments import parsed, print_outputs
 from senseapp.compressions.sparsity import SparsityGranularity
-from senseapp.core.errors import InvalidFile, RunMismatch
-from senseapp.core.files import read_at_most
+from senseapp.core.errors import RunMismatch
 from senseapp.records.profile import ModelProfile
 from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import load_card
 from senseapp.server.outputs import write_outputs
-from senseapp.server.process.requester import reading_limits
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.run_folder import RunFolder
 
-NAME = "import"
-SUMMARY = "Read a sensitivity table that Distiller wrote."
 EPILOG = """\
 FILE has the columns parameter,sparsity,top1,top5,loss: sparsity as a fraction, top1 and top5 in percent, and for each
 parameter a row at sparsity 0. DIR receives result.json, sensitivity.csv and targets.json, as from analyze, and
@@ -49,11 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the table, write the folder, and print the headline and the notes."""
-    content, profile = _content(arguments.file), _profile(arguments.model)
-    with reading_limits(arguments.file):
-        result = read_distiller_csv(
-            content, title=arguments.file.stem, granularity=arguments.granularity, profile=profile
-        )
+    read = partial(
+        read_distiller_csv,
+        title=arguments.file.stem,
+        granularity=arguments.granularity,
+        profile=_profile(arguments.model),
+    )
+    result = parsed(arguments.file, read, what="The table")
     result = replace(result, summary=headline(result))
     folder = RunFolder(arguments.out)
     if folder.finished:
@@ -65,13 +64,6 @@ def run(arguments: argparse.Namespace) -> None:
     write_outputs(result, folder.path)
     print(result.summary)
     print_outputs(result, folder.path)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_at_most(path)
-    except OSError as error:
-        raise InvalidFile(f"{path} cannot be read: {error.strerror}. Check the path.") from error
 
 
 def _profile(model: str) -> ModelProfile | None:

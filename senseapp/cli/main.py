@@ -1,7 +1,4 @@
-"""From arguments to an exit status: 0 success, 1 a check that fails, 2 bad input (one line), 130 interrupted.
-
-The argument parser: complains in one line, and knows every subcommand.
-"""
+"""From arguments to an exit status: 0 success, 1 a check that fails, 2 bad input (one line), 130 interrupted."""
 
 from __future__ import annotations
 
@@ -10,39 +7,42 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, NoReturn, TextIO, cast
 
-from senseapp.cli import (
-    analyze,
-    apply,
-    blame,
-    check,
-    compare,
-    deploy,
-    histogram,
-    import_csv,
-    models,
-    read,
-    recommend,
-    report,
-    schedule,
-    serve,
-)
-from senseapp.cli.output import printable_streams
 from senseapp.core.errors import InvalidSpec, SenseError
 
-COMMANDS = (
-    *(serve, models, read, analyze, import_csv, recommend, schedule, apply, deploy, check, blame),
-    *(compare, histogram, report),
-)
-"""One module per subcommand; each has ``NAME``, ``SUMMARY``, ``add_arguments`` and ``run``, which may return an exit
-status."""
-
+COMMANDS = {
+    "serve": "Serve the app to browsers until Ctrl-C.",
+    "models": "List the architectures of timm and torchvision.",
+    "read": "Say how a network's outputs, its images and the class numbers of labels are read, and how that is known.",
+    "analyze": "Measure how much each layer suffers from compression.",
+    "import": "Read a sensitivity table that Distiller wrote.",
+    "recommend": "Find the smallest good model: prove what loses no more than is tolerable on held-out images.",
+    "schedule": "Choose one level per layer for a budget, and write the file your tool reads.",
+    "apply": "Compress the model as a schedule says, measure it, and write its weights.",
+    "deploy": "Write the network as a file that runs in int8, measured in its runtime beside the original.",
+    "check": "Check a file against a reference, whoever made it: loss and bound, time, causes; for merge requests.",
+    "blame": "Measure a quantized ONNX file beside its float file, and find the nodes whose rounding costs most.",
+    "compare": "Compare the ranks that two runs or more give the layers, or one run's estimate with its measurement.",
+    "histogram": "Show layers' values on their quantization grid, and how much each place on it matters.",
+    "report": "Write a run as one HTML file: charts, tables, settings, proofs.",
+}
+"""What each subcommand does."""
 _CONSOLE_COMMAND = "senseapp"
 _MODULE = "python -m senseapp"
+BAD_INPUT = 2  # as argparse exits
+_LONGEST = 2000  # characters of a message
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def module_of(command: str) -> ModuleType:
+    """Return the module of a subcommand: ``EPILOG``, ``add_arguments``, and ``run``, which may return a status."""
+    return import_module(f"senseapp.cli.{'import_csv' if command == 'import' else command}")
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -52,32 +52,29 @@ class _OneLineParser(argparse.ArgumentParser):
         raise InvalidSpec(f"{message[:1].upper()}{message[1:]}. {self.prog} --help shows what is possible.")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser; its namespace holds the subcommand's ``run``."""
+def build_parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """Return the parser, which knows the options of the ``loaded`` commands; its namespace holds ``run``."""
     program = _CONSOLE_COMMAND if Path(sys.argv[0]).stem == _CONSOLE_COMMAND else _MODULE
     parser = _OneLineParser(
         prog=program,
         description="Find out which layers of a vision model are fragile, and turn that into per-layer targets.",
         allow_abbrev=False,
     )
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(
-            command.NAME,
-            help=command.SUMMARY,
-            description=command.SUMMARY,
-            epilog=command.EPILOG.replace(_MODULE, program),
+            name,
+            help=summary,
+            description=summary,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
+        if name in loaded:
+            module = module_of(name)
+            subparser.epilog = module.EPILOG.replace(_MODULE, program)
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
     return parser
-
-
-BAD_INPUT = 2  # as argparse exits
-_LONGEST = 2000  # characters of a message
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,12 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     What was asked for goes to standard output; progress and complaints go to standard error.
     """
+    words = sys.argv[1:] if argv is None else argv
     logging.getLogger().addHandler(logging.NullHandler())  # libraries' log lines would blur the one line of an error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as above; what people need to know is in the result's notes
         try:
-            arguments = build_parser().parse_args(argv)
-            with nullcontext() if arguments.run is serve.run else printable_streams():
+            arguments = build_parser(words[:1]).parse_args(words)
+            with nullcontext() if arguments.command == "serve" else printable_streams():
                 status: int | None = arguments.run(arguments)
         except SenseError as error:
             return _refused(str(error))
@@ -113,3 +111,29 @@ def _refused(message: str) -> int:
     line = " ".join(message.split())
     print(f"senseapp: {line if len(line) <= _LONGEST else f'{line[:_LONGEST]} …'}", file=sys.stderr)
     return BAD_INPUT
+
+
+class _PrintableStream:
+    """A stream that control characters do not reach."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write ``text``, with a replacement for each character that a terminal would act on."""
+        return self._stream.write(text if text.isprintable() else "".join(map(_shown, text)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def printable_streams() -> Iterator[None]:
+    """Keep control characters from the terminal in the body: names in what is printed may be anybody's."""
+    out, err = (cast(TextIO, _PrintableStream(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
+        yield
+
+
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() or letter in "\n\r\t" else "\ufffd"  # bars of progress use \r

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "models"
-SUMMARY = "List the architectures of timm and torchvision."
 EPILOG = """\
 examples:
   python -m senseapp models --search vit_tiny

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import asdict
-from types import TracebackType
-from typing import Any, NoReturn, Self, TextIO, cast
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -19,32 +18,6 @@ from senseapp.records.deployment import RuntimeFigures
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.promise import Promise, shortfall, verdicts
 from senseapp.server.tasks import RunObserver
-
-
-class _PrintableStream:
-    """A stream that control characters do not reach."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write ``text``, with a replacement for each character that a terminal would act on."""
-        return self._stream.write(text if text.isprintable() else "".join(map(_shown, text)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def printable_streams() -> Iterator[None]:
-    """Keep control characters from the terminal in the body: names in what is printed may be anybody's."""
-    out, err = (cast(TextIO, _PrintableStream(stream)) for stream in (sys.stdout, sys.stderr))
-    with redirect_stdout(out), redirect_stderr(err):
-        yield
-
-
-def _shown(letter: str) -> str:
-    return letter if letter.isprintable() or letter in "\n\r\t" else "\ufffd"  # bars of progress use \r
 
 
 def number(value: float) -> float | None:
@@ -133,12 +106,8 @@ class ProgressBar(RunObserver):
     def __init__(self) -> None:
         self._bar: tqdm[NoReturn] | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Leave it as it is, if it has appeared."""
         if self._bar is not None:
             self._bar.close()
 

@@ -14,8 +14,6 @@ from senseapp.core.errors import InvalidSpec, ReadingOpen
 from senseapp.core.files import replace_file
 from senseapp.records.spec import RunSpec, SensitivitySpec
 
-NAME = "read"
-SUMMARY = "Say how a network's outputs, its images and the class numbers of labels are read, and how that is known."
 EPILOG = """\
 Each part is followed by how it is known: by metadata of the file, by labels, by images, by a person, or only assumed.
 Where several readings fit and nothing decides, they are listed, and --reading N takes one. --out writes the reading as

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from senseapp.cli.output import ProgressObserver, candidate_json, phases, promise_json
 from senseapp.cli.run_arguments import add_promise, loss_from, promise_from, run_folder
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.files import storage_errors, write_file
 from senseapp.prove.decision import Decision, decision
 from senseapp.records.file_names import file_name
 from senseapp.records.goal import Goal
@@ -20,8 +20,6 @@ from senseapp.server.outputs import write_target_file
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
-NAME = "recommend"
-SUMMARY = "Find the smallest good model: prove what loses no more than is tolerable on held-out images."
 EPILOG = """\
 Whole schedules are measured over the range of the run, and the strongest whose loss is tolerable is proven. CHECKPOINT
 is as apply writes it; FILE receives the schedule as JSON; where nothing can be saved for the loss that is allowed,
@@ -93,12 +91,11 @@ def run(arguments: argparse.Namespace) -> None:
     answer = decision(candidates, goal, record.allowed_drop, promise)
     best = answer.choice
     if best is not None and arguments.best is not None:
-        with storage_errors(f"the folder of {arguments.best.name}"):
-            target = arguments.best.with_name(arguments.best.name + best.suffix)
-            if arguments.best.is_dir():
-                target = arguments.best / file_name(result.spec.model, best)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(target, folder.candidate_file(best).read_bytes())
+        target = arguments.best.with_name(arguments.best.name + best.suffix)
+        if arguments.best.is_dir():
+            target = arguments.best / file_name(result.spec.model, best)
+        with storage_errors(target.name):
+            write_file(target, folder.candidate_file(best).read_bytes())
         files = (*files, target)
     offers = [candidate_json(each) for each in candidates if answer.offers(each)]
     report = _report(record, answer, files, written)

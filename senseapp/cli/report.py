@@ -6,15 +6,11 @@ import argparse
 from pathlib import Path
 
 from senseapp.cli.run_arguments import run_folder, schedule_at
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.files import write_file
 from senseapp.records.answers import ChangedAnswers
-from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
-from senseapp.server.leaderboard import headline
 from senseapp.store.run_folder import RunFolder
 
-NAME = "report"
-SUMMARY = "Write a run as one HTML file: charts, tables, settings, proofs."
 EPILOG = """\
 FILE opens in any browser and loads nothing from anywhere. It shows the files and proofs that the run's folder holds;
 --schedule adds a schedule that is not proven.
@@ -45,15 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
     contents = ReportContents(
         title=f"{result.profile.title} · {result.compression.kind}",
         result=result,
-        headline=headline(result),
         schedules=schedules,
         validations=folder.records(ValidationResult),
         changed=folder.records(ChangedAnswers),
         candidates=folder.candidates(),
-        recommendation=next(reversed(folder.records(Recommendation)), None),
     )
-    report = build_report(contents)
-    with storage_errors(f"the folder of {arguments.out.name}"):
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(arguments.out, report)
+    write_file(arguments.out, build_report(contents))
     print(f"Wrote {arguments.out}")

@@ -1,7 +1,4 @@
-"""From the arguments of ``analyze`` to the settings of a run.
-
-The compression on the command line: arguments derived from the options of all compressions, and its settings.
-"""
+"""From arguments to the settings of a run; arguments that several commands share, and the files that they name."""
 
 from __future__ import annotations
 
@@ -10,34 +7,27 @@ import json
 import math
 import re
 import sys
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, TypeVar, cast
 
+from senseapp.cli.compression_arguments import config_from
 from senseapp.core.codec import decode
 from senseapp.core.errors import (
     InvalidCheckpoint,
     InvalidDataset,
     InvalidFile,
+    InvalidInput,
     InvalidSchedule,
     InvalidSpec,
     first_line_of,
 )
-from senseapp.core.files import home, read_at_most
-from senseapp.descriptions import (
-    SOURCES,
-    CompressionConfig,
-    CompressionDescription,
-    Option,
-    all_descriptions,
-    get,
-    names,
-    options_of,
-    parse_numbers,
-)
+from senseapp.core.files import MOST_TEXT_BYTES, home, read_at_most
+from senseapp.descriptions import SOURCES, parse_numbers
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.metrics import metric_named
-from senseapp.records.goal import GOALS
 from senseapp.records.goal_settings import settings_for
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, check_promisable
@@ -57,8 +47,6 @@ from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION, task_named
 from senseapp.tasks.reading import ChannelOrder, Reading
 
-_TAKEN = {each.name for spec in (ModelSpec, DataSpec, SensitivitySpec) for each in fields(spec)}
-"""Settings of every run, whose names are flags already."""
 _SHIPPED = ("demo", "photographs", "shapes", "random")  # images without labels to choose
 MODES = ("exact", "quick", "settled", "plan")
 """Of measuring; the last two measure exactly, or would."""
@@ -66,94 +54,8 @@ PUBLISHED = "published"
 """Stands in place of a checkpoint for the weights that a library publishes."""
 _PREPROCESSING = {"auto": "way", "own": "way", "rgb": "order", "bgr": "order", "upright": "turning"}
 """The words of ``--preprocessing``, and what each says; one of each kind may be given."""
+T = TypeVar("T")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-
-
-class _Flag(NamedTuple):
-    """A flag that sets an option of a compression: to ``value``, or, where that is None, to what stands behind it."""
-
-    text: str
-    setting: str
-    value: Any
-    meaning: str
-
-    def given(self, arguments: argparse.Namespace) -> Any:
-        """Return the value on the command line, if there is one."""
-        return getattr(arguments, self.text.removeprefix("--").replace("-", "_")) or None
-
-
-def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add ``--goal``, ``--compression``, ``--levels`` and a flag for each option; one of a name serves several."""
-    units: dict[str, list[str]] = {}
-    for each in all_descriptions():
-        units.setdefault(each.scale.unit, []).append(each.name)
-    levels = ", or ".join(f"{unit} ({', '.join(kinds)})" for unit, kinds in units.items())
-    group.add_argument(
-        "--goal",
-        default=RunSpec().goal,
-        choices=list(GOALS),
-        help="what the run is for, which chooses compression, levels and metric where none is given: "
-        + "; ".join(f"{goal}, {words.lower()}" for goal, words in GOALS.items())
-        + f" (default: {RunSpec().goal})",
-    )
-    group.add_argument("--compression", choices=names(), help="default: by the goal")
-    group.add_argument("--levels", metavar="L,..", help=f"{levels} (default: by the goal)")
-    flags: dict[tuple[bool, str], list[str]] = {}
-    for description in all_descriptions():
-        for flag in _flags_of(description):
-            key = flag.value is not None, flag.text
-            flags.setdefault(key, []).append(f"{description.name}: {flag.meaning}")
-    for (is_switch, text), meanings in sorted(flags.items(), key=lambda entry: entry[0][0]):
-        kind: dict[str, Any] = {"action": "store_true"} if is_switch else {"metavar": text[2].upper()}
-        group.add_argument(text, help="; ".join(meanings), **kind)
-
-
-def config_from(arguments: argparse.Namespace, usual: CompressionConfig) -> CompressionConfig:
-    """Return the settings of the compression that the arguments name; without a name those of ``usual``.
-
-    Raises:
-        InvalidSpec: an option is out of range, contradicts another, or means nothing for this compression.
-    """
-    description = get(arguments.compression or usual.kind)
-    own = _flags_of(description)
-    for flag in (flag for each in all_descriptions() for flag in _flags_of(each)):
-        if flag.given(arguments) and flag.text not in {known.text for known in own}:  # else something else is measured
-            raise InvalidSpec(f"{flag.text} has no meaning for {description.name}. Leave it out.")
-    options = options_of(description.config)
-    asked: dict[str, Any] = {}
-    for flag in own:
-        if (given := flag.given(arguments)) is None:
-            continue
-        value = given if flag.value is None else flag.value
-        known = asked.setdefault(flag.setting, value)
-        if known != value:
-            text = _value_flag(flag.setting, options[flag.setting])
-            raise InvalidSpec(f"{flag.text} contradicts {text} {known}. Give one of them.")
-    held = {} if arguments.compression else {name: getattr(usual, name) for name in options}
-    config = description.config(**(held | asked))
-    values = {name: getattr(config, name) for name in options}
-    for setting in asked:
-        if not options[setting].when(values):
-            text = _value_flag(setting, options[setting])
-            raise InvalidSpec(f"{text} has no meaning beside these settings. Leave it out.")
-    return config
-
-
-def _flags_of(description: CompressionDescription) -> list[_Flag]:
-    """Return the flags of a compression; yes or no have no flag that takes a value."""
-    found = []
-    for name, option in options_of(description.config).items():
-        if text := _value_flag(name, option):
-            found.append(_Flag(text, name, None, ", ".join(map(str, option.choices))))
-        for text, value in option.flag_of.items():
-            found.append(_Flag(text, name, value, f"{option.title.lower()}: {option.choices[value].lower()}"))
-    return found
-
-
-def _value_flag(name: str, option: Option) -> str:
-    if set(option.choices) == {True, False}:
-        return ""
-    return f"--{'compression-' if name in _TAKEN else ''}{name.replace('_', '-')}"
 
 
 def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
@@ -168,17 +70,42 @@ def run_spec_from(arguments: argparse.Namespace) -> RunSpec:
     return read_as_given(spec, arguments)
 
 
+def parsed(
+    path: str | Path,
+    parse: Callable[[bytes], T],
+    *,
+    what: str,
+    error: type[InvalidInput] = InvalidFile,
+    most_bytes: int = MOST_TEXT_BYTES,
+) -> T:
+    """Return what ``parse`` makes of a text file, within the limits of foreign files.
+
+    Raises:
+        InvalidInput: an ``error``: ``what``, a noun, cannot be read; and what ``parse`` raises.
+    """
+    try:
+        content = read_at_most(Path(path), most_bytes)
+    except OSError as reason:
+        raise error(f"{what} {path} cannot be read ({reason.strerror or reason}). Check the path.") from reason
+    with reading_limits(Path(path)):
+        return parse(content)
+
+
 def read_as_given(spec: RunSpec, arguments: argparse.Namespace) -> RunSpec:
     """Return ``spec`` with the reading of ``--reading``, if it is given."""
     if arguments.reading is None:
         return spec
-    try:
-        return with_reading(spec, decode(json.loads(read_at_most(arguments.reading)), Reading))
-    except (OSError, ValueError) as error:
-        raise InvalidFile(
-            f"The reading {arguments.reading} cannot be read: {first_line_of(error)}. Give a file that the command "
-            "read wrote."
-        ) from error
+
+    def reading(content: bytes) -> Reading:
+        try:
+            return decode(json.loads(content), Reading)
+        except ValueError as error:
+            raise InvalidFile(
+                f"The reading {arguments.reading} cannot be read: {first_line_of(error)}. Give a file that the "
+                "command read wrote."
+            ) from error
+
+    return with_reading(spec, parsed(arguments.reading, reading, what="The reading"))
 
 
 def model_from(arguments: argparse.Namespace) -> ModelSpec:
@@ -248,14 +175,7 @@ def _class_map(arguments: argparse.Namespace) -> tuple[tuple[str, int], ...]:
         raise InvalidSpec("--class-map says what labels mean, and there are none to read. Leave it out.")
     from senseapp.data.class_map_file import read_class_map
 
-    path = Path(arguments.class_map)
-    try:
-        with reading_limits(path):
-            return read_class_map(read_at_most(path))
-    except OSError as error:
-        raise InvalidDataset(
-            f"The class map {arguments.class_map} cannot be read ({error.strerror}). Check the path."
-        ) from error
+    return parsed(arguments.class_map, read_class_map, what="The class map", error=InvalidDataset)
 
 
 def _preprocessing(arguments: argparse.Namespace) -> dict[str, str]:
@@ -448,12 +368,7 @@ def schedule_at(path: Path, result: RunResult) -> Schedule:
     """Read a schedule file for the model of ``result``."""
     from senseapp.formats.plain import read_schedule  # loads yaml, which the other commands do without
 
-    try:
-        content = read_at_most(path)
-    except OSError as error:
-        raise InvalidSchedule(f"The schedule {path} cannot be read ({error.strerror}). Check the path.") from error
-    with reading_limits(path):
-        return read_schedule(content, result.profile)
+    return parsed(path, partial(read_schedule, profile=result.profile), what="The schedule", error=InvalidSchedule)
 
 
 def print_outputs(result: RunResult, folder: Path) -> None:

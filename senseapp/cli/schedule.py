@@ -5,12 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import add_run_arguments, add_runtime, add_timing, first_run, loss_from, partner_of
-from senseapp.core.errors import InvalidFile, InvalidSpec
-from senseapp.core.files import read_at_most
+from senseapp.cli.run_arguments import (
+    add_run_arguments,
+    add_runtime,
+    add_timing,
+    first_run,
+    loss_from,
+    parsed,
+    partner_of,
+)
+from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural, printable
 from senseapp.descriptions import get
 from senseapp.metrics import METRICS
@@ -20,8 +28,6 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.outputs import write_target_file
 
 _TIME = "ms"  # of --budget
-NAME = "schedule"
-SUMMARY = "Choose one level per layer for a budget, and write the file your tool reads."
 EPILOG = """\
 --target is the fraction removed (0.8: 80 % of the weights zero or gone), and with --budget bits the average bits.
 --max-drop stands in its place: whole schedules are measured to find the strongest one that loses no more.
@@ -168,24 +174,19 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
 
 def _times(words: str, result: RunResult) -> LayerTimes:
     """Read one ``[LEVEL=]FILE``."""
-    from senseapp.server.process.requester import reading_limits
     from senseapp.store.layer_times import MOST_BYTES, read_layer_times
 
     number, _, name = words.rpartition("=") if not Path(words).is_file() else ("", "", words)
-    scale, path = result.compression.scale, Path(name)
+    scale = result.compression.scale
     try:
         level = _level(float(number), result) if number else None
     except ValueError as error:
         raise InvalidSpec(
             f"--times takes FILE, or LEVEL=FILE with a level in percent or bits, got {words!r}."
         ) from error
-    try:
-        content = read_at_most(path, MOST_BYTES)
-    except OSError as error:
-        raise InvalidFile(f"{name} cannot be read: {error.strerror or error}.") from error
     untouched = scale.untouched if level == 0 else level
-    with reading_limits(path):
-        return read_layer_times(content, result.profile, scale, name=path.name, level=untouched)
+    read = partial(read_layer_times, profile=result.profile, scale=scale, name=Path(name).name, level=untouched)
+    return parsed(name, read, what="The times", most_bytes=MOST_BYTES)
 
 
 def _say_misses(times: LayerTimes, result: RunResult) -> None:

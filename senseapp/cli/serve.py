@@ -8,8 +8,6 @@ from contextlib import suppress
 from senseapp.core.errors import InvalidSpec
 from senseapp.server.settings import LAST_PORT
 
-NAME = "serve"
-SUMMARY = "Serve the app to browsers until Ctrl-C."
 EPILOG = """\
 Runs are kept in SENSEAPP_HOME, or in your user data folder. All other settings of the server are environment variables;
 Streamlit's own as STREAMLIT_SERVER_ADDRESS and so on.

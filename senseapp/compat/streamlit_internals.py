@@ -207,9 +207,6 @@ Made = Callable[[], Any]
 """Callable of a download button, called when it is pressed."""
 
 
-_REPLACED_SECONDS = 60.0  # a browser that is slow to draw still refers to the callable before the last run
-
-
 class _Downloads(MediaFileManager):
     """Streamlit's media files; files of download buttons go to ``deliver``.
 
@@ -230,7 +227,7 @@ class _Downloads(MediaFileManager):
             file_id: self._replaced.get(file_id, now) for file_id in self._deferred_callables if file_id not in shown
         }
         for file_id, since in self._replaced.items():
-            if now - since >= _REPLACED_SECONDS or not is_session(self._deferred_callables[file_id]["session_id"]):
+            if now - since >= 60.0 or not is_session(self._deferred_callables[file_id]["session_id"]):
                 self._drop_deferred_id(file_id)
 
     def execute_deferred(self, file_id: str) -> str:

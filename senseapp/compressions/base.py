@@ -87,8 +87,8 @@ class Prepared:
         inputs: returns a context inside which the layer's inputs are compressed; None if they never are.
         release: frees memory that can be computed again quickly.
         constraint: other weights that are equally compressed.
-        scale: returns what the grid's numbers are multiplied by in the compressed weight, float32, in the weight's
-            shape with 1 in place of each axis that a scale spans; None if the weight is no such product.
+        scale: what the grid's numbers are multiplied by in the compressed weight, float32, in the weight's shape with 1
+            in place of each axis that a scale spans; None if the weight is no such product.
     """
 
     applied: Applied
@@ -97,7 +97,7 @@ class Prepared:
     inputs: Callable[[], AbstractContextManager[object]] | None = None
     release: Callable[[], None] = lambda: None
     constraint: UpdateConstraint = field(default_factory=lambda: UpdateConstraint())
-    scale: Callable[[], Tensor] | None = None
+    scale: Tensor | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -19,12 +19,9 @@ from torch import Tensor
 
 from senseapp.compressions.base import KeptWeights, UpdateConstraint, WeightGrid
 
-_DAMPING = 0.01  # of the mean diagonal
-_MOST_SHRUNK = 0.95  # towards equal, uncorrelated moments
 _BLOCK = 64  # columns whose updates of the others are one product
 _SHARES = tuple(1 - step / 12 for step in range(9))  # of the scale without clipping
 _HALF = 0.499  # of a step: smaller differences are rounded back
-_ROUNDS = 3  # of coordinate descent over columns, each with the best scale for the previous integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class AdaptedWeight:
     unrounded: Tensor | None = None
 
 
-def damped(second: Tensor, rows: int | None = None, *, least: float = _DAMPING) -> Tensor:
+def damped(second: Tensor, rows: int | None = None, *, least: float = 0.01) -> Tensor:
     """Return ``second`` (G, K, K) with a share of its mean diagonal added to the diagonal, so that it is invertible.
 
     This regularises new weights towards the old ones where the inputs determine little. Weights of inputs that are
@@ -57,7 +54,8 @@ def damped(second: Tensor, rows: int | None = None, *, least: float = _DAMPING) 
         squares, trace = second.square().sum((1, 2))[:, None], (width * mean).square()
         above = (1 - 2 / width) * squares + trace
         below = (rows + 1 - 2 / width) * (squares - trace / width)
-        weight = (above / below.clamp_min(torch.finfo(below.dtype).tiny)).clamp(0, _MOST_SHRUNK)
+        # Towards equal, uncorrelated moments.
+        weight = (above / below.clamp_min(torch.finfo(below.dtype).tiny)).clamp(0, 0.95)
         share = share.maximum(weight / (1 - weight))
     added = share * mean
     return second + torch.diag_embed(torch.where(added > 0, added, 1.0).expand(-1, width))
@@ -87,7 +85,7 @@ def rounded(weight: Tensor, second: Tensor, grid: WeightGrid, *, kept: Tensor | 
     allowed = None if kept is None else kept.permute(2, 0, 1).gather(0, columns)
     rows = _Rows(weight.permute(2, 0, 1).gather(0, columns), grid, allowed)
     steps, scale = rows.with_best_scale(inverse_factor(second))
-    for _ in range(_ROUNDS):
+    for _ in range(3):  # coordinate descent over columns, each with the best scale for the previous integers
         scale = fitted_scale(rows.wanted, second, steps, scale, shared=grid.shared)
         steps = in_turn(rows.wanted, second, steps, scale, rows.nearest)
     scale = fitted_scale(rows.wanted, second, steps, scale, shared=grid.shared)
@@ -195,9 +193,7 @@ class _Rows:
         return steps, error
 
 
-_ADMM_STEPS = 24  # those after _LAST_TO_GO keep the number of zeros, while the choice of zeros settles
 _LAST_TO_GO = 15  # the step from which on all required zeros are set
-_MOST_SOLVER_STEPS = 40  # conjugate gradients mostly end before, at _SOLVED; each step is a product with the moments
 _SOLVED = 1e-5  # relative residual
 
 
@@ -214,7 +210,7 @@ def least_squares(weight: Tensor, second: Tensor, kept: Tensor, start: Tensor | 
     direction, length = scaled.clone(), (residual * scaled).sum(2, keepdim=True)
     enough = _SOLVED**2 * (weight.square() * diagonal).sum(2, keepdim=True)
     tiny = torch.finfo(weight.dtype).tiny
-    for _ in range(_MOST_SOLVER_STEPS):
+    for _ in range(40):  # conjugate gradients mostly end before, at _SOLVED; each step is a product with the moments
         if bool((length <= enough).all()):
             break
         product = (direction @ second) * mask
@@ -238,7 +234,7 @@ def zeroed(weight: Tensor, second: Tensor, choose: KeptWeights) -> Tensor:
     wanted, moments = weight * unit, second / (unit * unit.transpose(1, 2))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(moments + torch.eye(moments.shape[1]).to(moments)))
     goal, free, dual = wanted @ moments, wanted, torch.zeros_like(wanted)
-    for step in range(1, _ADMM_STEPS + 1):
+    for step in range(1, 25):  # those after _LAST_TO_GO keep the number of zeros, while the choice of zeros settles
         shifted = free + dual
         sparse = shifted * choose(shifted.square(), min(1.0, step / _LAST_TO_GO))
         dual = shifted - sparse

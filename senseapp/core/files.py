@@ -86,6 +86,13 @@ def replace_file(path: Path, content: str | bytes) -> None:
         fsync_folder(path.parent)
 
 
+def write_file(path: Path, content: str | bytes) -> None:
+    """Do the same for a file that a person asked for, and make its folder if necessary."""
+    with storage_errors(f"the folder of {path.name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)
+
+
 def remove_temporaries(folder: Path, *, beside_others: bool) -> None:
     """Remove files that killed processes left in ``folder`` during :func:`replace_file`.
 

@@ -14,7 +14,7 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -30,8 +30,10 @@ _LAST_SPACE = "last space"
 """Only the last run of spaces separates: a list of pictures whose names contain spaces, ``my cat.jpg 3``."""
 _DELIMITERS = (",", ";", "\t", "|", " ", _LAST_SPACE)
 _DELIMITER_WORDS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces", _LAST_SPACE: "the last space"}
-_SEPARATOR_LINE = re.compile(r"""^"?sep=(?P<mark>[^"\r\n])"?\r?(?:\n|$)""", re.IGNORECASE)
-_FORMULA = re.compile(r"""(?:"=""(?P<quoted>[^"\r\n]*)\"{3}|(?<![^,;|\t\n])="(?P<bare>[^"\r\n]*)")(?=[,;|\t\r\n]|$)""")
+_SEPARATOR_LINE = re.compile(r"""^"?sep=[^"\r\n]"?\r?(?:\n|$)""", re.IGNORECASE)
+"""A spreadsheet's first line, which names the delimiter: that of the other lines is found as always."""
+_FORMULA = re.compile('="(.*)"')
+"""``="007"``: spreadsheet exports use this formula to keep leading zeros."""
 _BINARY = {
     b"PK\x03\x04": "a workbook or zip",
     b"\xd0\xcf\x11\xe0": "a workbook",
@@ -88,29 +90,25 @@ def read_table(
         TableError: too large, not text, empty, without a delimiter, or a line has more cells than the first.
     """
     text, notes = decoded_text(content, most_bytes)
-    text, declared = _without_separator_line(text)
+    text = _SEPARATOR_LINE.sub("", text)
     if not text.strip():
         raise TableError("It is empty.")
-    text = _without_formulas(_unwrapped(text))
-    fitting: list[tuple[float, float, str]] = []
-    for mark in declared or _DELIMITERS:
-        rows = _first_rows(text, mark)
-        share = _share_fitting(rows)
-        if share >= 0.5:  # of the rows have at most as many cells as the first
-            fitting.append((score(_table(rows, mark)), share, mark))
+    text = _unwrapped(text)
+    first = {mark: _first_rows(text, mark) for mark in _DELIMITERS}
+    fitting = {mark: share for mark, rows in first.items() if (share := _share_fitting(rows)) >= 0.5}
     if not fitting:
-        raise _unfit(text, declared or _DELIMITERS)
-    _, _, mark = max(fitting, key=lambda each: each[:2])  # the first of equals
+        raise _unfit(text, first)
+    mark = max(fitting, key=lambda each: (score(_table(first[each], each)), fitting[each]))  # the first of equals
     table = _table(_bounded(_rows(text, mark), mark), mark)
-    return replace(table, notes=(*notes, *_delimiter_note(mark)))
+    note = (f"Its columns are separated by {_DELIMITER_WORDS[mark]}.",) if mark in _DELIMITER_WORDS else ()
+    return replace(table, notes=(*notes, *note))
 
 
-def _unfit(text: str, marks: Sequence[str]) -> TableError:
-    """Return why no delimiter fits the lines."""
-    widths = {mark: len(rows[0][1]) if (rows := _first_rows(text, mark)) else 0 for mark in marks}
-    mark = next((each for each in marks if widths[each] > 1), marks[0])
+def _unfit(text: str, first: Mapping[str, Sequence[_Row]]) -> TableError:
+    """Return why no delimiter fits the lines: quotes do not close, or most lines are wider than the first."""
+    mark = next((mark for mark, rows in first.items() if rows and len(rows[0][1]) > 1), _DELIMITERS[0])
     try:
-        table = _table(_bounded(_rows(text, mark), mark), mark)  # quotes do not close, or most lines are wider
+        table = _table(_bounded(_rows(text, mark), mark), mark)
     except TableError as error:
         return error
     return TableError(
@@ -152,12 +150,6 @@ def decoded_text(content: bytes | str, most_bytes: int = MOST_BYTES) -> tuple[st
     return text, (f"It was read as {name}.",) if name else ()
 
 
-def _without_separator_line(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the text after a spreadsheet's first line ``sep=;``, and the delimiter that the line names."""
-    found = _SEPARATOR_LINE.match(text)
-    return (text[found.end() :], (found["mark"],)) if found else (text, ())
-
-
 def _unwrapped(text: str) -> str:
     """Return the lines without quotes around each of them as a whole, ``"a,b"``, which spreadsheets add."""
     first = text.lstrip().splitlines()[0].strip()
@@ -165,15 +157,6 @@ def _unwrapped(text: str) -> str:
         return text
     rows = [row for _, row in _rows(text, ",")]
     return "\n".join(row[0] for row in rows) if all(len(row) == 1 for row in rows) else text
-
-
-def _without_formulas(text: str) -> str:
-    """Return the text with ``="007"`` as ``"007"``: spreadsheet exports use this formula to keep leading zeros."""
-    return _FORMULA.sub(lambda found: f'"{found["quoted"] or found["bare"] or ""}"', text) if '="' in text else text
-
-
-def _delimiter_note(mark: str) -> tuple[str, ...]:
-    return (f"Its columns are separated by {_DELIMITER_WORDS[mark]}.",) if mark in _DELIMITER_WORDS else ()
 
 
 _Row: TypeAlias = tuple[int, Sequence[str]]
@@ -185,17 +168,13 @@ def _rows(text: str, mark: str) -> Iterator[_Row]:
     Raises:
         TableError: quotes do not close, or a cell or line is very long.
     """
-    lines = _lines(text)
+    lines, has_formulas = _bounded_lines(io.StringIO(text, newline="")), '="' in text
     for line, row in _split_at_last_space(lines) if mark == _LAST_SPACE else _split_by_csv(lines, mark):
         cells = tuple(map(str.strip, row))  # the garbage collector does not track tuples of strings
+        if has_formulas:
+            cells = tuple(found[1] if (found := _FORMULA.fullmatch(cell)) else cell for cell in cells)
         if any(cells) and (cells[0][:1] != "#" or any(cells[1:])):
             yield line, cells
-
-
-def _lines(text: str) -> Iterator[str]:
-    stream = io.StringIO(text, newline="")
-    is_bounded = max(map(len, text.split("\n")), default=0) < _LONGEST_LINE  # other line ends only make lines shorter
-    return stream if is_bounded else _bounded_lines(stream)
 
 
 def _bounded_lines(stream: Iterable[str]) -> Iterator[str]:
@@ -245,14 +224,10 @@ def _table(rows: Iterable[_Row], mark: str) -> Table:
     numbered = list(rows)
     width = len(numbered[0][1]) if numbered else 0
     return Table(
-        rows=tuple(_fitted(row, width) for _, row in numbered),
+        rows=tuple(tuple(row[:width]) + ("",) * (width - len(row)) for _, row in numbered),
         lines=tuple(line for line, _ in numbered),
         delimiter=" " if mark == _LAST_SPACE else mark,
     )
-
-
-def _fitted(row: Sequence[str], width: int) -> tuple[str, ...]:
-    return tuple(row) if len(row) == width else (*row[:width], *([""] * (width - len(row))))
 
 
 def _bounded(rows: Iterable[_Row], mark: str) -> Iterator[_Row]:
@@ -261,20 +236,19 @@ def _bounded(rows: Iterable[_Row], mark: str) -> Iterator[_Row]:
     for line, row in rows:
         width = width or len(row)
         if len(row) > width and _width(row) > width:
-            raise TableError(_too_wide(line, row, width, mark))
+            advice = " Put text with commas in quotes; decimal commas need semicolons between the columns." * (
+                mark == ","
+            )
+            raise TableError(
+                f"Line {line} has {plural(len(row), 'cell')} where the first line has {width}: "
+                f"{_quoted(row, mark)!r}.{advice}"
+            )
         num_cells += width
         if width > _MOST_COLUMNS or num_cells > _MOST_CELLS:
             raise TableError(
                 f"It has more than {_MOST_COLUMNS:,} columns or {_MOST_CELLS:,} cells, the most that are read."
             )
         yield line, row
-
-
-def _too_wide(line: int, row: Sequence[str], width: int, mark: str) -> str:
-    advice = " Put text with commas in quotes; decimal commas need semicolons between the columns." * (mark == ",")
-    return (
-        f"Line {line} has {plural(len(row), 'cell')} where the first line has {width}: {_quoted(row, mark)!r}.{advice}"
-    )
 
 
 def _quoted(row: Sequence[str], mark: str) -> str:

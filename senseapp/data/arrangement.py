@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from senseapp.core.errors import InvalidDataset
@@ -149,16 +149,19 @@ def _tops(contents: Contents) -> tuple[str, ...]:
 
 
 def _by_only_table(source: PictureSource, unlabelled: Arrangement, *, several: bool) -> Arrangement:
-    """Return the labels of the one table beside unlabelled pictures, if it names them; else sentences on such files."""
+    """Return the labels of the one table beside unlabelled pictures; else sentences on why such files give none."""
     contents = source.contents
     tables = _beside_pictures(contents, (".csv", ".tsv"))
-    if len(tables) == 1:
+    notes = list(_on_unread_json(contents))
+    if len(tables) > 1:
+        notes.append(f"Labels may be in {listed(tables)}: choose one of these tables (--labels).")
+    elif tables:
         try:
             found = _by_table(source, tables[0], several=several)
             return replace(found, notes=(*unlabelled.notes, *found.notes))
-        except InvalidDataset:  # of something else
-            pass
-    return replace(unlabelled, notes=(*unlabelled.notes, *_on_unread_tables(contents, tables)))
+        except InvalidDataset as error:
+            notes.append(str(error))
+    return replace(unlabelled, notes=(*unlabelled.notes, *notes))
 
 
 def _beside_pictures(contents: Contents, endings: tuple[str, ...]) -> list[str]:
@@ -168,10 +171,8 @@ def _beside_pictures(contents: Contents, endings: tuple[str, ...]) -> list[str]:
     )
 
 
-def _on_unread_tables(contents: Contents, tables: Sequence[str]) -> Iterator[str]:
-    """Yield sentences on files beside unlabelled pictures that may hold their labels."""
-    if tables:
-        yield (f"Labels may be in {listed(tables)}: choose it as their table, with --labels or on the Analyze page.")
+def _on_unread_json(contents: Contents) -> Iterator[str]:
+    """Yield a sentence on files beside unlabelled pictures that hold labels in a form that is not read."""
     unread = [
         name
         for name in _beside_pictures(contents, (".json", ".jsonl"))

@@ -133,7 +133,6 @@ class CompressionDescription:
         line: what it does, in one plain line.
         at: phrase of a level in a question, to be formatted with ``level``.
         amount: heading of a column of levels.
-        size_label: what the size that a schedule predicts is called.
         effect: what becomes of the weights.
         order: place when several compressions are applied to one network, lowest first.
         partners: names of the compressions that a layer may get as well.
@@ -149,7 +148,6 @@ class CompressionDescription:
     at: str
     levels_help: str
     amount: str
-    size_label: str
     effect: Effect
     order: int
     partners: tuple[str, ...] = ()

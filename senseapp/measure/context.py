@@ -19,7 +19,6 @@ from senseapp.core.process import give_back_freed_memory
 from senseapp.data.images import ImageSet
 from senseapp.measure.plan import (
     Layout,
-    choose_layout,
     lay_out,
     memory_bytes,
     micro_batches,
@@ -57,18 +56,15 @@ def to_device(batch: Tensor, device: torch.device) -> Tensor:
 
 PREDICTION_BYTES = 448 * 2**20
 """Most bytes of the uncompressed model's predictions, over all images of a run."""
-_LEAST_PREDICTION_BYTES = 2**16  # of one image
-_MOST_ACTIVATION_BYTES = 2 * 2**30  # of the images measured together; an eighth of the memory where that is less
 # Of dense networks, whose references may take PREDICTION_BYTES: more images together than take about a second save
 # little, as a layer is compressed once for them; a pass over one large image fills the caches.
 _DENSE_ACTIVATION_BYTES = 64 * 2**20
 _DENSE_MACS = 2e10  # about a second of two cores
-_DENSE_OUTPUT_BYTES = 32 * 2**20  # of a pass
 
 
 def prediction_bytes(num_images: int) -> int:
     """Return the most that the predictions of each of ``num_images`` may take."""
-    return max(_LEAST_PREDICTION_BYTES, PREDICTION_BYTES // max(1, num_images))
+    return max(2**16, PREDICTION_BYTES // max(1, num_images))  # of one image
 
 
 _PartT = TypeVar("_PartT")
@@ -190,7 +186,8 @@ class MeasurementContext:
 
     def activation_bytes(self, positions: Sequence[int]) -> int:
         """Return the most bytes of images and kept outputs that are measured together."""
-        most = min(_MOST_ACTIVATION_BYTES, memory_bytes(self.device) // 8)
+        # Of the images measured together; an eighth of the memory where that is less.
+        most = min(2 * 2**30, memory_bytes(self.device) // 8)
         if not self._is_dense:
             return most
         enough = math.ceil(_DENSE_MACS * self.trace.batch_size / max(1, self.trace.macs))
@@ -206,7 +203,7 @@ class MeasurementContext:
         if not self._is_dense:
             return most
         largest = max((call.output_bytes for call in self.trace.calls), default=1) // self.trace.batch_size
-        return max(1, min(most, _DENSE_OUTPUT_BYTES // max(1, largest)))
+        return max(1, min(most, 32 * 2**20 // max(1, largest)))  # bytes of the largest output of a pass
 
     def give_back_memory(self) -> None:
         """Return freed memory to the system where references take much: it lies between objects that are kept."""
@@ -222,19 +219,6 @@ class MeasurementContext:
     def _sample(self) -> Tensor:
         """The images of one short pass: one, or as many as each pass of the model computes."""
         return self.images.batch(0, images_per_pass(self.model) or 1)
-
-    def settle_layout(self, *, most: int, forwards: float, precision: str) -> None:
-        """Choose the layout by a timed trial, for ``forwards`` whole passes per image, and trace a pass in it."""
-        chosen = choose_layout(
-            self.model,
-            self.trace,
-            lambda size: self.arrange(self.images.batch(0, size)),
-            most=most,
-            passes=forwards * len(self.images),
-            channels_last=self.channels_last,
-            device=self.device,
-        )
-        self.take(replace(chosen, precision=precision))
 
     def take(self, layout: Layout) -> None:
         """Run passes in ``layout`` from now on, and trace one if memory order or precision changed."""

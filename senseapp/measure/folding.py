@@ -1,4 +1,8 @@
-"""BatchNorm folding into the preceding layer, for one pass or permanently."""
+"""BatchNorm folding into the preceding layer, for as long as a block of code runs.
+
+Source: Jacob et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only
+inference", section 3.2.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from senseapp.compat.torch_internals import has_forward_hooks
+from senseapp.compat.torch_internals import has_forward_hooks, restored
 from senseapp.networks.profile import BATCH_NORMS
-from senseapp.networks.trace import Call, CallTrace, trace_calls
+from senseapp.networks.trace import Call, CallTrace
 
 FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layer types, without subclasses, that a BatchNorm can be folded into."""
 
 
-def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.BatchNorm2d]:
+def foldable_norms(trace: CallTrace, model: nn.Module, *, subclasses: bool = False) -> dict[str, nn.BatchNorm2d]:
     """Return the BatchNorms that can be folded into the layer before them, by the name of that layer.
 
-    In the trace, layer and norm are each called once, the norm is called right after the layer with its output tensor,
+    They are plain ``nn.BatchNorm2d``; with ``subclasses`` any BatchNorm, such as one with an activation inside. In the
+    trace, layer and norm are each called once, the norm is called right after the layer with its output tensor,
     no other module reads that tensor, and no other module reads the layer's weight or bias.
     """
     times = Counter(call.module for call in trace.calls)
-    found = {}
+    found: dict[str, Any] = {}
     for reader in (call for call in trace.calls if call.source >= 0):
         call = trace.calls[reader.source]
         # The norm itself must be the next call, not a block that contains it: outputs of layers are examined per block.
@@ -34,12 +39,13 @@ def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.BatchNorm
         if times[call.module] + times[reader.module] > 2:
             continue
         layer, norm = model.get_submodule(call.module), model.get_submodule(reader.module)
-        if type(norm) is nn.BatchNorm2d and _is_plain(norm) and _reads_alone(layer, call, trace):
+        fits = type(norm) is nn.BatchNorm2d or (subclasses and isinstance(norm, BATCH_NORMS))
+        if fits and _is_plain(norm) and _reads_alone(layer, call, trace):
             found[call.module] = norm
     return found
 
 
-def _is_plain(norm: nn.BatchNorm2d) -> bool:
+def _is_plain(norm: Any) -> bool:
     return norm.affine and norm.running_var is not None and not has_forward_hooks(norm)
 
 
@@ -79,68 +85,34 @@ def norms_folded(model: nn.Module, norms: Mapping[str, nn.BatchNorm2d]) -> Itera
 
 @contextmanager
 def folded(layer: Any, norm: Any) -> Iterator[None]:
-    """Fold ``norm`` into ``layer`` inside the block, where ``norm`` is the identity."""
+    """Fold ``norm`` into ``layer`` inside the block, where ``norm`` is the identity but for what a subclass adds."""
     weight, bias = layer.weight, layer.bias
     with torch.no_grad():
         values = folded_values(layer, norm)
     layer.weight, layer.bias = (nn.Parameter(each, requires_grad=False) for each in values)
-    norm.__dict__["forward"] = _identity
     try:
-        yield
+        with _identity(norm):
+            yield
     finally:
         layer.weight, layer.bias = weight, bias
-        del norm.__dict__["forward"]
 
 
-def _identity(values: Tensor) -> Tensor:
-    return values
-
-
-def fold_following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> bool:
-    """Fold the BatchNorm that reads ``layer``'s output into ``layer``; return whether there was one.
-
-    w' = w · γ/√(σ² + ε), b' = (b − μ) · γ/√(σ² + ε) + β; the norm stays in place as the identity, so that an
-    activation inside it still works. Nothing changes if folding would change the output for ``sample``. Source:
-    Jacob et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
-    section 3.2.
-    """
-    if type(layer) not in FOLDABLE:
-        return False
-    weight, bias = layer.get_parameter("weight"), layer.bias
-    with torch.no_grad():
-        norm, before = _following_norm(model, layer, sample)
-        if norm is None:
-            return False
-        kept = {key: value.clone() for key, value in norm.state_dict().items()}
-        stored = weight.clone()
-        _fold(layer, norm)
-        if _alike(model(sample), before):
-            return True
-        norm.load_state_dict(kept)
-        weight.copy_(stored)
-        layer.register_parameter("bias", bias if isinstance(bias, nn.Parameter) else None)
-        return False
-
-
-def _following_norm(model: nn.Module, layer: nn.Module, sample: Tensor) -> tuple[nn.Module | None, Tensor]:
-    """Return the norm that is the only norm to read the only output of ``layer``, and the model's output."""
-    trace = trace_calls(model, sample)
-    own = {call.index for call in trace.calls if model.get_submodule(call.module) is layer}
-    readers = [model.get_submodule(call.module) for call in trace.calls if call.source in own]
-    norms = [each for each in readers if isinstance(each, BATCH_NORMS) and each.affine and each.running_var is not None]
-    return norms[0] if len(own) == len(norms) == 1 else None, trace.output
-
-
-def _alike(output: Tensor, before: Tensor) -> bool:
-    # A larger difference means that other modules read the layer's output.
-    return float((output - before).abs().max()) <= 1e-4 * max(1.0, float(before.abs().max()))
-
-
-def _fold(layer: Any, norm: Any) -> None:
-    weight, bias = folded_values(layer, norm)
-    layer.bias = nn.Parameter(bias, requires_grad=False)
-    layer.weight.copy_(weight)
-    norm.running_mean.zero_()
-    norm.running_var.fill_(1 - norm.eps)
-    norm.weight.fill_(1)
-    norm.bias.zero_()
+@contextmanager
+def _identity(norm: Any) -> Iterator[None]:
+    if type(norm) is nn.BatchNorm2d:
+        norm.__dict__["forward"] = lambda values: values
+        try:
+            yield
+        finally:
+            del norm.__dict__["forward"]
+        return
+    neutral = {
+        "weight": nn.Parameter(torch.ones_like(norm.weight), requires_grad=False),
+        "bias": nn.Parameter(torch.zeros_like(norm.bias), requires_grad=False),
+        "running_mean": torch.zeros_like(norm.running_mean),
+        "running_var": torch.full_like(norm.running_var, 1 - norm.eps),
+    }
+    with restored([norm]):
+        for name, value in neutral.items():
+            setattr(norm, name, value)
+        yield

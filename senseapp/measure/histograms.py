@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,11 +16,12 @@ from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import images_for
 from senseapp.data.per_image import on_device
 from senseapp.measure.bins import HISTOGRAM_CALIBRATION_IMAGES, SUB_BINS, GridBins, bins_of
-from senseapp.measure.folding import fold_following_norm
+from senseapp.measure.folding import foldable_norms, norms_folded
 from senseapp.measure.plan import Layout, lay_out
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
+from senseapp.networks.trace import trace_calls
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile, select_layers
@@ -49,8 +49,7 @@ def subject_of(
     most = min(spec.num_images, result.num_samples)
     subject = PROCESS_CACHE.take((key, data_roots)) or load_subject(result.spec, most, data_roots, progress)
     yield subject
-    if not spec.fold:  # folding changes the network
-        PROCESS_CACHE.leave((key, data_roots), subject)
+    PROCESS_CACHE.leave((key, data_roots), subject)
 
 
 def load_subject(
@@ -71,11 +70,6 @@ def load_subject(
     module = lay_out(loaded.module, Layout(channels_last=True))  # a fifth less time on ResNet-50
     return module, images
 
-
-_NOT_FOLDED = "No BatchNorm that could be folded follows this layer, so it is seen as it is stored."
-_CALIBRATED = "The grid of the activations was fitted to the first {count} images, as quantization does it."
-_OUTPUTS = "Outputs are those of the layer itself, before a norm or an activation function that follows it."
-_OUTPUTS_FOLDED = "Outputs are those of the layer with its BatchNorm, before an activation function that follows."
 
 Found = dict[str, QuantizationHistogram | MeasurementFailed]
 """The histogram of each layer or the reason why it has none, by name, in the requested order."""
@@ -138,8 +132,8 @@ def quantization_histograms(
     """Compute histograms of ``layers`` in the same passes; memory does not grow with the number of images.
 
     The gradient is that of the summed objective over all images. At inputs it is the gradient through this layer only,
-    without the part through a shortcut that reads the same input. The model must be in ``eval()`` mode; ``spec.fold``
-    changes it. ``spec.layer`` is ignored.
+    without the part through a shortcut that reads the same input. The model must be in ``eval()`` mode. ``spec.layer``
+    is ignored.
 
     Raises:
         InvalidDataset: there are no images, or no labels for the loss.
@@ -149,25 +143,34 @@ def quantization_histograms(
         raise InvalidDataset("A histogram needs at least one image, got none.")
     if spec.objective == "loss" and images.labels is None:
         raise InvalidDataset("The loss needs labels, and these images have none. Back-propagate the output instead.")
-    sample = images.batch(0, min(2, len(images)))
-    folded = {
-        layer.name: spec.fold and fold_following_norm(model, model.get_submodule(layer.name), sample)
-        for layer in layers
-    }
     found: Found = {}
-    for name, bins in bins_of(model, images, layers, spec, task).items():
-        own = replace(spec, layer=name)
-        notes = _notes(own, len(images), folded=folded[name])
-        found[name] = bins if isinstance(bins, MeasurementFailed) else _record(bins, own, len(images), notes)
+    norms = _norms_after(layers, model, images) if spec.fold else {}
+    with norms_folded(model, norms):
+        for name, bins in bins_of(model, images, layers, spec, task).items():
+            own = replace(spec, layer=name)
+            notes = _notes(own, len(images), folded=name in norms)
+            found[name] = bins if isinstance(bins, MeasurementFailed) else _record(bins, own, len(images), notes)
     return found
 
 
+def _norms_after(layers: Sequence[LayerProfile], model: nn.Module, images: ImageSet) -> dict[str, nn.BatchNorm2d]:
+    """Return the BatchNorms that can be folded into ``layers``, by the name of the layer."""
+    with torch.no_grad():
+        norms = foldable_norms(trace_calls(model, images.batch(0, 1)), model, subclasses=True)
+    return {layer.name: norms[layer.name] for layer in layers if layer.name in norms}
+
+
 def _notes(spec: HistogramSpec, num_images: int, *, folded: bool) -> tuple[str, ...]:
-    notes = [_NOT_FOLDED] if spec.fold and not folded else []
+    notes = []
+    if spec.fold and not folded:
+        notes.append("No BatchNorm that could be folded follows this layer, so it is seen as it is stored.")
     if spec.tensor != "weights":
-        notes.append(_CALIBRATED.format(count=min(HISTOGRAM_CALIBRATION_IMAGES, num_images)))
-    if spec.tensor == "outputs":
-        notes.append(_OUTPUTS_FOLDED if folded else _OUTPUTS)
+        count = min(HISTOGRAM_CALIBRATION_IMAGES, num_images)
+        notes.append(f"The grid of the activations was fitted to the first {count} images, as quantization does it.")
+    if spec.tensor == "outputs" and folded:
+        notes.append("Outputs are those of the layer with its BatchNorm, before an activation function that follows.")
+    elif spec.tensor == "outputs":
+        notes.append("Outputs are those of the layer itself, before a norm or an activation function that follows it.")
     return tuple(notes)
 
 
@@ -211,7 +214,7 @@ def histograms_by_name(
     prepared = image_set(images, spec.num_images)
     if not len(prepared):
         raise InvalidDataset("A histogram needs at least one image, got none.")
-    with _lent(copy.deepcopy(model) if spec.fold else model) as module:
+    with _lent(model) as module:
         on_device = _move(prepared, module)
         with torch.no_grad():
             profile = profile_model(module, on_device.batch(0, 1), task=task, finite=spec.objective != "none")

@@ -1,11 +1,7 @@
-"""Plan of a run's passes: targets in execution order, spans of images, memory order, micro-batch and precision.
-
-A short timed trial chooses the layout of forward passes.
-"""
+"""Plan of a run's passes: targets in execution order, spans of images, memory order, micro-batch and precision."""
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +12,7 @@ from itertools import chain
 
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from senseapp.compressions.base import Target
 from senseapp.data.images import ImageSet
@@ -96,13 +92,6 @@ def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
     return images.subset(sorted(order[kept:])), images.subset(sorted(order[:kept]))
 
 
-# Of the largest output of a pass. On a processor, outputs stay in its caches and weights are read seldom. A card has no
-# such caches, and it takes as long to start a kernel as to run a small one.
-_OUTPUT_BYTES = {"cpu": 96 * 2**20}
-_TURNS = 2  # of both, where there is time, so that a busy moment spoils one only
-_CLEAR_GAIN = 0.93  # smaller gains are within the noise and keep the usual choice
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Layout of forward passes: memory order, images per pass, ``fp32`` or ``bf16``."""
@@ -156,74 +145,22 @@ def settle_kernels(device: torch.device) -> None:
 
 
 def usual_layout(trace: CallTrace, *, most: int, channels_last: bool, device: torch.device) -> Layout:
-    """Return the layout that is usually the fastest, for work too short to time others."""
+    """Return the layout of passes: at most ``most`` images each, in channels-last where that is possible and good.
+
+    With oneDNN, channels-last took 0.56 to 1.04 times as long as the other order on twelve networks of all families.
+    """
     largest = max((call.output_bytes for call in trace.calls), default=1) // trace.batch_size
-    size, fitting = 1, _OUTPUT_BYTES.get(device.type, 2**30)  # which fills a card
+    # On a processor, outputs stay in its caches and weights are read seldom. A card has no such caches, and it takes as
+    # long to start a kernel as to run a small one.
+    size, fitting = 1, 96 * 2**20 if device.type == "cpu" else 2**30
     while size < 256 and 2 * size * largest <= fitting:
         size *= 2
-    return Layout(channels_last=channels_last, micro_batch=max(1, min(max(size, 4), most)))
-
-
-def choose_layout(
-    model: nn.Module,
-    trace: CallTrace,
-    images: Callable[[int], Tensor],
-    *,
-    most: int,
-    passes: float,
-    channels_last: bool,
-    device: torch.device,
-) -> Layout:
-    """Time memory orders on very few images, then micro-batches of at most ``most``, and return the fastest.
-
-    ``passes`` is the cost of the run in whole forward passes of one image; the trial takes a small share of it. If even
-    the first trial would take more, the usual layout is returned without a trial, but only where its order is known to
-    be good: with oneDNN, channels-last took 0.56 to 1.04 times as long as the other on twelve networks of all families.
-    ``channels_last`` says whether that order is possible and can matter; the trial leaves the model in the order tried
-    last.
-    """
-    usual = usual_layout(trace, most=most, channels_last=channels_last, device=device)
-    affordable = 0.01 * passes  # of one image: a hundredth of the run
-    # On a card, passes of few images measure the starting of kernels.
-    few = min(usual.micro_batch, 4) if device.type == "cpu" else usual.micro_batch
-    # Each order takes one pass to prepare kernels and memory, and one that is timed.
-    first_trial = 2 * (2 * few if channels_last else usual.micro_batch)
-    if knows_the_order(device) and first_trial > affordable:
-        return usual
-    clock = clock_of(device)
-    started = clock()
-    best_seconds = math.inf
-    if channels_last:
-        batch = images(few).to(device)
-        # Alternate the orders: the first passes of a process are slower by up to twice, in any order.
-        times = _TURNS if _TURNS * first_trial <= affordable else 1
-        turns = [[_seconds_per_image(model, batch, order, device) for order in (True, False)] for _ in range(times)]
-        last, first = map(min, zip(*turns, strict=True))
-        channels_last, best_seconds = last <= first / _CLEAR_GAIN, min(last, first)
-    base = best = usual.micro_batch
-    for size in sorted({base, min(2 * base, most), max(1, base // 2)}, key=lambda size: abs(size - base)):
-        if best_seconds < math.inf and clock() - started > affordable * best_seconds:
-            break
-        seconds = _seconds_per_image(model, images(size).to(device), channels_last, device)
-        if seconds < _CLEAR_GAIN * best_seconds:
-            best, best_seconds = size, seconds
-    return Layout(channels_last=channels_last, micro_batch=best)
+    return Layout(channels_last=channels_last and knows_the_order(device), micro_batch=max(1, min(max(size, 4), most)))
 
 
 def knows_the_order(device: torch.device) -> bool:
     """Return whether channels-last is known to be a good order here."""
     return device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-
-
-def _seconds_per_image(model: nn.Module, batch: Tensor, channels_last: bool, device: torch.device) -> float:
-    lay_out(model, Layout(channels_last=channels_last))
-    batch = batch.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-    with torch.inference_mode(), precision_context("fp32", device):
-        model(batch)
-        clock = clock_of(device)
-        started = clock()
-        model(batch)
-        return (clock() - started) / len(batch)
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -21,12 +21,14 @@ from senseapp.tasks import Task
 from senseapp.tasks.reading import ChannelOrder
 
 _RAW = "values from 0 to 255"
-"""Not tried without labels: inputs a hundred times too large make any prediction look confident."""
+CAFFE = f"{_RAW}, less the mean of ImageNet"
+"""As networks of Caffe and many of MMDetection take them."""
 NORMALISATIONS = {
     "mean and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "mean and std of ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
     "values from 0 to 1": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     _RAW: ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
+    CAFFE: (IMAGENET_MEAN, (1 / 255, 1 / 255, 1 / 255)),
 }
 """Mean and std of common ranges of values, by what they are called."""
 
@@ -105,7 +107,9 @@ class Preparations:
         if own is None:
             return []
         for (mean, std), words in usual_ranges(own.input_shape[0]).items():
-            if (self.images.labels is not None or words != _RAW) and (mean, std) != (own.mean, own.std):
+            # Without labels, inputs a hundred times too large make any prediction look confident.
+            fits = self.images.labels is not None or not words.startswith(_RAW)
+            if fits and (mean, std) != (own.mean, own.std):
                 found.append((words, mean, std))
         return found
 

@@ -56,7 +56,7 @@ class ReadingCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scored:
-    """A candidate on the images: of all together, of each and of each with other labels, (n,); NaN says nothing."""
+    """A candidate on the images: of all together, of each and of each with other labels, (n,)."""
 
     candidate: ReadingCandidate
     value: float
@@ -97,12 +97,12 @@ def scored_by_metric(task: Task, candidate: ReadingCandidate, outputs: Predictio
 def scored_by_mirror(
     task: Task, candidate: ReadingCandidate, raws: Sequence[object], mirrored: Sequence[object], width: int
 ) -> Scored:
-    """Score a candidate by how well answers to pictures agree with those to their mirror images; NaN without these."""
+    """Score a candidate by how well answers to pictures agree with those to their mirror images."""
     read = candidate.reader or (lambda raw: raw)
     each: list[float] = []
-    for one, other in zip(raws, mirrored, strict=False):
+    for one, other in zip(raws, mirrored, strict=True):
         each += task.mirror_agreement(read(one), read(other), width)
-    found = np.array(each or [np.nan])
+    found = np.array(each)
     return Scored(
         candidate=candidate, value=float(found.mean()), each=found, by_chance=np.zeros_like(found), labelled=False
     )

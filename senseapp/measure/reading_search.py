@@ -24,8 +24,7 @@ from torch import Tensor
 from senseapp.core.errors import InvalidDataset, InvalidInput
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
-from senseapp.measure.preparation_candidates import some_images, usual_ranges
-from senseapp.measure.reading_choice import ReadingChoices
+from senseapp.measure.preparation_candidates import CAFFE, some_images, usual_ranges
 from senseapp.measure.reading_evidence import (
     AS_FOUND,
     LEAST_IMAGES,
@@ -36,6 +35,7 @@ from senseapp.measure.reading_evidence import (
     scored_by_metric,
     scored_by_mirror,
 )
+from senseapp.measure.readings import ReadingChoices
 from senseapp.metrics.predictions import Predictions, joined, stored
 from senseapp.networks.loaded import FITS, LoadedModel, Preprocessing
 from senseapp.networks.onnx.modules import OnnxNetwork
@@ -50,6 +50,7 @@ _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
 _LARGE_SIDE = 320  # pixels
 _BATCH = 8  # images of a pass
 _LEAST_AGREEMENT = 0.4  # of answers to mirrored pictures, for these to be evidence
+_NO_AGREEMENT = 0.05  # of these, below which they say that the reading is wrong
 _LEAST_VALUE = 0.02  # of the shown metric, below which almost nothing of what is labelled is found
 
 
@@ -120,7 +121,7 @@ class _ReadingSearch:
         if told and labelled and not own.std and _best(found).is_chance(_LEAST_VALUE):  # it fits no label
             told = False
         if not (told or self.model.preparation_evidence == "graph"):
-            for words, data in self._ranges(own):
+            for words, data in self._ranges(own, labelled=labelled):
                 found += self._with_preparation(data, (words,), labelled=labelled)
         steps: list[Callable[[DataSpec], Iterator[tuple[str, DataSpec]]]] = []
         if labelled and not told:
@@ -149,10 +150,10 @@ class _ReadingSearch:
         evidence = self.model.preparation_evidence
         return bool(data.channel_order or data.std) or evidence in ("file", "library") or by_family
 
-    def _ranges(self, own: DataSpec) -> Iterator[tuple[str, DataSpec]]:
+    def _ranges(self, own: DataSpec, *, labelled: bool) -> Iterator[tuple[str, DataSpec]]:
         usual = self.model.preprocessing
         for (mean, std), words in usual_ranges(usual.input_shape[0]).items():
-            if (mean, std) != (usual.mean, usual.std):
+            if (mean, std) != (usual.mean, usual.std) and (labelled or words != CAFFE):  # near to 0 to 255
                 yield words, replace(own, mean=mean, std=std)
 
     def _other_fits(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
@@ -180,8 +181,7 @@ class _ReadingSearch:
         raws = [self._raw(batch) for batch in batches]
         readers = self._readers(raws, every=labelled)
         if not labelled:
-            is_told = self._knows_order and self._is_told(self.spec.data, labelled=False)  # not by what is tried
-            mirrored = [] if is_told and len(readers) == 1 else [self._raw(batch.flip(3)) for batch in batches]
+            mirrored = [self._raw(batch.flip(3)) for batch in batches]
             for place, reader in enumerate(readers):
                 one = ReadingCandidate(data=data, reader=reader, words=words, departures=_departures(words) + place)
                 yield scored_by_mirror(self.task, one, raws, mirrored, batches[0].shape[3])
@@ -328,6 +328,10 @@ class _ReadingSearch:
         alike = [best, *(each for each in others if self._answers_alike(best, each))]
         best = min(alike, key=_departures_of)
         scored = [best, *(each for each in others if each not in alike)]
+        wrong = self._why_nothing(best)
+        if wrong:
+            question = f"{wrong} To measure all the same, choose a reading."
+            return self.choices.made(scored, best, count, "assumed", question)
         if len(scored) == 1:
             own = self.model.preparation_evidence
             found: Evidence = "images" if own == "assumed" else own
@@ -343,6 +347,24 @@ class _ReadingSearch:
             "few labelled images."
         )
         return self.choices.made(scored, min(scored, key=_departures_of), count, "assumed", question)
+
+    def _why_nothing(self, best: Scored) -> str:
+        """Return why answers of the best reading say nothing: there are none, or they move otherwise than pictures."""
+        images, reader = cast("PreparedImages", self._some_images(best.candidate.data)), best.candidate.reader
+        height, width = images.preprocessing.input_shape[1:]
+        note = ""
+        for raw in map(self._raw, self._batches(images, every=True)):
+            note = self.task.baseline_note(self.task.predictions(raw if reader is None else reader(raw)))
+            if not note:
+                break
+        if note:
+            return f"{self.model.title} takes images of {width} × {height} pixels. {note}"
+        if best.value >= _NO_AGREEMENT:
+            return ""
+        return (
+            f"The answers of {self.model.title} to pictures and to their mirror images have next to nothing in common, "
+            "so it was probably read wrongly. Say how it is read, or bring labelled images."
+        )
 
     def _answers_alike(self, one: Scored, other: Scored) -> bool:
         """Return whether answers agree across two preparations as they do within the first, so that either is right."""

@@ -30,7 +30,7 @@ from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import LayerMeasurement, PassSettings, RunResult, Status, latest
 from senseapp.records.profile import ModelProfile, counting_notes
-from senseapp.records.resolution import spearman, visible_words
+from senseapp.records.resolution import spearman, unseen_below
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import MULTILABEL, task_named
 
@@ -149,12 +149,8 @@ class Session:
         if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
             return ()
         metric = METRICS[primary]
-        hidden = visible_words(primary, metric.unchanged_upper_end(self.num_samples))
-        images = f"{self.num_samples} image{'s' if self.num_samples != 1 else ''}"
-        return (
-            f"Layers are ranked by {METRICS[self.metric].label}: {images} cannot show a {metric.change_inside} under "
-            f"about {hidden}.",
-        )
+        hidden = unseen_below(self.num_samples, primary, metric.unchanged_upper_end(self.num_samples))
+        return (f"Layers are ranked by {METRICS[self.metric].label}: {hidden}.",)
 
     @property
     def layout(self) -> Layout:

@@ -289,21 +289,15 @@ class Sweep:
 
 
 def _take_layout(context: MeasurementContext, spec: SensitivitySpec, layout: Layout | None) -> None:
-    """Run passes in ``layout``, that of a resumed run, or in the fastest one found by a trial."""
+    """Run passes in ``layout``, that of a resumed run, or in the usual one."""
     if layout is not None:
         context.take(layout)
         return
     usual_most = spec.batch_size or context.most_in_pass(256)
     num_images = len(context.images)
     most = min(usual_most, num_images, images_per_pass(context.model) or num_images)
-    precision = "bf16" if spec.precision == "bf16" else "fp32"
-    if spec.mode == "quick":  # too short for a trial to pay
-        usual = usual_layout(context.trace, most=most, channels_last=context.channels_last, device=context.device)
-        context.take(replace(usual, precision=precision))
-        return
-    layers = select_layers(context.profile, spec.layers, spec.layer_types)
-    forwards = max(1.0, 0.5 * len(layers) * len(spec.levels))
-    context.settle_layout(most=most, forwards=forwards, precision=precision)
+    usual = usual_layout(context.trace, most=most, channels_last=context.channels_last, device=context.device)
+    context.take(replace(usual, precision="bf16" if spec.precision == "bf16" else "fp32"))
 
 
 def _require_abilities(spec: SensitivitySpec, abilities: Abilities) -> None:

@@ -30,9 +30,6 @@ Interval = tuple[float, float]
 SIGNIFICANCE = 0.05
 """Of every test, and one less the confidence of every interval and bound, unless a person asks for another."""
 
-_DECIMALS = ((10.0, 3), (99.95, 1))
-"""Most decimals of numbers below an end; larger ones are whole."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDrop:
@@ -104,6 +101,7 @@ class Metric(ABC):
         unchanged: what those that are as before do.
         finding: what is said of a layer behind its name, with ``{}`` for a drop as text.
         kept: what can be done beside a saving, with ``{}`` for the metric as text; empty for label and value.
+        least_loss, most_loss: ends of the range of one image's loss; infinite where there is none.
         resampled: whether its interval and its bound resample the images, and so take up to a minute.
         term: its name among experts, where that is another one; see :attr:`in_terms`.
         term_change: what experts call ``delta``; empty for ``term``.
@@ -131,6 +129,8 @@ class Metric(ABC):
     unchanged: str = "stay"
     finding: str = " loses {}"
     kept: str = ""
+    least_loss: float = -math.inf
+    most_loss: float = math.inf
     resampled: bool = False
     term: str = ""
     term_change: str = ""
@@ -180,19 +180,31 @@ class Metric(ABC):
         return tuple(a + b for a, b in zip(first, second, strict=True))
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of ``delta``; that of a mean of any sign unless a metric knows better."""
-        from senseapp.metrics.intervals import mean_interval
+        """Return the interval of ``delta``; unless a metric knows better, that of a mean of losses in their range.
 
-        return mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
+        Where no image loses anything of its share, it is that of whole images.
+        """
+        from senseapp.metrics.intervals import mean_interval, proportion_interval
+
+        if (self.least_loss, self.most_loss, moments[2]) == (0, 1, 0):
+            return proportion_interval(0, int(moments[0]), confidence)
+        sums = moments[2], moments[3], moments[4]
+        return mean_interval(int(moments[0]), sums, confidence, low=self.least_loss, high=self.most_loss)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
         """Return what ``delta`` is at most on new images with this one-sided confidence, from 0.75.
 
-        Unless a metric knows better, it is the upper end of the two-sided interval with twice the error. Of shares, one
-        more image on which all is lost is counted, and at least what images without any change leave open. NaN where
-        the interval is unknown.
+        Where the loss of one image has a range, it is the bound of a mean. Elsewhere, unless a metric knows better, it
+        is the upper end of the two-sided interval with twice the error. Of shares, one more image on which all is lost
+        is counted then, and at least what images without any change leave open. NaN where the interval is unknown.
         """
-        high, count = self.interval(moments, 2 * confidence - 1)[1], int(moments[0])
+        count = int(moments[0])
+        if math.isfinite(self.least_loss) and math.isfinite(self.most_loss):
+            from senseapp.metrics.bounds import upper_bound_of_sums
+
+            sums = moments[2], moments[3], moments[4]
+            return upper_bound_of_sums(count, sums, self.least_loss, self.most_loss, confidence)
+        high = self.interval(moments, 2 * confidence - 1)[1]
         if not self.is_share or math.isnan(high):
             return high
         from senseapp.metrics.bounds import upper_bound_of_share
@@ -354,7 +366,8 @@ def number_text(value: float, *, digits: int) -> str:
         return "∞" if value > 0 else "−∞"
     if round(value, digits) == 0:
         return f"< {10.0**-digits:.{digits}f}" if value > 0 else f"> −{10.0**-digits:.{digits}f}"
-    decimals = min(digits, next((most for end, most in _DECIMALS if abs(value) < end), 0))
+    # Most decimals of numbers below an end; larger ones are whole.
+    decimals = min(digits, next((most for end, most in ((10.0, 3), (99.95, 1)) if abs(value) < end), 0))
     return f"{value:.{decimals}f}".replace("-", "−")
 
 

@@ -21,10 +21,6 @@ from senseapp.metrics.intervals import proportion_interval
 
 Floats = NDArray[np.float64]
 
-_DRAWS = 1000  # 25 beyond each end of a 95 % interval
-_GROUPS = 200  # of images, of which the jackknife leaves out one at a time
-_SEED = 0  # so that the same records give the same interval on every machine
-
 
 def image_counts(number: int) -> tuple[Floats, Floats]:
     """Return how often each of ``number`` images counts, (1 + groups + draws, number), and the share of each draw lost.
@@ -33,11 +29,12 @@ def image_counts(number: int) -> tuple[Floats, Floats]:
     draws of ``number`` images and one more. That one is on which all is lost: its share of each draw is the second
     array, (draws,).
     """
-    groups = min(number, _GROUPS)
-    generator = np.random.default_rng(_SEED)
+    groups = min(number, 200)  # of images, of which the jackknife leaves out one at a time
+    generator = np.random.default_rng(0)  # so that the same records give the same interval on every machine
     group_of = generator.permutation(number) % groups
     left_out = group_of != np.arange(groups)[:, None]
-    drawn = generator.multinomial(number + 1, np.full(number + 1, 1 / (number + 1)), size=_DRAWS)
+    # 25 beyond each end of a 95 % interval.
+    drawn = generator.multinomial(number + 1, np.full(number + 1, 1 / (number + 1)), size=1000)
     counts = np.concatenate([np.ones((1, number)), left_out, drawn[:, :-1]]).astype(np.float64)
     return counts, drawn[:, -1] / (number + 1)
 

@@ -17,6 +17,7 @@ Measured coverage is in ``docs/guarantee.md``.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,19 +27,15 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, betainc, betaincinv  # scipy.stats takes half a second to import
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.intervals import LARGEST_EXPONENT
+from senseapp.metrics.intervals import LARGEST_EXPONENT, check_images
 
 Floats = NDArray[np.float64]
 
-_STEPS = 40  # of bisection in an interval of length 1 or 2
-_QUANTILES = 128  # of the direction of changes, over which its distribution is averaged
-_MOST_IMAGES = 2**40  # no set is as large: the search for the number that a bound needs ends here
 _BETS, _STAKES = np.array([0.98, 0.5, 0.2]), np.array([0.5, 0.25, 0.25])  # of the capital that each share is put on
 _BETTING = 0.75  # of the error: most losses are spread over images, of which few lose all
-_TOUCHES = 32  # places tried for a cubic that touches the logarithm
+# Share of the error that the first test has: most searches end there. Of 0.6, 0.75, 0.85 and 0.9 in 400 simulated
+# deployments (seed 7) it offered most files (``python -m benchmarks.promise`` simulates with it).
 _FIRST = 0.85
-"""Share of the error that the first test has: most searches end there. Of 0.6, 0.75, 0.85 and 0.9 in 400 simulated
-deployments (seed 7) it offered most files (``python -m benchmarks.promise`` simulates with it)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,13 +76,6 @@ class TestSequence:
         return passes
 
 
-def _check(images: int, confidence: float) -> None:
-    if images < 1:
-        raise InvalidInput("A bound needs at least one image, got none. Choose more images.")
-    if not 0.5 <= confidence < 1:
-        raise InvalidInput(f"The confidence must be from 0.5 to below 1, got {confidence}. 0.95 is usual.")
-
-
 def upper_bound_of_share(changed: int, images: int, confidence: float = 0.95) -> float:
     """Return the upper bound of a probability after ``changed`` of ``images``: Clopper-Pearson, one-sided.
 
@@ -97,7 +87,7 @@ def upper_bound_of_share(changed: int, images: int, confidence: float = 0.95) ->
     >>> [round(upper_bound_of_share(*each), 4) for each in ((0, 300), (3, 200), (200, 200))]
     [0.0099, 0.0383, 1.0]
     """
-    _check(images, confidence)
+    check_images(images, confidence)
     if not 0 <= changed <= images:
         raise InvalidInput(f"From 0 to {images} of {images} images can change, got {changed}.")
     return 1.0 if changed == images else float(betaincinv(changed + 1, images - changed, confidence))
@@ -120,10 +110,10 @@ def upper_bound_of_net_share(worse: int, better: int, images: int, confidence: f
     changed = worse + better
     if not better:
         return upper_bound_of_share(worse, images, confidence)
-    _check(images, confidence)
+    check_images(images, confidence)
     if min(worse, better) < 0 or changed > images:
         raise InvalidInput(f"From 0 to {images} of {images} images can change, got {worse} and {better}.")
-    middles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    middles = (np.arange(128) + 0.5) / 128
     direction = 2 * betaincinv(worse + 1, better, middles) - 1  # of a change, from -1 to 1
 
     def below(net: float) -> float:
@@ -151,7 +141,7 @@ def upper_bound_of_sums(
     Source: Bates, Angelopoulos, Lei, Malik and Jordan (2021), Distribution-free, risk-controlling prediction sets,
     Journal of the ACM 68, proposition 4 and equation 10.
     """
-    _check(images, confidence)
+    check_images(images, confidence)
     if not all(map(math.isfinite, sums)):
         return high
     error, span = 1 - confidence, high - low
@@ -197,7 +187,7 @@ def _least_sum_of_logarithms(count: int, powers: tuple[Floats, Floats, Floats], 
     by f(z) (y - start) (y - touch)^2 (y - end) / 24 for some z, where the fourth derivative f is negative.
     """
     low, high = start[:, None], end[:, None]
-    touch = low + (high - low) * (np.arange(_TOUCHES) + 0.5) / _TOUCHES
+    touch = low + (high - low) * (np.arange(32) + 0.5) / 32
     at_low, at_touch, at_high = np.log1p(low), np.log1p(touch), np.log1p(high)
     slope, tangent, last_slope = (
         (at_touch - at_low) / (touch - low),
@@ -238,23 +228,40 @@ def _divergence(mean: float, expected: float) -> float:
 
 def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
     """Return the end, rounded up, of where ``holds`` is true, from ``low`` on; ``high`` where it always is."""
-    for _ in range(_STEPS):
+    for _ in range(40):  # halvings of 1 or 2
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return high
 
 
 @lru_cache(maxsize=4096)
-def images_needed(share: float, confidence: float = 0.95, changed: int = 0) -> int:
-    """Return the least number of images on which ``changed`` changed answers promise at most ``share`` of them.
+def images_needed(share: float, confidence: float = 0.95, *, rate: float = 0.0) -> int | None:
+    """Return about how many images promise at most ``share`` where a share of ``rate`` of them changes.
+
+    None where no number does, as ``rate`` is no smaller or nearly as large.
 
     Raises:
         InvalidInput: ``share`` is not between 0 and 1, or needs more images than can be counted.
 
-    >>> [images_needed(0.01), images_needed(0.05), images_needed(0.05, changed=3)]
-    [299, 59, 153]
+    >>> [images_needed(0.01), images_needed(0.05), images_needed(0.05, rate=0.02)]
+    [299, 59, 150]
     """
-    return _fewest(lambda images: upper_bound_of_share(changed, images, confidence) <= share, max(1, changed), share)
+    if not 0 < share <= 1:
+        raise InvalidInput(f"A bound is above 0 and at most 1, got {share}.")
+    if 0 < rate >= share:
+        return None
+
+    def promises(images: int) -> bool:
+        return upper_bound_of_share(math.ceil(rate * images - 1e-9), images, confidence) <= share
+
+    high = 1
+    while not promises(high):
+        high *= 2
+        if high > 2**40 and rate > 0:
+            return None
+        if high > 2**40:  # no set is as large
+            raise InvalidInput(f"No number of images promises at most {share:g}.")
+    return bisect_left(range(high), True, lo=high // 2, key=promises)
 
 
 @lru_cache(maxsize=4096)
@@ -264,46 +271,6 @@ def most_changed_within(share: float, images: int, confidence: float = 0.95) -> 
     >>> [most_changed_within(0.05, images) for images in (58, 59, 200)]
     [None, 0, 4]
     """
-    _check(images, confidence)
-    if upper_bound_of_share(0, images, confidence) > share:
-        return None
-    low, high = 0, images + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if upper_bound_of_share(middle, images, confidence) <= share else (low, middle)
-    return low
-
-
-@lru_cache(maxsize=4096)
-def images_needed_at(rate: float, share: float, confidence: float = 0.95) -> int | None:
-    """Return about how many images promise at most ``share`` where a share of ``rate`` of them changes.
-
-    None where no number does, as ``rate`` is no smaller.
-    """
-    if rate >= share:
-        return None
-    if rate <= 0:
-        return images_needed(share, confidence)
-
-    def promises(images: int) -> bool:
-        return upper_bound_of_share(math.ceil(rate * images - 1e-9), images, confidence) <= share
-
-    try:
-        return _fewest(promises, 1, share)
-    except InvalidInput:
-        return None
-
-
-def _fewest(is_enough: Callable[[int], bool], least: int, share: float) -> int:
-    """Return the first number of images that ``is_enough``, by doubling and bisection."""
-    if not 0 < share <= 1:
-        raise InvalidInput(f"A bound is above 0 and at most 1, got {share}.")
-    low, high = least - 1, least
-    while not is_enough(high):
-        low, high = high, 2 * high
-        if high > _MOST_IMAGES:
-            raise InvalidInput(f"No number of images promises at most {share:g}.")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    check_images(images, confidence)
+    fitting = bisect_right(range(images + 1), share, key=lambda count: upper_bound_of_share(count, images, confidence))
+    return fitting - 1 if fitting else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, powers
-from senseapp.metrics.rows import SMOOTHED, DivergenceOfRows, RowMetric, unbounded
+from senseapp.metrics.rows import SMOOTHED, RowMetric, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ class TopAccuracy(ClassificationMetric):
     counted: str = "answers"
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of the change, -1, 0 or 1."""
+        """Return the powers of the change, -1, 0 or 1."""
         assert targets is not None  # check has seen to it
         before = _in_top(baseline_output, targets, self.k)
         return powers(before, before - _in_top(output, targets, self.k))
@@ -107,9 +107,9 @@ class Agreement(ClassificationMetric):
         return 0.05
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of whether the class is another, 0 or 1."""
+        """Return the powers of whether the class is another, 0 or 1."""
         same = _in_top(output, baseline_output.argmax(1), 1) * ~baseline_output.isnan().any(1)
-        return powers(same.new_ones(same.shape), 1 - same)
+        return of_lost_share(1 - same)
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the mid-P interval of a share."""
@@ -129,7 +129,7 @@ class CrossEntropy(ClassificationMetric):
     """The mean negative log probability of the label."""
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of the rise, in nats."""
+        """Return the powers of the rise, in nats."""
         assert targets is not None  # check has seen to it
         before, after = (
             -scores.log_softmax(1).gather(1, targets[:, None]).squeeze(1) for scores in (baseline_output, output)
@@ -138,18 +138,18 @@ class CrossEntropy(ClassificationMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KLDivergence(DivergenceOfRows, ClassificationMetric):
+class KLDivergence(ClassificationMetric):
     """The mean KL divergence of the compressed model's probabilities from the uncompressed model's."""
 
+    least_loss: float = 0.0
+
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of the divergence, in nats."""
+        """Return the powers of the divergence, in nats."""
         reference = baseline_output.log_softmax(1)
         probability = reference.exp()
         terms = probability * (reference - output.log_softmax(1))
         # a class that the original rules out adds nothing, whatever the compressed model says of it
-        divergence = unbounded(terms.masked_fill(probability == 0, 0).sum(1)).clamp_min(0)  # rounding can leave -1e-17
-        divergence = divergence.masked_fill(reference.isnan().any(1), math.nan)
-        return powers(divergence.new_zeros(divergence.shape), divergence)
+        return of_divergence(terms.masked_fill(probability == 0, 0).sum(1), reference.isnan().any(1))
 
     def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
         """Return the logarithms of probabilities: of the original's likeliest classes, and of all others as one."""

@@ -6,7 +6,7 @@ What kind of difference decides the interval; each was chosen by its measured co
 -1, 0 or 1 (top-1, top-5)    :func:`discordant_interval`, Tango's score
 0 or 1 (agreement)           :func:`proportion_interval`, mid-P binomial
 any sign (loss)              :func:`mean_interval`, Student's t widened where skewness asks for it
-never negative (KL)          :func:`nonnegative_mean_interval`, Hall's correction for skewness
+never negative (KL)          :func:`mean_interval`, Hall's correction for skewness
 ratio of two sums (SQNR)     :func:`ratio_interval`, delta method on the log scale
 any function of all (mAP)    BCa bootstrap over images, :mod:`senseapp.metrics.bootstrap`
 ===========================  =================================================================
@@ -29,12 +29,12 @@ from senseapp.core.errors import InvalidInput
 Interval = tuple[float, float]
 
 LARGEST_EXPONENT = math.log(sys.float_info.max)  # beyond it float64 overflows
-_ROUNDING = 1e-12  # a variance below this share of the mean square is float64 cancellation, not spread
 
 
-def _check(num_samples: int, confidence: float) -> None:
+def check_images(num_samples: int, confidence: float) -> None:
+    """Raise InvalidInput without images, or for a confidence outside 0.5 to 1."""
     if num_samples < 1:
-        raise InvalidInput("An interval needs at least one image, got none. Choose more samples.")
+        raise InvalidInput("Intervals and bounds need at least one image, got none. Choose more images.")
     if not 0.5 <= confidence < 1:
         raise InvalidInput(f"The confidence must be from 0.5 to below 1, got {confidence}. 0.95 is usual.")
 
@@ -57,7 +57,7 @@ def proportion_interval(count: int, num_samples: int, confidence: float = 0.95) 
     >>> (low, round(high, 3))
     (0.0, 0.03)
     """
-    _check(num_samples, confidence)
+    check_images(num_samples, confidence)
     tail = (1 - confidence) / 2
 
     def excess(x: float, probability: float) -> float:
@@ -82,7 +82,7 @@ def discordant_interval(worse: int, better: int, num_samples: int, confidence: f
     >>> (round(low, 4), round(high, 4))
     (0.0611, 0.3447)
     """
-    _check(num_samples, confidence)
+    check_images(num_samples, confidence)
     quantile = -float(ndtri((1 - confidence) / 2))
     return (
         -_score_upper(better, worse, num_samples, quantile),
@@ -128,7 +128,7 @@ def _central(num_samples: int, sums: tuple[float, float, float]) -> tuple[float,
     """Mean, standard error of the mean, and skewness (third central moment over the cubed deviation)."""
     mean, square, cube = (total / num_samples for total in sums)
     variance = square - mean**2
-    if variance <= _ROUNDING * square:
+    if variance <= 1e-12 * square:  # float64 cancellation, not spread
         return mean, 0.0, 0.0
     skewness = (cube - 3 * mean * square + 2 * mean**3) / variance**1.5
     largest = (num_samples - 2) / math.sqrt(num_samples - 1)  # of any sample; beyond it lies rounding only
@@ -151,46 +151,34 @@ def _hall(mean: float, error: float, skewness: float, num_samples: int, quantile
     return mean - error * inverse(quantile), mean - error * inverse(-quantile)
 
 
-def _degenerate(num_samples: int, sums: tuple[float, float, float], floor: float) -> Interval | None:
-    """The interval where there is no finite spread to work with, or None where there is."""
-    if not math.isfinite(sums[0]):  # one image with an infinite difference makes the mean infinite for certain
-        return sums[0], sums[0]
-    if num_samples == 1 or not all(map(math.isfinite, sums)):
-        return floor, math.inf
-    return None
+def mean_interval(
+    num_samples: int,
+    sums: tuple[float, float, float],
+    confidence: float = 0.95,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+) -> Interval:
+    """Interval of the mean of values from ``low`` to ``high``, by the sums of the values, their squares and cubes.
 
-
-def mean_interval(num_samples: int, sums: tuple[float, float, float], confidence: float = 0.95) -> Interval:
-    """Interval of a mean difference of any sign: the hull of Student's t and Hall's interval.
-
-    Per-image loss differences have two long tails and a skewness of either sign. Student's t alone falls short
-    where one tail dominates, Hall's correction alone where the sample's skewness misleads; their hull does not.
-    ``sums`` are those of the differences, their squares and their cubes. The interval is a point if all differences
-    are equal, and has infinite bounds for one image.
+    Values of any sign get the hull of Student's t and Hall's interval: per-image losses have two long tails and a
+    skewness of either sign. Student's t alone falls short where one tail dominates, Hall's correction alone where the
+    sample's skewness misleads; their hull does not. Values that cannot be negative get Hall's interval. The interval is
+    a point if all values are equal, and the whole range for one image.
 
     Source: Hall (1992), On the removal of skewness by transformation, JRSS B 54, section 2.
     """
-    _check(num_samples, confidence)
-    degenerate = _degenerate(num_samples, sums, -math.inf)
-    if degenerate is not None:
-        return degenerate
+    check_images(num_samples, confidence)
+    if not math.isfinite(sums[0]):  # one image with an infinite difference makes the mean infinite for certain
+        return sums[0], sums[0]
+    if num_samples == 1 or not all(map(math.isfinite, sums)):
+        return low, high
     mean, error, skewness = _central(num_samples, sums)
     quantile = _t_quantile(num_samples, confidence)
-    low, high = _hall(mean, error, skewness, num_samples, quantile)
-    return min(low, mean - quantile * error), max(high, mean + quantile * error)
-
-
-def nonnegative_mean_interval(num_samples: int, sums: tuple[float, float, float], confidence: float = 0.95) -> Interval:
-    """Interval of the mean of values that cannot be negative: Hall's interval, cut off at 0.
-
-    Arguments, result and source as in :func:`mean_interval`.
-    """
-    _check(num_samples, confidence)
-    degenerate = _degenerate(num_samples, sums, 0.0)
-    if degenerate is not None:
-        return degenerate
-    low, high = _hall(*_central(num_samples, sums), num_samples, _t_quantile(num_samples, confidence))
-    return max(0.0, low), high
+    ends = _hall(mean, error, skewness, num_samples, quantile)
+    if low < 0:
+        ends = min(ends[0], mean - quantile * error), max(ends[1], mean + quantile * error)
+    return max(low, ends[0]), min(high, ends[1])
 
 
 def ratio_interval(
@@ -207,7 +195,7 @@ def ratio_interval(
     Source: Cochran (1977), Sampling Techniques, 3rd ed., equation 6.13, without the finite population factor;
     the logarithm by the delta method.
     """
-    _check(num_samples, confidence)
+    check_images(num_samples, confidence)
     signal, error = sums
     if error == 0 or not math.isfinite(error):
         return error, error

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Moments, powers
-from senseapp.metrics.rows import SMOOTHED, DivergenceOfRows, MeanOfShares, RowMetric, unbounded
+from senseapp.metrics.base import powers
+from senseapp.metrics.rows import SMOOTHED, RowMetric, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,17 +56,14 @@ class RankingPrecision(MultilabelMetric):
     ``label_ranking_average_precision_score``.
     """
 
+    least_loss: float = -1.0
+    most_loss: float = 1.0
+
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of the drop of each image's average precision."""
+        """Return the powers of the drop of each image's average precision."""
         assert targets is not None  # check has seen to it
         before, after = (average_precision(logits, targets) for logits in (baseline_output, output))
         return powers(before, before - after)
-
-    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
-        """Return the bound of a mean of differences of each image."""
-        from senseapp.metrics.bounds import upper_bound_of_sums
-
-        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3], moments[4]), -1, 1, confidence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,21 +71,21 @@ class BinaryCrossEntropy(MultilabelMetric):
     """The mean negative log probability of each label's truth."""
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of the rise, in nats."""
+        """Return the powers of the rise, in nats."""
         assert targets is not None  # check has seen to it
         before, after = (binary_cross_entropy(logits, targets) for logits in (baseline_output, output))
         return powers(before, (unbounded(after) - before).masked_fill(~before.isfinite(), math.nan))
 
 
 @dataclass(frozen=True, kw_only=True)
-class BernoulliDivergence(DivergenceOfRows, MultilabelMetric):
+class BernoulliDivergence(MultilabelMetric):
     """The mean KL divergence, over labels, of the compressed model's Bernoulli distributions from the original's."""
 
+    least_loss: float = 0.0
+
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of the divergence, in nats."""
-        divergence = unbounded(bernoulli_divergence(baseline_output, output).mean(1)).clamp_min(0)
-        divergence = divergence.masked_fill(baseline_output.isnan().any(1), math.nan)
-        return powers(divergence.new_zeros(divergence.shape), divergence)
+        """Return the powers of the divergence, in nats."""
+        return of_divergence(bernoulli_divergence(baseline_output, output).mean(1), baseline_output.isnan().any(1))
 
     def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
         """Return the logits of the labels that the original model is least sure of; interactions of others are left."""
@@ -114,8 +111,11 @@ class BernoulliDivergence(DivergenceOfRows, MultilabelMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelAgreement(MeanOfShares, MultilabelMetric):
+class LabelAgreement(MultilabelMetric):
     """The share of labels, over images and labels, that stay on the same side of logit 0."""
+
+    least_loss: float = 0.0
+    most_loss: float = 1.0
 
     @property
     def tolerable(self) -> float:
@@ -123,10 +123,9 @@ class LabelAgreement(MeanOfShares, MultilabelMetric):
         return 0.05
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of the share of each image's labels that change; all of them where one is NaN."""
+        """Return the powers of the share of each image's labels that change; all of them where one is NaN."""
         undefined = (baseline_output.isnan() | output.isnan()).any(1)
-        changed = ((baseline_output > 0) != (output > 0)).double().mean(1).masked_fill(undefined, 1.0)
-        return powers(changed.new_ones(changed.shape), changed)
+        return of_lost_share(((baseline_output > 0) != (output > 0)).double().mean(1).masked_fill(undefined, 1.0))
 
 
 def average_precision(logits: Tensor, targets: Tensor) -> Tensor:

@@ -23,10 +23,6 @@ _LEAST_IMAGES = 8  # for a t test of numbers that are far from normal
 _TEMPERATURES = np.geomspace(0.5, 1000, 77)
 """Answers may be sharpened by no more than 2, so that margins still count where every image is right."""
 _PERMUTATIONS = 2000  # significance is known to a two-thousandth, far below the levels that are asked for
-_LEAST_NATS = 0.02
-"""Nats below which two ways are alike, however sure the difference is: both may get every image right."""
-_LEAST_GAIN = 0.2
-"""Share of information gained below which unlabelled answers are taken as alike: contrast alone moves it."""
 
 
 def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, significance: float = 0.05) -> bool:
@@ -112,13 +108,14 @@ def clearly_better(one: Answers, other: Answers, *, significance: float) -> bool
     decides, and the gain must be a fifth at least.
     """
     if one.correct is None or other.correct is None:
-        gains = -one.loss.mean() > (1 + _LEAST_GAIN) * -other.loss.mean()
+        gains = -one.loss.mean() > 1.2 * -other.loss.mean()  # contrast alone moves the information by less
         return bool(gains) and _t_test(other.loss - one.loss) <= significance
     won, lost = int((one.correct & ~other.correct).sum()), int((other.correct & ~one.correct).sum())
     if lost > won:
         return False
     mcnemar = float(bdtrc(won - 1, won + lost, 0.5)) if won + lost else 1.0
-    t_test = _t_test(other.loss - one.loss) if other.mean_loss - one.mean_loss > _LEAST_NATS else 1.0
+    # Below .02 nats two ways are alike, however sure the difference is: both may get every image right.
+    t_test = _t_test(other.loss - one.loss) if other.mean_loss - one.mean_loss > 0.02 else 1.0
     return min(mcnemar, t_test) <= significance / 2
 
 

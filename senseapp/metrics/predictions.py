@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LOOKED_AT_TOGETHER = 64  # images
-_OBJECT_BYTES = 64  # of a Python object in a column, at least
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
@@ -152,7 +149,7 @@ def num_bytes(predictions: Predictions) -> int:
     """Return how much memory predictions take, about."""
     tensors = sum(each.numel() * each.element_size() for each in tensors_of(predictions))
     objects = sum(len(part) for part in _named(predictions).values() if isinstance(part, tuple))
-    return tensors + _OBJECT_BYTES * objects
+    return tensors + 64 * objects  # bytes of a Python object, at least
 
 
 def equal(one: Predictions, other: Predictions) -> bool:
@@ -173,6 +170,6 @@ def num_not_finite(predictions: Predictions) -> int:
             finite = [all(bool(each.isfinite().all()) for each in _tensors_in(one)) for one in part]
             bad |= ~torch.tensor(finite, dtype=torch.bool)
         else:  # in parts, as it takes as much memory again
-            rows = [each.isfinite().reshape(len(each), -1).all(1).cpu() for each in part.split(_LOOKED_AT_TOGETHER)]
+            rows = [each.isfinite().reshape(len(each), -1).all(1).cpu() for each in part.split(64)]  # images
             bad |= ~torch.cat(rows)
     return int(bad.sum())

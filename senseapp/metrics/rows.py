@@ -1,4 +1,4 @@
-"""Bases of metrics: of one row of numbers per image, (N, outputs), and of means with a known range."""
+"""Base of metrics of one row of numbers per image, (N, outputs), and losses that are not a number."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments
+from senseapp.metrics.base import Metric, powers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_RECORDED = 10
-"""Outputs that are kept apart to predict layers together."""
 SMOOTHED = 0.003
 """Share of a recorded probability that is spread evenly: those next to 0 would dwarf all others in logarithms."""
 
@@ -21,6 +19,19 @@ SMOOTHED = 0.003
 def unbounded(values: Tensor) -> Tensor:
     """Read a result that is not a number as damage without bound."""
     return values.masked_fill(values.isnan(), math.inf)
+
+
+def of_divergence(values: Tensor, undefined: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Return the terms of each image's divergence, (N,); NaN where the original's outputs leave it ``undefined``."""
+    divergence = unbounded(values).clamp_min(0)  # rounding can leave -1e-17
+    if undefined is not None:
+        divergence = divergence.masked_fill(undefined, math.nan)
+    return powers(divergence.new_zeros(divergence.shape), divergence)
+
+
+def of_lost_share(values: Tensor) -> tuple[Tensor, ...]:
+    """Return the terms of the share that each image loses, (N,), of all that the original has."""
+    return powers(values.new_ones(values.shape), values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,43 +52,10 @@ class RowMetric(Metric):
         if self.needs_labels and targets is not None:
             self.check_targets(targets, *output.shape)
 
+    def recorded_size(self, num_outputs: int) -> int:
+        """Return how many outputs are kept apart to predict layers together: of divergences at most 10."""
+        return min(num_outputs, 10) if self.divergence else 0
+
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Raise InvalidInput for targets that do not belong to the outputs."""
         raise NotImplementedError
-
-
-class NonnegativeMean:
-    """A mean over images that cannot be negative; to be named before the base class of a metric."""
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean that cannot be negative."""
-        from senseapp.metrics.intervals import nonnegative_mean_interval
-
-        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
-
-
-class DivergenceOfRows(NonnegativeMean):
-    """A divergence of rows; to be named before the base class of a metric."""
-
-    def recorded_size(self, num_outputs: int) -> int:
-        """Return how many outputs are told apart."""
-        return min(num_outputs, MOST_RECORDED)
-
-
-class MeanOfShares(NonnegativeMean):
-    """A mean over images of the share of each that is lost; to be named before the base class of a metric."""
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the interval of a mean of shares, cut off at 0 and 1; that of no change as of whole images."""
-        from senseapp.metrics.intervals import proportion_interval
-
-        if moments[2] == 0:
-            return proportion_interval(0, int(moments[0]), confidence)
-        low, high = super().interval(moments, confidence)
-        return low, min(1.0, high)
-
-    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
-        """Return the bound of a mean of shares of each image."""
-        from senseapp.metrics.bounds import upper_bound_of_sums
-
-        return upper_bound_of_sums(int(moments[0]), (moments[2], moments[3], moments[4]), 0, 1, confidence)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments, powers
-from senseapp.metrics.rows import MeanOfShares, NonnegativeMean, unbounded
+from senseapp.metrics.base import Interval, Metric, Moments
+from senseapp.metrics.rows import of_divergence, of_lost_share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,19 +142,19 @@ class SegmentationMetric(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelDivergence(NonnegativeMean, SegmentationMetric):
+class PixelDivergence(SegmentationMetric):
     """The KL divergence of each pixel's class probabilities, a mean over the grid of an image, then over images."""
 
+    least_loss: float = 0.0
+
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of each image's mean divergence, in nats."""
+        """Return the powers of each image's mean divergence, in nats."""
         from torch import cat
 
         before, after = log_probabilities_of(baseline_output), log_probabilities_of(output)
         parts = [slice(low, low + _COMPARED_TOGETHER) for low in range(0, len(before), _COMPARED_TOGETHER)]
         means = [pixel_divergence(before[part], after[part]).mean(1) for part in parts]
-        divergence = cat(means) if means else before.new_zeros(0)
-        divergence = unbounded(divergence).clamp_min(0).masked_fill(before.isnan().flatten(1).any(1), math.nan)
-        return powers(divergence.new_zeros(divergence.shape), divergence)
+        return of_divergence(cat(means) if means else before.new_zeros(0), before.isnan().flatten(1).any(1))
 
 
 def pixel_divergence(before: Tensor, after: Tensor) -> Tensor:
@@ -165,14 +165,16 @@ def pixel_divergence(before: Tensor, after: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelAgreement(MeanOfShares, SegmentationMetric):
+class PixelAgreement(SegmentationMetric):
     """The share of pixels that keep their class, a mean over images."""
 
+    least_loss: float = 0.0
+    most_loss: float = 1.0
+
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of the share of each image's pixels whose class is another."""
+        """Return the powers of the share of each image's pixels whose class is another."""
         before, after = classes_of(baseline_output), classes_of(output)
-        changed = ((before != after) | (before == VOID)).flatten(1).double().mean(1)
-        return powers(changed.new_ones(changed.shape), changed)
+        return of_lost_share(((before != after) | (before == VOID)).flatten(1).double().mean(1))
 
 
 @dataclass(frozen=True, kw_only=True)

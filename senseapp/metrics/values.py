@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from senseapp.metrics.base import Metric, powers
-from senseapp.metrics.rows import MeanOfShares, NonnegativeMean, unbounded
+from senseapp.metrics.base import Metric
+from senseapp.metrics.rows import of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +31,10 @@ def squared_errors(before: Tensor, after: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquaredError(NonnegativeMean, Metric):
+class SquaredError(Metric):
     """The mean over an image's outputs of the squared error relative to the output's power, then over images."""
+
+    least_loss: float = 0.0
 
     @property
     def is_share(self) -> bool:
@@ -45,9 +47,9 @@ class SquaredError(NonnegativeMean, Metric):
         return 100.0
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of each image's squared error."""
+        """Return the powers of each image's squared error."""
         errors = squared_errors(baseline_output, output).mean(1)
-        return powers(errors.new_zeros(errors.shape), errors)
+        return of_divergence(errors, errors.isnan())
 
     def change_text(self, delta: float) -> str:
         """Return a squared error with the ratio of signal to noise: ``0.42 % (23.8 dB)``."""
@@ -56,13 +58,15 @@ class SquaredError(NonnegativeMean, Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fidelity(MeanOfShares, Metric):
+class Fidelity(Metric):
     """1 less the squared error of each output, at least 0: a mean over an image's outputs, then over images."""
 
+    least_loss: float = 0.0
+    most_loss: float = 1.0
+
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of what each image loses, at most 1."""
-        lost = squared_errors(baseline_output, output).clamp_max(1.0).nan_to_num(1.0).mean(1)
-        return powers(lost.new_ones(lost.shape), lost)
+        """Return the powers of what each image loses, at most 1."""
+        return of_lost_share(squared_errors(baseline_output, output).clamp_max(1.0).nan_to_num(1.0).mean(1))
 
     def value_text(self, value: float) -> str:
         """Return the fidelity with two decimals; only an output that is as before has 100 %."""
@@ -70,18 +74,18 @@ class Fidelity(MeanOfShares, Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineDistance(NonnegativeMean, Metric):
+class CosineDistance(Metric):
     """1 less the cosine of the angle between an output before and after: a mean over outputs, then over images."""
 
+    least_loss: float = 0.0
+
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
-        """Return :func:`powers` of each image's distance, as half the squared distance of outputs of length 1."""
-        before, after = (each / each.norm(dim=2, keepdim=True).clamp_min(_TINY) for each in (baseline_output, output))
-        found = unbounded(((after - before).square().sum(2) / 2).mean(1))
-        found = found.masked_fill(~baseline_output.isfinite().flatten(1).all(1), math.nan)
-        return powers(found.new_zeros(found.shape), found)
+        """Return the powers of each image's distance, as half the squared distance of outputs of length 1."""
+        # An output of zeros has no direction.
+        before, after = (each / each.norm(dim=2, keepdim=True).clamp_min(1e-150) for each in (baseline_output, output))
+        undefined = ~baseline_output.isfinite().flatten(1).all(1)
+        return of_divergence(((after - before).square().sum(2) / 2).mean(1), undefined)
 
-
-_TINY = 1e-150  # a length, so that an output of zeros has no direction
 
 FIDELITY = Fidelity(
     name="fidelity",

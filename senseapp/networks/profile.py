@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.compat.torch_internals import OperationMode, storage_of
 from senseapp.core.errors import UnsupportedModel, first_line_of
-from senseapp.networks.products import products_of
 from senseapp.networks.trace import CallTrace, WeightUse, tensors_in, trace_calls
 from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
 from senseapp.tasks import Task
@@ -243,43 +241,13 @@ def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:
     return [use for name, use in trace.uses.items() if name.startswith(prefix)]
 
 
-class _WeightWatch:
-    def __init__(self, inputs: Tensor) -> None:
-        self._from_input = {storage_of(inputs)}
-        self._alive: list[Any] = [inputs]
-        self._macs = 0
-        self.weight: Tensor | None = None
-
-    def saw(self, func: Any, args: tuple[Any, ...], _: Mapping[str, Any], output: Any) -> None:
-        """Record one operation that has run."""
-        self._alive.append((args, output))
-        for product in products_of(func, args, output):
-            constant = [tensor for tensor in product.weights if storage_of(tensor) not in self._from_input]
-            if constant and product.macs > self._macs:
-                self.weight, self._macs = constant[0], product.macs
-        if any(storage_of(tensor) in self._from_input for tensor in tensors_in(args)):
-            self._from_input.update(storage_of(tensor) for tensor in tensors_in(output))
-
-
 def acting_zero_share(model: nn.Module, layer: LayerProfile) -> float:
     """Return the share of zeros in the operand by which ``layer`` multiplies, with the current weights of ``model``.
 
-    The operand is the weight, unless that is standardised first: then the layer is called once, on zeros, and the
-    operand of its product is examined. 0 if the layer's weight is used without a call of the layer.
+    The operand is the weight, unless that is standardised first: then only whole filters of zeros stay zero.
     """
     owner, _, attribute = layer.parameter.rpartition(".")
-    module = model.get_submodule(owner)
-    weight: Tensor = getattr(module, attribute)
-    if layer.keeps_zeros:
-        return _zero_share(weight)
-    if not layer.input_shape:
-        return 0.0
-    inputs = weight.new_zeros((1, *layer.input_shape))
-    watch = _WeightWatch(inputs)
-    with torch.no_grad(), OperationMode(watch.saw):
-        type(module).forward(module, inputs)  # not the replacement that a replay may have installed
-    return 0.0 if watch.weight is None else _zero_share(watch.weight)
-
-
-def _zero_share(weight: Tensor) -> float:
+    weight: Tensor = getattr(model.get_submodule(owner), attribute)
+    if not layer.keeps_zeros:
+        weight = weight.movedim(layer.channel_axis, 0).flatten(1).any(1)
     return 1 - int(weight.count_nonzero()) / max(1, weight.numel())

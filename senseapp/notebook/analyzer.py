@@ -20,7 +20,6 @@ from senseapp.descriptions.levels import FINER_BITS
 from senseapp.measure.evaluation import ReplayedEvaluation
 from senseapp.measure.plan import (
     Layout,
-    PlannedTarget,
     knows_the_order,
     lay_out,
     plan_targets,
@@ -41,7 +40,7 @@ from senseapp.notebook.inputs import (
     usual_granularity,
 )
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
-from senseapp.records.profile import ModelProfile, select_layers
+from senseapp.records.profile import LayerProfile, ModelProfile, select_layers
 
 _FURTHER_LEVELS = {Effect.ZEROS: (0.0, 1.0), Effect.BITS: FINER_BITS}
 """Levels that the reference takes, of no use in a run: no zeros and nothing else, and bits that harm no layer."""
@@ -146,48 +145,27 @@ class SensitivityAnalyzer:
         """Measure several levels in one run, which shares the work before each layer; see :meth:`analyze`."""
         shown = [float(level) for level in (levels or (25, 50, 75))]
         config = self._config(compression, granularity, quant_per_channel, quant_activations)
-        inner = [config.scale.from_shown(level) for level in shown]
-        further = _FURTHER_LEVELS.get(config.description.effect, ()) if config.only_level is None else ()
-        config.check_levels([level for level in inner if level not in further])
+        inner = _checked_levels(config, shown)
         sample = self._on_device(self.sample, "sample")
         calibration = sample if self.calibration_data is None else self._on_device(self.calibration_data, "calibration")
         image = map_tensors(sample, lambda tensor: tensor[:1])
         bar = tqdm(disable=not verbose, unit="layer")
         with bar, _evaluating(self.model), _channels_last(self.model, image) as put_back:
             bar.set_description("the uncompressed model")
-            try:
-                evaluation, baseline = self._baseline(image)
-            except Exception as error:
-                if not raised_inside(self.model, error):
-                    raise
-                put_back()  # other images than the first may need the usual memory order
-                evaluation, baseline = self._baseline(image)
-            trace = evaluation.trace
-            add_uses(trace, evaluation.further_uses())
-            profile = profile_model(self.model, next(tensors_in(image)), trace=trace)
+            evaluation, baseline = self._baseline(image, put_back)
+            profile = profile_model(self.model, next(tensors_in(image)), trace=evaluation.trace)
             selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
-            request = CompressionRequest(
-                model=self.model,
-                layers=selected,
-                calibration=(calibration,),
-                seed=self.seed,
-                trace=trace,
-                selection=Selection(score=self._score, spanned=spanned(granularity)),
-                progress=bar.set_description,
-            )
+            request = self._request(selected, evaluation.trace, calibration, granularity, bar.set_description)
             with state_kept(self.model):
                 compressor = build_compressor(config, request)
-            planned = plan_targets(compressor.targets, trace)
-            evaluation.check(image, [item.position for item in planned], representative_positions(planned))
-            bar.reset(total=len(planned) * len(inner))
-            values = dict(_values(evaluation, compressor, planned, inner, baseline, bar))
-        notes = _notes(evaluation, trace, profile)
+            outcomes = _measured(evaluation, compressor, image, inner, baseline, bar)
+        notes = _notes(evaluation, profile)
         return [
             SensitivityResult(
                 compression_type=_spelled(config, level, activations=quant_activations),
                 compression_level=level,
                 baseline_metric=baseline,
-                layers=list(self._rows(profile, compressor, planned, values, internal, baseline)),
+                layers=list(self._rows(profile, compressor, outcomes[internal], baseline)),
                 metric_name=self.metric_name,
                 higher_is_better=self.higher_is_better,
                 notes=notes,
@@ -195,11 +173,41 @@ class SensitivityAnalyzer:
             for level, internal in zip(shown, inner, strict=True)
         ]
 
-    def _baseline(self, image: Any) -> tuple[ReplayedEvaluation, float]:
+    def _baseline(self, image: Any, put_back: Callable[[], None]) -> tuple[ReplayedEvaluation, float]:
+        """Return the evaluation of the uncompressed model; ``put_back`` gives its weights the usual memory order."""
+        try:
+            return self._evaluated(image)
+        except Exception as error:
+            if not raised_inside(self.model, error):
+                raise
+            put_back()  # other images than the first may need the usual memory order
+            return self._evaluated(image)
+
+    def _evaluated(self, image: Any) -> tuple[ReplayedEvaluation, float]:
         with state_kept(self.model):
             trace = watched_pass(self.model, image)
         evaluation = ReplayedEvaluation(self.model, self.eval_fn, trace)
-        return evaluation, evaluation.baseline()
+        baseline = evaluation.baseline()
+        add_uses(trace, evaluation.further_uses())
+        return evaluation, baseline
+
+    def _request(
+        self,
+        layers: tuple[LayerProfile, ...],
+        trace: CallTrace,
+        calibration: Any,
+        granularity: str,
+        progress: Callable[[str], None],
+    ) -> CompressionRequest:
+        return CompressionRequest(
+            model=self.model,
+            layers=layers,
+            calibration=(calibration,),
+            seed=self.seed,
+            trace=trace,
+            selection=Selection(score=self._score, spanned=spanned(granularity)),
+            progress=progress,
+        )
 
     def _on_device(self, values: Any, what: str) -> Any:
         return map_tensors(batch_of(self.model, values, what), lambda tensor: tensor.to(self.device))
@@ -227,18 +235,13 @@ class SensitivityAnalyzer:
         return config(**chosen)
 
     def _rows(
-        self,
-        profile: ModelProfile,
-        compressor: Compressor,
-        planned: Sequence[PlannedTarget],
-        values: dict[tuple[str, float], float | str],
-        level: float,
-        baseline: float,
+        self, profile: ModelProfile, compressor: Compressor, outcomes: dict[str, float | str], baseline: float
     ) -> Iterator[LayerSensitivity]:
-        target_of = {member: item.target for item in planned for member in item.target.members}
+        """Yield one row for each selected layer; ``outcomes`` are those of targets, by their first layer."""
+        target_of = {member: target for target in compressor.targets for member in target.members}
         for layer in profile.layers:
             target = target_of.get(layer.name)
-            outcome = values[target.layer, level] if target else compressor.not_applicable.get(layer.name)
+            outcome = outcomes[target.layer] if target else compressor.not_applicable.get(layer.name)
             if outcome is None:
                 continue  # not selected
             measured = outcome if isinstance(outcome, float) else float("nan")
@@ -304,15 +307,27 @@ def _spelled(config: CompressionConfig, level: float, *, activations: bool) -> s
     return config.kind + bits + ("+act" if activations and "activations" in options_of(type(config)) else "")
 
 
-def _values(
+def _checked_levels(config: CompressionConfig, shown: Sequence[float]) -> list[float]:
+    """Return levels in the engine's unit, with those that only the reference takes."""
+    levels = [config.scale.from_shown(level) for level in shown]
+    further = _FURTHER_LEVELS.get(config.description.effect, ()) if config.only_level is None else ()
+    config.check_levels([level for level in levels if level not in further])
+    return levels
+
+
+def _measured(
     evaluation: ReplayedEvaluation,
     compressor: Compressor,
-    planned: Sequence[PlannedTarget],
+    image: Any,
     levels: Sequence[float],
     baseline: float,
     bar: tqdm[Any],
-) -> Iterator[tuple[tuple[str, float], float | str]]:
-    """Yield the number, or the reason why there is none, for each target and level."""
+) -> dict[float, dict[str, float | str]]:
+    """Return, for each level, the number of each target by its first layer, or the reason why there is none."""
+    planned = plan_targets(compressor.targets, evaluation.trace)
+    evaluation.check(image, [item.position for item in planned], representative_positions(planned))
+    bar.reset(total=len(planned) * len(levels))
+    found: dict[float, dict[str, float | str]] = {level: {} for level in levels}
     for item in planned:
         bar.set_description(item.target.layer)
         evaluation.advance(item.position)
@@ -326,13 +341,14 @@ def _values(
                 if not raised_inside(evaluation.model, error):  # a mistake in eval_fn
                     raise
                 outcome = f"The compressed model failed: {type(error).__name__}: {first_line_of(error)}."
-            yield (item.target.layer, level), outcome
+            found[level][item.target.layer] = outcome
             bar.update()
+    return found
 
 
-def _notes(evaluation: ReplayedEvaluation, trace: CallTrace, profile: ModelProfile) -> tuple[str, ...]:
+def _notes(evaluation: ReplayedEvaluation, profile: ModelProfile) -> tuple[str, ...]:
     """Return sentences on what is unusual: whole passes, and layers that only some images use."""
-    others = others_note(layer.name for layer in profile.layers if layer.parameter in trace.used_by_others)
+    others = others_note(layer.name for layer in profile.layers if layer.parameter in evaluation.trace.used_by_others)
     whole = plain_note(evaluation.obstacle) if evaluation.obstacle else ""
     return tuple(note for note in (whole, others) if note)
 

@@ -7,6 +7,7 @@ Pages, reports and commands take every recommendation from :func:`decision`. Its
 * Of the others, the goal decides: fewest bytes, least time, or the strongest proven schedule. Files that a runtime runs
   come before files of weights.
 * The original is kept where no file within the tolerance is clearly smaller or faster.
+* The reason says so where the images cannot show a loss as small as the tolerance.
 
 A file only gives way to files that lose no more, and the order of the others does not depend on the tolerance: a
 stricter tolerance never gives a file that loses more.
@@ -19,9 +20,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from senseapp.metrics import METRICS
+from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
 from senseapp.records.goal import Goal
 from senseapp.records.promise import Promise, kept
+from senseapp.records.resolution import unseen_below
 
 Standing = Literal["chosen", "alternative", "dominated", "no gain", "loses too much"]
 """What a decision says of one file."""
@@ -51,14 +54,24 @@ class Decision:
 
     @property
     def headline(self) -> str:
-        """The answer in one line: the figures of the chosen file or schedule, or that the original is kept."""
+        """The answer in one line: the figures of the chosen file or schedule, or that there is none."""
         found = self.choice
         if found is None:
-            return "Keep the original"
+            return "No schedule to take" if self.goal == "targets" else "Keep the original"
         if self.goal != "targets":
             return found.headline
-        saved = f"{100 * (1 - _bytes_left(found)):.0f} %"
-        return f"Targets that save {saved} of the bytes · {found.answers_text} ({found.evidence})"
+        saved = f"{100 * (1 - _bytes_left(found)):.0f} % of the layers' bytes if stored compactly"
+        return f"Targets that save {saved} · {found.answers_text} ({found.evidence})"
+
+    @property
+    def evidence(self) -> str:
+        """What the figures of the headline were measured on, and the bound of the loss; empty without a choice."""
+        found = self.choice
+        if found is None:
+            return ""
+        if self.goal == "targets":
+            return f"Answers measured with these targets in {found.made_of}. {found.bound_text}".strip()
+        return f"{found.made_of}. Measured: this very file. {found.bound_text}".strip()
 
     @property
     def saved(self) -> float | None:
@@ -107,12 +120,25 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
     standings = {one.file: _standing(one, asked, choice) for one in files}
     others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
     reason = _why_none(asked) if choice is None else _why(choice, asked)
+    if files and promise is None:
+        reason += _too_few_images((choice or files[0]).metric, max(one.images for one in files), tolerance)
     return Decision(choice=choice, reason=reason, alternatives=tuple(others), standings=standings, goal=goal)
 
 
 def usual_decision(candidates: Sequence[Candidate], goal: Goal) -> Decision:
     """Return the decision within the loss that the metric of the files usually tolerates."""
     return decision(candidates, goal, METRICS[candidates[0].metric].tolerable if candidates else 0.0)
+
+
+def _too_few_images(metric: str, images: int, tolerance: float) -> str:
+    """Return that losses within ``tolerance`` may go unseen on so many images; empty where they cannot.
+
+    A loss of this share of the images leaves them all unchanged with a probability of 5 %.
+    """
+    least = 1 - SIGNIFICANCE ** (1 / max(1, images)) if METRICS[metric].is_share else 0.0
+    if least <= tolerance:
+        return ""
+    return f" {unseen_below(images, metric, least)}."
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
@@ -220,7 +246,7 @@ def _why(choice: Candidate, asked: _Question) -> str:
         return _why_second(asked)
     best, better, worse = _NOUNS.get(asked.goal, _NOUNS["smaller"])
     if asked.goal == "targets":
-        what = f"proven schedule that {asked.limit}"
+        what = f"tested schedule that {asked.limit}"
         peers = [one for one in asked.within if one.schedule is not None]
     else:
         what = f"file that runs and {asked.limit}" if choice.runs else f"file of weights that {asked.limit}"
@@ -253,8 +279,11 @@ def _why_none(asked: _Question) -> str:
     if not asked.files:
         return "No file has been measured yet."
     if asked.goal == "targets":
-        known = any(one.schedule is not None for one in asked.files)
-        return f"No proven schedule {asked.limit}." if known else "No schedule has been proven yet."
+        if not any(one.schedule is not None for one in asked.files):
+            return "No schedule has been tested yet."
+        other = min(filter(pays, asked.within), key=_size, default=None)
+        but = f"; a file of the original weights does: {other.made_of}" if other is not None else ""
+        return f"No tested schedule {asked.limit}{but}."
     if not any(map(pays, asked.files)):
         return "No measured file is clearly smaller or faster."
     if not any(map(pays, asked.within)):

@@ -351,6 +351,7 @@ def _judged(
         num_outputs=evaluator.profile.num_classes,
         threshold=thresholds.get("original"),
     )
+    judge.require_answers()
     others = {name: runtime.open(file) for name, file in files.items() if name != "original"}
     judged = {name: judge.judged(file, threshold=thresholds.get(name)) for name, file in others.items()}
     return {"original": judge.original} | judged

@@ -119,6 +119,8 @@ class ScheduleEvaluator:
                 num_outputs=self.profile.num_classes,
                 progress=self.progress,
             )
+            if images is self.images.proof:
+                judge.require_answers()
             # The images are kept as well, so that no others can come to lie at their address.
             self._judges[id(images)] = images, judge
         return self._judges[id(images)][1]

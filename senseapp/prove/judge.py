@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.core.steps import Progress
 from senseapp.data.images import ImageSet
 from senseapp.measure.accumulation import BaselineOutputs
@@ -91,6 +91,12 @@ class Judge:
         self._prediction_bytes = prediction_bytes(images.count)
         outputs = self._at(self._run(reference, 0, images.count), threshold)
         self.baseline = BaselineOutputs(outputs, images.labels, self.metrics)
+
+    def require_answers(self) -> None:
+        """Raise InvalidInput where the reference says nothing on these images, so that any network agrees with it."""
+        nothing, shown = self.task.baseline_note(self.baseline.outputs), self.task.shown_metric
+        if nothing and not (shown in self.metrics and self.baseline.values().get(shown, 0.0) > 0):
+            raise InvalidInput(f"Nothing can be compared. {nothing}")
 
     @property
     def divergence(self) -> str:

@@ -167,7 +167,7 @@ class _Applying:
                 continue
             parameter = self.model.get_parameter(self.profile.layer(entry.layer).parameter)
             if prepared.scale is not None and (grid := prepared.constraint.grid) is not None:
-                self.grids[entry.layer] = grid, prepared.scale()
+                self.grids[entry.layer] = grid, prepared.scale.clone()
             parameter.data = prepared.weight()
             self.reached.append(replace(entry, level=prepared.applied.achieved_level))
             self.constraints[entry.layer] = self.constraints.get(entry.layer, UpdateConstraint()) | prepared.constraint

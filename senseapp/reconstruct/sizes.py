@@ -15,8 +15,6 @@ from senseapp.networks.profile import acting_zero_share
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.solve.curves import weight_bytes
 
-_PASSES = 21  # of each model; the lower quartile counts, so up to 15 of them may be slowed by other programs
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
@@ -89,10 +87,11 @@ def latency(seconds: Sequence[float]) -> float:
     return statistics.quantiles(seconds, n=4, method="inclusive")[0]
 
 
-def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = _PASSES) -> list[list[float]]:
+def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = 21) -> list[list[float]]:
     """Return, for each model, the seconds of ``passes`` passes of ``image``, (N, C, H, W).
 
-    The models alternate, so that other work on the machine affects all alike.
+    The models alternate, so that other work on the machine affects all alike. Of 21 passes up to 15 may be slowed by
+    other programs, since their lower quartile counts.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():

@@ -17,7 +17,15 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, Deployment, Median, RuntimeFigures
+from senseapp.records.deployment import (
+    CHECKPOINT,
+    INTEGERS,
+    SPARSE,
+    WHILE_BUSY,
+    Deployment,
+    Median,
+    RuntimeFigures,
+)
 from senseapp.records.measurement import change_in
 from senseapp.records.promise import CONFIDENCE, bound_text
 from senseapp.records.schedule import Delivered, Schedule
@@ -46,10 +54,10 @@ class FormWords:
 
 FORMS: dict[Form, FormWords] = {
     "weights": FormWords(title="PyTorch weights", opened_by="load_state_dict of the same architecture"),
-    "small": FormWords(title="packed PyTorch weights", opened_by="three lines of Python, shown beside the download"),
+    "small": FormWords(title="compact PyTorch weights", opened_by="three lines of Python, shown beside the download"),
     "onnx": FormWords(title="{}"),
-    "int8": FormWords(title="{} in int8"),
-    "mixed": FormWords(title="{}, partly int8"),
+    "int8": FormWords(title="{} in 8-bit numbers"),
+    "mixed": FormWords(title="{}, partly in 8-bit numbers"),
 }
 RUNNING: tuple[Form, ...] = ("onnx", "int8", "mixed")
 """Forms that a runtime runs as they are."""
@@ -107,7 +115,7 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """What kind of file it is: ``ONNX in int8``."""
+        """What kind of file it is: ``ONNX in 8-bit numbers``."""
         return FORMS[self.form].title.format(self.runtime.file_title)
 
     @property
@@ -188,8 +196,8 @@ class Candidate:
     @property
     def time_text(self) -> str:
         """``0.55 × the time (0.53 to 0.57)``, and that the machine was busy."""
-        busy = ", measured on a busy machine" if self.figures.busy else ""
-        return f"{self.figures.time_ratio.times_text}{busy}"
+        text = self.figures.time_ratio.times_text
+        return text if not self.figures.busy or text.endswith(WHILE_BUSY) else f"{text}{WHILE_BUSY}"
 
     @property
     def answers_text(self) -> str:
@@ -216,19 +224,19 @@ class Candidate:
 
     @property
     def evidence(self) -> str:
-        """``93 to 98; 112 held-out images``."""
+        """``93 to 98; 112 unseen images``."""
         view = METRICS[self.metric]
         low, high = self.interval
         ends = f"{_of_hundred(low)} to {_of_hundred(high)}" if view.is_share else view.interval_text(low, high)
-        where = f"{self.images} held-out" if self.held_out else f"{self.images} of the run's own"
+        where = f"{self.images} unseen" if self.held_out else f"{self.images} of the run's own"
         return f"{ends}; {where} {'image' if self.images == 1 else 'images'}"
 
     @property
     def made_of(self) -> str:
-        """The contents of the file in words: ``ONNX in int8``, ``ONNX of 4-bit weights, adapted``."""
-        how = "" if self.reconstruction in ("", "compressed") else f", {self.reconstruction}"
+        """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, adapted``."""
+        how = ", adapted" if self.reconstruction == "adapted" else ""
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
-        in_float = f", {plural(kept, 'part')} in float" if kept and self.form == "mixed" else ""
+        in_float = f", {plural(kept, 'part')} in full precision" if kept and self.form == "mixed" else ""
         if kept and self.form == "onnx":  # a file of a search for int8 that computes nothing in int8
             in_float = ", weights in 8 bits"
         return f"{self.title}{in_float}{how}"

@@ -186,6 +186,10 @@ class DeploySettings:
             raise InvalidSpec(f"At least 0 and less than 1 of the answers may change, got {self.most_changed}.")
 
 
+WHILE_BUSY = ", while the computer was busy"
+_WIDEST_TIMES = 1.5  # ratio of the ends of an interval: beyond it, other programs decided the time
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Median:
     """A median, and its 95 % interval from the order of the values, which assumes nothing of how they are spread.
@@ -212,11 +216,15 @@ class Median:
 
     @property
     def times_text(self) -> str:
-        """A ratio of times as text.
+        """A ratio of times as text; without an interval that is too wide to say anything.
 
-        >>> Median(value=0.36, low=0.24, high=0.6).times_text
-        '0.36 × the time (0.24 to 0.60)'
+        >>> Median(value=0.36, low=0.34, high=0.4).times_text
+        '0.36 × the time (0.34 to 0.40)'
+        >>> Median(value=1.0, low=0.34, high=1.03).times_text
+        '1.00 × the time, while the computer was busy'
         """
+        if self.high > _WIDEST_TIMES * self.low:
+            return f"{self.value:.2f} × the time{WHILE_BUSY}"
         return f"{self.value:.2f} × the time ({self.low:.2f} to {self.high:.2f})"
 
 

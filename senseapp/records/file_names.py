@@ -12,7 +12,6 @@ from senseapp.records.spec import ModelSpec
 
 _DIGITS = "digits"  # the network of the first demo, whose spec has no name
 _EFFECTS = {Effect.CHANNELS: "pruned", Effect.ZEROS: "sparse"}
-_LONGEST = 60  # characters of the network's name
 _FORMS = {"int8": "int8", "mixed": "partly-int8"}
 
 
@@ -41,7 +40,7 @@ def network_name(model: ModelSpec) -> str:
     'resnet18-a1-in1k'
     """
     name = PurePath(model.checkpoint.replace("\\", "/")).stem or model.name or _DIGITS
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST].rstrip("-") or "network"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60].rstrip("-") or "network"
 
 
 def _effects(schedule: Schedule) -> list[str]:

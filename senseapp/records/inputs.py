@@ -14,7 +14,6 @@ USUAL_SIZES = (224, 256, 320, 640, 512, 384, 64, 32, 28)
 """Sides of images, in pixels, the most frequent first, that a file is tried with where it takes any."""
 OTHER_SIZES = (160, 128, 96, 112, 192, 240, 288, 299, 336, 416, 448, 480, 518, 600, 608, 800, 1024)
 """Those of other published networks."""
-_LISTED_AT_MOST = 5  # trials in one note; the report has all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +87,15 @@ class PreparationChoice:
         """The question with the numbered readings to choose from."""
         listed = " ".join(f"[{number}] {trial.title}." for number, trial in enumerate(self.trials, start=1))
         return (
-            f"{self.question} {listed} The Analyze page shows each on pictures; on the command line, `senseapp read … "
-            "--reading N --out reading.json` writes one, and --reading reading.json takes it."
+            f"{self.question} {listed} The Analyze page shows each on pictures, to choose one (with --reading FILE, "
+            "which `senseapp read … --reading N --out FILE` writes)."
         )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The verdict, the best of the trials, and the caveats, as text."""
-        best = "; ".join(f"{trial.title}: {trial.result}" for trial in self.trials[:_LISTED_AT_MOST])
+        # Trials in one note; the report has all of them.
+        best = "; ".join(f"{trial.title}: {trial.result}" for trial in self.trials[:5])
         tried = f"{self.subject} tried on these images, the best first: {best}." if len(self.trials) > 1 else ""
         return tuple(note for note in (self.verdict, tried, *self.caveats) if note)
 

@@ -29,15 +29,14 @@ class Int8Timing:
 
     @property
     def sentence(self) -> str:
-        """Whether int8 pays here, and about how much."""
+        """Whether 8-bit numbers pay here, and about how much."""
         ratio = self.ratio
-        about = f"about {ratio.value:.2f} times the time of float ({ratio.low:.2f} to {ratio.high:.2f}), timed on a "
-        about += "first file of this network."
+        about = f"about {ratio.times_text} of full precision, timed on a first file of this network."
         if ratio.high < 1:
-            return f"Int8 pays here: {about}"
+            return f"8-bit numbers pay here: {about}"
         if not self.pays:
-            return f"Int8 does not pay here: {about} A file in int8 is smaller, and no quicker."
-        return f"Whether int8 pays here is not clear: {about}"
+            return f"8-bit numbers do not pay here: {about} Such a file is smaller, and no quicker."
+        return f"Whether 8-bit numbers pay here is not clear: {about}"
 
     @property
     def machine_sentence(self) -> str:

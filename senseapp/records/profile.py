@@ -161,9 +161,6 @@ class CoupledGroup:
     other_macs: int = 0
 
 
-_LEAST_SHARE = 0.0005  # of all parameters: what rounds to 0.0 % is in the table only
-
-
 def counting_notes(profile: ModelProfile, compression: str) -> tuple[str, ...]:
     """Return notes on parts of the model that are not analysed, and savings that ``compression`` does not bring."""
     notes = (unlisted_note(profile), standardised_note(profile) if get(compression).zeroes_weights else "")
@@ -174,7 +171,7 @@ def unlisted_note(profile: ModelProfile) -> str:
     """Say which weights belong to no layer: "3 weights (12.0 % of the parameters) are used without a layer …"."""
     share = sum(item.num_params for item in profile.unlisted) / max(1, profile.num_params)
     names = [f"{item.module}.{name}".lstrip(".") for item in profile.unlisted for name in item.parameters]
-    if share < _LEAST_SHARE:
+    if share < 0.0005:  # what rounds to 0.0 % is in the table only
         return ""
     subject, verb = ("weight", "is") if len(names) == 1 else ("weights", "are")
     return (

@@ -167,7 +167,7 @@ def shortfall(candidates: Sequence[Candidate], promise: Promise) -> str:
         return ""
     known = [each for each in found.values() if each.change is not None and not math.isnan(each.bound)]
     if not known and not any(each.held_out for each in candidates):
-        return f"A promise takes held-out images, and this run has none left: {needed_text(promise)} for this one."
+        return f"A promise takes unseen images, and this run has none left: {needed_text(promise)} for this one."
     if not known:
         return "Nothing can be promised of these files: they have no figure that is a share of answers or objects."
     best = min(known, key=lambda each: each.bound)
@@ -175,7 +175,7 @@ def shortfall(candidates: Sequence[Candidate], promise: Promise) -> str:
     named = next(each for each in candidates if each.file == best.file)
     return (
         f"No file is shown to lose {promise.text}. What can be promised with these "
-        f"{plural(best.change.num_samples, 'held-out image')} is at most {_bound_of(best)}: {named.made_of}. "
+        f"{plural(best.change.num_samples, 'unseen image')} is at most {_bound_of(best)}: {named.made_of}. "
         f"{_how_many(best, promise)}"
     )
 
@@ -185,8 +185,8 @@ def refusal(verdict: Verdict, promise: Promise) -> str:
     if verdict.holds:
         return ""
     if verdict.change is None or math.isnan(verdict.bound):
-        return f"Nothing can be promised of it without held-out images: it takes {needed_text(promise)}."
-    images = plural(verdict.change.num_samples, "held-out image")
+        return f"Nothing can be promised of it without unseen images: it takes {needed_text(promise)}."
+    images = plural(verdict.change.num_samples, "unseen image")
     return (
         f"It is not shown to lose {promise.text}: {images} bound its loss by {_bound_of(verdict)}. "
         f"{_how_many(verdict, promise)}"
@@ -198,7 +198,8 @@ def needed_text(promise: Promise) -> str:
     from senseapp.metrics.bounds import TestSequence, images_needed
 
     least = images_needed(promise.most, 1 - TestSequence(error=1 - promise.confidence).next_error)
-    return f"at least {plural(least, 'held-out image')}"
+    assert least is not None  # without any change some number is enough
+    return f"at least {plural(least, 'unseen image')}"
 
 
 def too_few(images: int, promise: Promise) -> str:
@@ -209,7 +210,7 @@ def too_few(images: int, promise: Promise) -> str:
     if best <= promise.most:
         return ""
     return (
-        f"To lose {promise.text}, takes {needed_text(promise)}. The {plural(images, 'held-out image')} of this run can "
+        f"To lose {promise.text}, takes {needed_text(promise)}. The {plural(images, 'unseen image')} of this run can "
         f"promise at most {100 * math.ceil(1000 * best) / 1000:.1f} points, of a file that loses nothing on them."
     )
 
@@ -220,15 +221,15 @@ def _bound_of(verdict: Verdict) -> str:
 
 
 def _how_many(verdict: Verdict, promise: Promise) -> str:
-    from senseapp.metrics.bounds import images_needed_at
+    from senseapp.metrics.bounds import images_needed
 
     change = verdict.change
     assert change is not None
     lost = METRICS[change.metric].change_text(change.delta)
-    needed = images_needed_at(max(0.0, change.delta), promise.most, 1 - verdict.error)
+    needed = images_needed(promise.most, 1 - verdict.error, rate=max(0.0, change.delta))
     if needed is None:
         return f"It lost {lost} on them: more images would not help, a milder file would."
-    images = plural(max(needed, change.num_samples + 1), "held-out image")
+    images = plural(max(needed, change.num_samples + 1), "unseen image")
     if change.delta <= 0:
         return f"It takes {images} without a loss."
     return f"If it goes on losing {lost}, it takes about {images}."

@@ -8,8 +8,6 @@ from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS
 
-_NAMED = 3  # nodes in a sentence, those that recover most
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDamage:
@@ -64,7 +62,7 @@ class QuantizedNodesReport:
         """One or two sentences: how good the file is, and which nodes are to blame."""
         label = METRICS[self.metric].label
         good = f"{label} of {self.candidate} is {self.whole:.4g} on {plural(self.images, 'image')}"
-        blamed = [node for node in self.ranked if self.recovered(node) > self.whole / len(self.nodes)][:_NAMED]
+        blamed = [node for node in self.ranked if self.recovered(node) > self.whole / len(self.nodes)][:3]
         if self.whole <= 0 or not blamed:
             return f"{good}; no node stands out."
         parts = ", ".join(f"{node.name} ({self.recovered(node) / self.whole:.0%})" for node in blamed)

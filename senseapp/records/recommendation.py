@@ -79,7 +79,7 @@ class Recommendation:
             return self._mildest(view)
         count = loss.num_samples
         seen = f"{plural(count, 'image')} that the layers were measured on too"
-        where = plural(count, "held-out image") if self.held_out else seen
+        where = plural(count, "unseen image") if self.held_out else seen
         allowed = number_text(view.factor * self.allowed_drop, digits=view.digits)
         interval = view.interval_text(loss.ci_low, loss.ci_high)
         uniform = self.uniform_loss

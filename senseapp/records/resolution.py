@@ -108,8 +108,6 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     return float(np.corrcoef(ranks)[0, 1])
 
 
-_WHOLE_FROM = 10.0  # in the unit shown, no decimals
-_ROUNDING = 1e-9  # of a difference of two accuracies: a loss of 1 point is up to 1 point
 FRAGILITY_STEPS = (1, 3, 10, 30)
 """Upper ends of the bands of losses, in units of what is tolerable: about half a decade each."""
 _COLOURS = ((0, 0), (1, 2), (3, len(FRAGILITY_STEPS)))  # first and last band of those drawn blue, yellow and red
@@ -148,22 +146,38 @@ def can_show(result: RunResult, metric: str, loss: float) -> bool:
 
 
 def hides_losses(result: RunResult, metric: str) -> str:
-    """Return the part of a sentence that notable losses are not resolved; empty if the images resolve them.
-
-    ``20 images cannot show a drop in top-1 accuracy under about 16 points``.
-    """
+    """Return the sentence that notable losses are not resolved, without its stop; empty if the images resolve them."""
     visible = smallest_visible_loss(result, metric)
     if visible is None or visible <= METRICS[metric].notable:
         return ""
-    what = METRICS[metric].change_inside
-    return f"{_images(result)} cannot show a {what} under about {visible_words(metric, visible)}"
+    return unseen_below(result.num_samples, metric, visible)
 
 
-def visible_words(metric: str, loss: float) -> str:
-    """Return a :func:`smallest_visible_loss` no more exactly than it is known: ``16 points``, ``0.6 points``."""
+def unseen_below(num_images: int, metric: str, loss: float) -> str:
+    """Return ``20 images cannot show losses under about 16 points``, no more exactly than ``loss`` is known."""
+    return f"{_images(num_images)} cannot show {_kind(metric)} under about {_rounded(metric, loss)}"
+
+
+def seen_from(num_images: int, metric: str, loss: float) -> str:
+    """Return ``512 images show harm from about 0.006``."""
+    seen = f"{_images(num_images)} show {_kind(metric)} from about {_rounded(metric, loss)}"
+    return seen.replace("about < ", "under ")
+
+
+def _images(count: int) -> str:
+    return plural(count, "image") if count else "these images"
+
+
+def _kind(metric: str) -> str:
+    """Return what a number without a unit is of: ``harm``; ``losses`` where the unit says it."""
+    return "losses" if METRICS[metric].change_unit else METRICS[metric].change_inside
+
+
+def _rounded(metric: str, loss: float) -> str:
     shown = METRICS[metric]
     scaled = shown.factor * loss
-    return f"{scaled:.0f} {shown.change_unit}".strip() if scaled >= _WHOLE_FROM else shown.change_text(loss)
+    # Large figures have no decimals, in the unit shown.
+    return f"{scaled:.0f} {shown.change_unit}".strip() if scaled >= 10.0 else shown.change_text(loss)
 
 
 def cannot_tell(
@@ -180,7 +194,7 @@ def band_of(
 
     An estimate's ``low`` and ``high`` are its ``delta``.
     """
-    ends = np.multiply(FRAGILITY_STEPS, notable) * (1 + _ROUNDING)
+    ends = np.multiply(FRAGILITY_STEPS, notable) * (1 + 1e-9)  # a rounded loss of 1 point is up to 1 point
     found = np.searchsorted(ends, delta)
     return np.where(cannot_tell(low, delta, high, notable), -1, found)
 
@@ -232,7 +246,3 @@ def baseline_warning(result: RunResult) -> str:
         return ""
     task = task_named(result.spec.model.task)
     return task.baseline_warning(result.baseline, result.num_samples, result.profile.num_classes)
-
-
-def _images(result: RunResult) -> str:
-    return plural(result.num_samples, "image")

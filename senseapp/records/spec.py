@@ -205,7 +205,7 @@ class SensitivitySpec:
             where labelled images are enough to show a drop of one point, and KL elsewhere.
         num_samples: images to measure on; None means all of them, less a share that is kept to prove schedules on
             where there are plenty.
-        batch_size: most images in one forward pass; None lets a timed trial choose.
+        batch_size: most images in one forward pass; None takes as many as fit the caches.
         layers: shell patterns of layer names (``layer1.*``); empty means all.
         layer_types: class names (``Conv2d``); empty means all.
         mode: ``exact`` measures, ``quick`` only estimates.

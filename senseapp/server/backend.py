@@ -21,7 +21,15 @@ from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.check_jobs import CheckJobs, CheckObserver, PendingCheck
+from senseapp.server.check_jobs import (
+    CheckFolder,
+    CheckObserver,
+    CheckTask,
+    folder_of_checks,
+    reason_of,
+    recover_checks,
+    remove_untouched_checks,
+)
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
@@ -33,7 +41,7 @@ from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
 from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, remove_untouched, sweep_uploads
 from senseapp.server.run_plan import SEARCHES_PER_FILE, UNKNOWN_STEPS, RunPlanner, kind_of, num_images
-from senseapp.server.session import OpenSession, StoredRuns, load_engine, open_local_session, runs_on_processor
+from senseapp.server.session import OpenSession, load_engine, open_local_session, runs_on_processor
 from senseapp.server.settings import (
     RateLimiter,
     ServerSettings,
@@ -41,7 +49,7 @@ from senseapp.server.settings import (
     configured_data_roots,
     uploads_folder,
 )
-from senseapp.server.tasks import FinishedRunTask, RunTask, TaskContext
+from senseapp.server.tasks import EarlierRun, FinishedRunTask, RunTask, TaskContext
 from senseapp.server.time_estimate import MACHINE_LOAD, MachineSpeed, RuntimePredictor, time_convolutions
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
@@ -55,6 +63,7 @@ _SHORT_SECONDS = 60.0
 """Largest predicted time of a run or a recommendation in the lane of short jobs."""
 _SHORT_JOB_BYTES = 1_000_000_000
 """Free memory required to start a short job beside another: a process takes 600 MB, a small network the rest."""
+_TASK_ENDS = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)  # an interrupted task is told after the next start
 AnswerT = TypeVar("AnswerT")
 
 
@@ -92,12 +101,9 @@ class Backend:
         self.planner = RunPlanner(self.speeds, 0 if open_session is not None else settings.recommend_seconds)
         self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
         self._open_session = open_session
-        self._local: set[str] = set()  # runs that do not use the cluster
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
-        self._tasks: dict[str, FinishedRunTask[Any]] = {}
-        self.checks = CheckJobs(home)
-        self._assigning = threading.Lock()
+        recover_checks(home)
         self.image_counts: dict[DataSpec, int] = {}  # from the surveys so far; includes classes left out
         self.receiving = threading.Lock()  # of uploads: each is counted before the next is admitted
         self.rate_limiter = RateLimiter(
@@ -112,7 +118,7 @@ class Backend:
         self.states = StateKeeper(self.store)
         self._run_logs = RunLogs(self.store)
         self.tidy()
-        self.runner = JobRunner(
+        self.runner: JobRunner[RunTask] = JobRunner(
             self._work,
             on_change=self._keep_state,
             max_queue=settings.max_queue if max_queue is None else max_queue,
@@ -147,34 +153,27 @@ class Backend:
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
+    def start(self, record: RunRecord, person: str = "", *, short: bool = False, here: bool = False) -> None:
+        """Queue a run; with ``here`` this machine measures, even if there is a cluster."""
+        self.runner.submit(self._measurement(record, here=here), short=short, person=person)
+
     def carry_out(self, task: FinishedRunTask[Any], person: str = "") -> None:
         """Queue work of ``person`` on a finished run; a job that waits or runs already keeps its place."""
         known = self.runner.snapshot(task.job_id)
         if known is None or known.state.finished:
             self.rate_limiter.count(self.store.record(task.run_id).owner, "jobs on runs")
-        self._submit(task, person)
-
-    def check(self, check: PendingCheck) -> None:
-        """Queue a check of two files; raises QueueFull where too many jobs wait."""
-        self.checks.pending[check.task.job_id] = check
+        folder = self.store.folder(task.run_id)
+        folder.begin(task.key)
         try:
-            self.runner.submit(check.task.job_id, short=True, person=check.person)
+            self.runner.submit(task, short=self._is_short(task), person=person)
         except QueueFull:
-            del self.checks.pending[check.task.job_id]
+            folder.end(task.key)
             raise
 
-    def _submit(self, task: FinishedRunTask[Any], person: str) -> None:
-        with self._assigning:
-            for job_id in [job_id for job_id in self._tasks if self.runner.snapshot(job_id) is None]:
-                del self._tasks[job_id]  # the runner does not know it any more; its outcome is in files
-            folder = self.store.folder(task.run_id)
-            self._tasks[task.job_id] = task
-            folder.begin(task.key)
-            try:
-                self.runner.submit(task.job_id, short=self._is_short(task), person=person)
-            except QueueFull:
-                folder.end(task.key)
-                raise
+    def reads_upload(self, name: str) -> bool:
+        """Return whether a run, or a check that has not ended, reads the upload in the folder of this name."""
+        waiting = (task for task in self.runner.unfinished() if isinstance(task, CheckTask))
+        return self.store.reads_upload(name) or any(task.reads(name) for task in waiting)
 
     def _is_short(self, task: FinishedRunTask[Any]) -> bool:
         if not isinstance(task, RecommendationTask):
@@ -192,10 +191,9 @@ class Backend:
 
     def stop_all(self, run_id: str) -> None:
         """Cancel a run and all work on it."""
-        self.runner.cancel(run_id)
-        for job_id, task in list(self._tasks.items()):
+        for task in self.runner.unfinished():
             if task.run_id == run_id:
-                self.runner.cancel(job_id)
+                self.runner.cancel(task.job_id)
 
     def remove_deleted_later(self) -> None:
         """Schedule the removal of a deleted run's files for when the deletion can no longer be undone."""
@@ -211,16 +209,12 @@ class Backend:
         """Delete the runs and checks that exceed the settings' retention."""
         for run_id in remove_untouched(self.store, self.settings.keep_days):
             _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
-        self.checks.remove_untouched(self.settings.keep_days)
+        remove_untouched_checks(self.home, self.settings.keep_days)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch, time this machine and then call ``also``, in the background; later calls do nothing."""
         if self._warming.acquire(blocking=False):  # never released: once is enough
             threading.Thread(target=self._warm_up, args=(also,), name="senseapp-warm-up", daemon=True).start()
-
-    def set_local(self, run_id: str, *, local: bool) -> None:
-        """Exclude a run from the cluster from its next start on, or include it again."""
-        (self._local.add if local else self._local.discard)(run_id)
 
     def close(self) -> None:
         """Interrupt running and waiting jobs; all measurements are already on disk."""
@@ -245,57 +239,58 @@ class Backend:
         except Exception:
             _log.exception("the warm-up failed; the first run will show why")
 
-    def _work(self, job_id: str, control: JobControl) -> None:
-        if (check := self.checks.pending.get(job_id)) is not None:
-            folder, observer = RunFolder(check.folder.path), CheckObserver(control.phase)
-            context = TaskContext(folder=folder, observer=observer, data_roots=check.data_roots)
-            self._carry_out(check.task, context, RunSpec(model=check.task.spec.reference), local=True)
+    def _work(self, task: RunTask, control: JobControl) -> None:
+        if isinstance(task, CheckTask):
+            context = TaskContext(
+                folder=RunFolder(self._folder_of(task).path),
+                observer=CheckObserver(control.phase),
+                data_roots=self.readable_folders(task.owner),
+            )
+            self._carry_out(task, context, device="auto")
             return
-        known = self._tasks.get(job_id)
-        record = self.store.record(known.run_id if known else job_id)
-        task = known or self._measurement(record)
-        folders = self.readable_folders(record.owner)
-        check_paths(record.spec, folders)  # an imported run may name any path
-        local, load, planned = record.run_id in self._local, MACHINE_LOAD.slowdown(), list[PlannedStep]()
+        record = self.store.record(task.run_id)
+        check_paths(record.spec, self.readable_folders(record.owner))  # an imported run may name any path
+        load, planned = MACHINE_LOAD.slowdown(), list[PlannedStep]()
 
         def plan(head: RunResult, seconds_of_layers: float) -> Sequence[PlannedStep]:
             planned[:] = self.planner.steps(record.spec, head.profile, head.num_samples, load=load)
             is_timed = {StepTitle.LAYERS} if seconds_of_layers else set()
             return [replace(each, seconds=seconds_of_layers) if each.title in is_timed else each for each in planned]
 
-        live = LiveRun(control, on_measurements=partial(self._keep_plan, record.run_id), plan=plan)
-        context = TaskContext(
-            folder=self.store.folder(record.run_id),
-            observer=live,
-            data_roots=folders,
-            earlier_runs=StoredRuns(self.store, record.run_id),
-            alike=self._alike(record),
-            open_session=open_local_session if local else self._open_session or open_local_session,
-        )
-        self._live[job_id] = live
+        live = LiveRun(control, self.store, record.run_id, plan=plan)
+        context = self._context(record, live, here=isinstance(task, Measurement) and task.here)
+        self._live[task.job_id] = live
         try:
             with during_run(record.run_id):
                 word = "Run" if isinstance(task, Measurement) else type(task).__name__
                 _log.info("%s of %s begins", word, record.spec.model.title)
                 control.plan(self._first_plan(record.spec, task, context.folder, load))
-                self._carry_out(task, context, record.spec, local=local)
+                self._carry_out(task, context, device=record.spec.sensitivity.device)
                 if isinstance(task, Measurement):
                     result = context.folder.load_result()
-                    self._conclude(record, result)
-                    self._follow(record, result, context, local=local)
+                    self.store.update(record.run_id, headline=headline(result))
+                    self.cards.keep(record.spec.model, result.profile)
+                    self._follow(record, result, context)
                     if not result.passes.workers:  # else it is not representative of this machine
                         self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))
         finally:
-            del self._live[job_id]
+            del self._live[task.job_id]
             remove_temporaries(context.folder.path, beside_others=True)  # of a process that was killed
             with suppress(StorageFailed):  # less important than the error that ended the job
                 self.store.update_size(record.run_id)
 
-    def _alike(self, record: RunRecord) -> tuple[Path, ...]:
-        """Return folders of the newest other runs of the same owner, model and images, whose files may be reused."""
-        others = (each for each in self.store.list(record.owner) if each.run_id != record.run_id)
-        same = [each for each in others if (each.spec.model, each.spec.data) == (record.spec.model, record.spec.data)]
-        return tuple(self.store.folder(each.run_id).path for each in same[:5])
+    def _context(self, record: RunRecord, live: LiveRun, *, here: bool) -> TaskContext:
+        others = self.store.others(record.run_id)
+        return TaskContext(
+            folder=self.store.folder(record.run_id),
+            observer=live,
+            data_roots=self.readable_folders(record.owner),
+            earlier=tuple(
+                EarlierRun(title=title, folder=self.store.folder_of_runs / run_id, content_key=key)
+                for run_id, title, key in others
+            ),
+            open_session=open_local_session if here else self._open_session or open_local_session,
+        )
 
     def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[PlannedStep]:
         """Return the steps of a job before its model is loaded; none for work that is not planned."""
@@ -310,7 +305,7 @@ class Backend:
             return UNKNOWN_STEPS
         return self.planner.steps(spec, self.cards.card(spec.model), count, load=load)
 
-    def _follow(self, record: RunRecord, result: RunResult, context: TaskContext, *, local: bool) -> None:
+    def _follow(self, record: RunRecord, result: RunResult, context: TaskContext) -> None:
         """Make what follows a run, as a part of it; a run without it is complete.
 
         Raises:
@@ -324,48 +319,43 @@ class Backend:
             task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable)
         try:
             check_run_room(disk_use(self.store, record.owner, self.settings))
-            self._carry_out(task, context, record.spec, local=local)
+            self._carry_out(task, context, device=record.spec.sensitivity.device)
         except (JobCancelled, StorageFailed):
             raise
         except SenseError as error:
             raise Unfinished(f"All layers are measured. The files could not be made: {error}") from error
 
-    def _carry_out(self, task: RunTask, context: TaskContext, spec: RunSpec, *, local: bool) -> None:
+    def _carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
         """Carry out the task on the cluster, in a worker process, or in this process with limited memory."""
-        device, measures = spec.sensitivity.device, isinstance(task, Measurement)
-        own_session = measures and self._open_session is not None
-        address = cluster_for(spec) if measures and not (own_session or local) else ""
-        if address:
-            carry_out_on_cluster(task, context, device=device, address=address)
+        own_session = isinstance(task, Measurement) and context.open_session is not open_local_session
+        if isinstance(task, Measurement) and not own_session and task.cluster:
+            carry_out_on_cluster(task, context, device=device, address=task.cluster)
         elif self.processes and not own_session:
             self.processes.carry_out(task, context, device=device)
         else:
             with self._memory.job(limited=runs_on_processor(device)):
                 task.carry_out(context)
 
-    def _conclude(self, record: RunRecord, result: RunResult) -> None:
-        spec = record.spec
-        self.store.update(record.run_id, headline=headline(result))
-        self.cards.keep(spec.model, result.profile)
-
-    def _measurement(self, record: RunRecord) -> Measurement:
+    def _measurement(self, record: RunRecord, *, here: bool = False) -> Measurement:
         """Return the task of a run; a file that would follow it by itself comes before its layers."""
         spec, seconds = record.spec, self.settings.recommend_seconds * SEARCHES_PER_FILE
         follows = self._open_session is None and spec.sensitivity.mode != "quick" and not cluster_for(spec)
         wants_file = follows and makes_files(spec.goal)
-        return Measurement(run_id=record.run_id, spec=spec, first_file_seconds=seconds if wants_file else 0.0)
+        return Measurement(
+            run_id=record.run_id, spec=spec, first_file_seconds=seconds if wants_file else 0.0, here=here
+        )
 
-    def _keep_plan(self, run_id: str, done: int, total: int) -> None:
-        self.store.set_state(run_id, RunState.RUNNING, done=done, total=total)
+    def _folder_of(self, check: CheckTask) -> CheckFolder:
+        return CheckFolder(path=folder_of_checks(self.home, check.owner) / check.check_id)
 
-    def _keep_state(self, snapshot: JobSnapshot) -> None:
-        if self.checks.keep_end(snapshot):
-            return
-        task = self._tasks.get(snapshot.run_id)
-        if task is None:
+    def _keep_state(self, task: RunTask, snapshot: JobSnapshot) -> None:
+        if isinstance(task, CheckTask):
+            if snapshot.state.finished:
+                self._folder_of(task).end(reason_of(snapshot))
+        elif isinstance(task, Measurement):
             self.states.keep(snapshot)
-        elif snapshot.state.finished and snapshot.state is not RunState.INTERRUPTED:
-            with suppress(NotFound):  # the run was deleted; the outcome of a task is a file and changes no run's state
+        elif isinstance(task, FinishedRunTask) and snapshot.state in _TASK_ENDS:
+            with suppress(NotFound):  # the run was deleted; the outcome of a task changes no run's state
                 self.store.folder(task.run_id).end(task.key)
 
 
@@ -384,7 +374,7 @@ def backend_at(home: Path) -> Backend:
         if key not in _shared:
             lock_home(key)
             backend = Backend(key, settings=ServerSettings.configured())
-            sweep_uploads(key / "uploads", is_read=backend.store.reads_upload, unused_seconds=0)
+            sweep_uploads(key / "uploads", is_read=backend.reads_upload, unused_seconds=0)
             _shared[key] = backend
             atexit.register(_shared[key].close)
         return _shared[key]

@@ -15,9 +15,9 @@ from senseapp.records.jobs import JobSnapshot
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.access import Access
 from senseapp.server.backend import Backend
-from senseapp.server.check_jobs import JOB, CheckFolder, CheckTask, PendingCheck, folder_of_checks, read_report
+from senseapp.server.check_jobs import JOB, CheckFolder, CheckTask, folder_of_checks
 from senseapp.server.process.requester import ANYBODY, Requester
-from senseapp.server.settings import check_paths, uploads_folder
+from senseapp.server.settings import check_paths
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_KEPT = 20  # checks of one user; older ones are removed
@@ -63,25 +63,20 @@ class Checks(Access):
         for model in (spec.reference, spec.candidate):
             check_paths(RunSpec(model=model, data=spec.data), (*readable, *self._folder_of_run(model)))
         self._forget_old()
-        check_id = uuid.uuid4().hex
-        folder = CheckFolder(self._own / check_id)
-        uploads = uploads_folder(self._backend.home, self._owner)
+        task = CheckTask(check_id=uuid.uuid4().hex, spec=spec, owner=self._owner)
+        folder = CheckFolder(path=self._own / task.check_id)
         try:
-            kept = folder.begin(spec, is_upload=lambda path: path.resolve().is_relative_to(uploads.resolve()))
-            task = CheckTask(check_id=check_id, spec=kept)
-            roots = *readable, folder.path
-            self._backend.check(
-                PendingCheck(person=self._requester.turn_of(self._owner), task=task, folder=folder, data_roots=roots)
-            )
+            folder.begin(spec)
+            self._backend.runner.submit(task, short=True, person=self._requester.turn_of(self._owner))
         except BaseException:  # QueueFull, or a full disk
             shutil.rmtree(folder.path, ignore_errors=True)
             raise
-        return check_id
+        return task.check_id
 
     def record(self, check_id: str) -> CheckRecord:
         """Return a check of this user."""
         folder = self._check(check_id)
-        report, error = read_report(folder)
+        report, error = folder.report()
         return CheckRecord(
             check_id=check_id,
             title=folder.spec().title,
@@ -117,16 +112,17 @@ class Checks(Access):
         return (folder,)
 
     def _check(self, check_id: str) -> CheckFolder:
-        folder = CheckFolder(self._own / check_id) if _ID.fullmatch(check_id) else None
+        folder = CheckFolder(path=self._own / check_id) if _ID.fullmatch(check_id) else None
         if folder is None or not folder.created_seconds:
             raise NotFound("There is no such check, or it is somebody else's. Check the files again.")
         return folder
 
     def _all(self) -> list[CheckFolder]:
-        found = [CheckFolder(path) for path in self._own.glob("*") if _ID.fullmatch(path.name)]
+        found = [CheckFolder(path=path) for path in self._own.glob("*") if _ID.fullmatch(path.name)]
         return sorted(found, key=lambda folder: -folder.created_seconds)
 
     def _forget_old(self) -> None:
+        waiting = {task.job_id for task in self._backend.runner.unfinished()}
         for folder in self._all()[_MOST_KEPT - 1 :]:
-            if f"{JOB}{folder.path.name}" not in self._backend.checks.pending:
+            if f"{JOB}{folder.path.name}" not in waiting:
                 shutil.rmtree(folder.path, ignore_errors=True)

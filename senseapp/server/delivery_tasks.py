@@ -125,7 +125,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
 
     def _made_before(self, context: TaskContext, content_key: str) -> Delivery | None:
         """Return the same files of another run, copied into this one; None where there are none."""
-        for folder in map(RunFolder, context.alike):
+        for folder in (RunFolder(run.folder) for run in context.earlier):
             with suppress(SenseError, OSError):  # deleted or damaged meanwhile
                 known = self.outcome(folder)
                 if known is None or known.content_key != content_key:

@@ -10,17 +10,16 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from senseapp.core.errors import NotFound, StorageFailed
+from senseapp.core.errors import NotFound, SenseError, StorageFailed
 from senseapp.core.steps import Progress, StepTitle
 from senseapp.measure.cluster.cluster import cluster_address
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
-from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
+from senseapp.records.measurement import LayerMeasurement, Reused, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
 from senseapp.server.process.requester import model_bytes, num_bytes
-from senseapp.server.session import EarlierRuns
 from senseapp.server.tasks import RunObserver, TaskContext, evaluator_of
 from senseapp.server.time_estimate import file_works, time_convolutions
 from senseapp.store.run_folder import RunFolder
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
 _log = logging.getLogger(__name__)
+_TINY_BYTES = 2**16  # of an ONNX file, whose network needs no more memory than its size allows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,13 @@ class Measurement:
     Attributes:
         first_file_seconds: longest predicted time of the file of the original weights in int8 on this machine, with
             which it is made after the estimates and before the layers; 0: it is not made here.
+        here: whether this machine measures, even if there is a cluster.
     """
 
     run_id: str
     spec: RunSpec
     first_file_seconds: float = 0.0
+    here: bool = False
 
     @property
     def job_id(self) -> str:
@@ -52,10 +54,15 @@ class Measurement:
 
     @property
     def most_bytes(self) -> float | None:
-        """Limit of memory of a run of an ONNX file below 64 KiB, whose network needs no more."""
+        """Limit of memory of a run of a tiny ONNX file."""
         model = self.spec.model
-        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < 2**16
+        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < _TINY_BYTES
         return model_bytes(model, self.spec.data.path) if is_tiny else None
+
+    @property
+    def cluster(self) -> str:
+        """Address of the cluster that measures; empty for this machine."""
+        return "" if self.here else cluster_for(self.spec)
 
     def carry_out(self, context: TaskContext) -> RunResult:
         """Measure what the folder does not hold yet, store each measurement as it comes, and store the result.
@@ -71,17 +78,17 @@ class Measurement:
             folder.claim(self.spec)
             if folder.finished:
                 return folder.load_result()
-            started, progress = time.monotonic(), context.observer.phase
-            progress(StepTitle.READ)
+            started, reuse = time.monotonic(), _Reuse(context)
+            context.observer.phase(StepTitle.READ)
             opened = context.open_session(
                 self.spec,
                 data_roots=context.data_roots,
-                progress=progress,
+                progress=context.observer.phase,
                 earlier=folder.so_far(),
-                find_alike=context.earlier_runs.find,
+                find_alike=reuse.find,
             )
             with closing(opened) as session:
-                _take_over(folder, session, context.earlier_runs)
+                reuse.take_over(session)
                 result = self._measure(context, session, started)
             result = replace(result, summary=headline(result))
             folder.save_result(result)
@@ -109,7 +116,11 @@ class Measurement:
             started += time.monotonic() - began
         # A run that stops once settled must repeat its decisions from the measurements that it had at each part.
         done = tuple(folder.measurements.history()) if head.spec.sensitivity.until_settled else earlier
-        new = _measure_missing(folder, observer, session, done)
+        new = []
+        for measurement in session.measure(done):
+            folder.measurements.append(measurement)
+            new.append(measurement)
+            observer.measured(measurement)
         resumed = 0.0 if reused is not None else sum(item.seconds for item in earlier)  # another run's time is not ours
         seconds = resumed + time.monotonic() - started
         return _with_notes(session.result(latest((*earlier, *new)), estimates, seconds=seconds), notes)
@@ -137,13 +148,33 @@ def cluster_for(spec: RunSpec) -> str:
     return cluster_address() if spec.sensitivity.mode == "exact" else ""
 
 
-def _take_over(folder: RunFolder, session: Session, known: EarlierRuns) -> None:
-    """Copy the measurements of an earlier run, unless this run has measurements of its own."""
-    if folder.measurements.count():
-        return
-    found = session.reusable()
-    folder.save_head(session.result(()))  # first, so that the run is never resumed with other arithmetic
-    folder.take_over(found, known.taken(len(found), session.targets) if found else None)
+class _Reuse:
+    """Finds the earlier run with the most measurements among those with the same content key, and takes these over."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._title = ""
+
+    def find(self, content_key: str) -> RunResult | None:
+        """Return the result of that run, finished or not."""
+        self._context.observer.identified(content_key)
+        best: RunResult | None = None
+        for run in self._context.earlier:
+            with suppress(SenseError):  # deleted or damaged meanwhile: then everything is measured
+                result = RunFolder(run.folder).so_far() if run.content_key == content_key else None
+                if result is not None and len(result.measurements) > (len(best.measurements) if best else 0):
+                    best, self._title = result, run.title
+        return best
+
+    def take_over(self, session: Session) -> None:
+        """Copy the measurements of the found run, unless this run has measurements of its own."""
+        folder = self._context.folder
+        if folder.measurements.count():
+            return
+        found = session.reusable()
+        folder.save_head(session.result(()))  # first, so that the run is never resumed with other arithmetic
+        reused = Reused(title=self._title, taken=len(found), total=session.targets) if found else None
+        folder.take_over(found, reused)
 
 
 def _with_notes(result: RunResult, notes: tuple[str, ...]) -> RunResult:
@@ -169,23 +200,12 @@ def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tup
     return tuple(found)
 
 
-def _measure_missing(
-    folder: RunFolder, observer: RunObserver, session: Session, done: tuple[LayerMeasurement, ...]
-) -> list[LayerMeasurement]:
-    found = []
-    for measurement in session.measure(done):
-        folder.measurements.append(measurement)
-        found.append(measurement)
-        observer.measured(measurement)
-    return found
-
-
 class LiveRun(RunObserver):
     """Collects a job's measurements for readers in other threads, and reports its progress.
 
     Args:
         control: of the job.
-        on_measurements: receives the measurements done by an earlier attempt and those planned, once they are known.
+        store: holds the run ``run_id``.
         plan: returns the steps of the job from what is known of the run once its model is loaded, and from the
             predicted seconds of the measurements.
     """
@@ -193,13 +213,12 @@ class LiveRun(RunObserver):
     def __init__(
         self,
         control: JobControl,
+        store: RunStore,
+        run_id: str,
         *,
-        on_measurements: Callable[[int, int], None],
         plan: Callable[[RunResult, float], Sequence[PlannedStep]],
     ) -> None:
-        self._control = control
-        self._on_measurements = on_measurements
-        self._plan = plan
+        self._control, self._store, self._run_id, self._plan = control, store, run_id, plan
         self._lock = threading.Lock()
         self._head: RunResult | None = None
         self._estimates: list[LayerMeasurement] = []
@@ -218,13 +237,19 @@ class LiveRun(RunObserver):
             _log.info("%s", sentence)
         self._control.phase(sentence)
 
+    def identified(self, content_key: str) -> None:
+        """Store the key, for later runs."""
+        self._store.update(self._run_id, content_key=content_key)
+
     def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
-        """Start from the results of an earlier attempt."""
+        """Start from the results of an earlier attempt, or of the run that measurements were taken from."""
         with self._lock:
             self._head = head
             self._estimates = list(head.estimates)
             self._measurements = list(head.measurements)
-        self._on_measurements(done, total)
+        if (reused := self._store.folder(self._run_id).load_reused()) is not None:
+            self._store.update(self._run_id, origin=reused.sentence)
+        self._store.set_state(self._run_id, RunState.RUNNING, done=done, total=total)
         self._control.plan(self._plan(head, predicted_seconds))
         self._control.measurements(total=total, done=done)
 
@@ -272,20 +297,9 @@ class StateKeeper:
         return record if newer is None else replace(record, state=newer.state, error=newer.error)
 
     def _write_all(self) -> None:
-        for run_id, snapshot in list(self._waiting.items()):
-            self._write(snapshot)
+        for run_id, known in list(self._waiting.items()):
+            error = INTERRUPTED_SENTENCE if known.state is RunState.INTERRUPTED else known.error
+            done, total = (known.done, known.total) if known.total else (None, None)
+            with suppress(NotFound):  # deleted before it ended
+                self._store.set_state(run_id, known.state, error=error, done=done, total=total)
             del self._waiting[run_id]
-
-    def _write(self, snapshot: JobSnapshot) -> None:
-        interrupted = snapshot.state is RunState.INTERRUPTED
-        known = {"done": snapshot.done, "total": snapshot.total} if snapshot.total else {}
-        try:
-            self._store.set_state(
-                snapshot.run_id,
-                snapshot.state,
-                error=INTERRUPTED_SENTENCE if interrupted else snapshot.error,
-                done=known.get("done"),
-                total=known.get("total"),
-            )
-        except NotFound:
-            _log.info("run %s was deleted before it ended", snapshot.run_id)

@@ -21,7 +21,7 @@ from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.access import Access
 from senseapp.server.model_cards import same_model
-from senseapp.server.outputs import GraphFiles, read_graph, zipped_formats
+from senseapp.server.outputs import GraphFiles, read_graph, write_graph, zipped_formats
 from senseapp.server.process.requester import (
     BYTES_PER_SECOND,
     WorkerRequest,
@@ -29,7 +29,7 @@ from senseapp.server.process.requester import (
     num_bytes,
 )
 from senseapp.server.quotas import check_run_room, discard_upload, disk_use
-from senseapp.server.run_requests import export_graph, find_couplings, show_pictures, solve_schedule, try_picture
+from senseapp.server.run_requests import find_couplings, show_pictures, solve_schedule, try_picture
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.tasks import FinishedRunTask
@@ -138,7 +138,7 @@ class Work(Access):
             request = network_request(call, result.spec.model, *paths, subject=picture.name)
             return self._answer(request)
         finally:
-            discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._store.reads_upload)
+            discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._backend.reads_upload)
 
     def pack_kit(self, run_id: str, candidate: Candidate, target: Path) -> Path:
         """Write a zip of a file for a runtime and how it is used; return ``target``."""
@@ -216,7 +216,7 @@ class Scheduling(Access):
         if (found := read_graph(folder)) is not None:
             return found
         model = result.spec.model
-        self._answer(network_request(partial(export_graph, folder.path, model), model, passes=2))
+        self._answer(network_request(partial(write_graph, folder.path, model), model, passes=2))
         found = read_graph(folder)
         assert found is not None  # it was just written
         return found

@@ -13,8 +13,9 @@ from senseapp.records.resolution import (
     baseline_warning,
     can_show,
     opening_level,
+    seen_from,
     smallest_visible_loss,
-    visible_words,
+    unseen_below,
 )
 
 
@@ -36,13 +37,7 @@ def compared_levels(results: Sequence[RunResult]) -> list[float]:
 
 
 def shown_metric(result: RunResult) -> str:
-    """Return the ranking metric, or KL for a run with only a quick scan, which cannot estimate every metric."""
-    found = result.shown_metrics
-    return result.metric if result.metric in found else divergence_among(found) or result.metric
-
-
-def charted_metric(result: RunResult) -> str:
-    """Return the metric of charts, the same while a run works and afterwards.
+    """Return the metric of findings, charts and reports, the same while a run works and afterwards.
 
     It is the one that a person chose, where it has values; else the divergence, which estimates have too.
     """
@@ -50,17 +45,16 @@ def charted_metric(result: RunResult) -> str:
     return chosen if chosen is not None and chosen in found else divergence_among(found) or result.metric
 
 
-def headline(result: RunResult, metric: str = "") -> str:
+def headline(result: RunResult) -> str:
     """Return the most fragile layer and the loss of the others, as far as images show it, at :func:`headline_level`.
 
     A layer loses nothing measurable if the 95 % interval of its drop reaches 0. If the images cannot show a tolerable
     loss, the headline says so. Estimates have no interval, so a run of estimates alone is marked as estimated. A model
-    that fails at its task uncompressed is the headline itself. Losses are in ``metric``; by default the
-    :func:`shown_metric`.
+    that fails at its task uncompressed is the headline itself. Losses are in the :func:`shown_metric`.
     """
     if warning := baseline_warning(result):
         return warning
-    level, metric = headline_level(result), metric or shown_metric(result)
+    level, metric = headline_level(result), shown_metric(result)
     ranked = result.ranked(level, metric)
     if not ranked:
         return f"No layer could be measured at {result.compression.scale.text(level)}."
@@ -79,37 +73,27 @@ def headline(result: RunResult, metric: str = "") -> str:
     if intact == len(every):
         nothing = _nothing_seen(result, level, metric, visible, counted(every))
         return nothing + _first_stronger_loss(result, level, metric)
-    some = f"{intact} of {counted(every)}"
+    some, few = f"{intact} of {counted(every)}", unseen_below(result.num_samples, metric, visible)
     if visible > METRICS[metric].notable:
-        return f"Most fragile: {drop}. Too few images to say for {some}: {_too_few(result, metric, visible)}."
+        return f"Most fragile: {drop}. Too few images to say for {some}: {few}."
     lose = "lose" if intact != 1 else "loses"
-    return f"Most fragile: {drop}. {some} {lose} nothing measurable{_shown(result, metric, visible)}."
+    return f"Most fragile: {drop}. {some} {lose} nothing measurable{_seen(result, metric, visible)}."
 
 
 def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, every: str) -> str:
     """Return the sentence for the case that no layer of ``every`` ("23 layers") loses significantly."""
     at, layers = result.compression.scale.text(level), f"{every} measured"
     if visible <= METRICS[metric].notable:
-        return f"No layer loses anything measurable at {at} ({layers}){_shown(result, metric, visible)}."
+        return f"No layer loses anything measurable at {at} ({layers}){_seen(result, metric, visible)}."
     finer = divergence_among(result.shown_metrics)
     instead = f", or look at {METRICS[finer].change_inside}" if finer and finer != metric else ""
-    few = _too_few(result, metric, visible)
+    few = unseen_below(result.num_samples, metric, visible)
     return f"{few[0].upper()}{few[1:]} at {at} ({layers}): add images{instead}."
 
 
-def _too_few(result: RunResult, metric: str, visible: float) -> str:
-    return f"{_images(result)} cannot show losses under about {visible_words(metric, visible)}"
-
-
-def _shown(result: RunResult, metric: str, visible: float) -> str:
+def _seen(result: RunResult, metric: str, visible: float) -> str:
     """Return the smallest loss that the images show, as a clause; empty if it is 0."""
-    if not visible:
-        return ""
-    return f": {_images(result)} show losses from about {visible_words(metric, visible)}".replace("about < ", "under ")
-
-
-def _images(result: RunResult) -> str:
-    return plural(result.num_samples, "image") if result.num_samples else "these images"
+    return f": {seen_from(result.num_samples, metric, visible)}" if visible else ""
 
 
 def _first_stronger_loss(result: RunResult, level: float, metric: str) -> str:

@@ -6,9 +6,9 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from senseapp.core.codec import loads, register
 from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
@@ -23,7 +23,6 @@ from senseapp.tasks import task_named
 
 _KEPT = 64  # cards
 _Key: TypeAlias = tuple[ModelSpec, float, int]
-ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +88,13 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     return tuple(target.members for target in build_compressor(settings.compression, request).targets)
 
 
+@dataclass(slots=True)
+class _KnownModel:
+    loading: threading.Lock = field(default_factory=threading.Lock)
+    profile: ModelProfile | None = None
+    card: ModelCard | None = None
+
+
 class ModelCards:
     """Cards by model; a checkpoint that changed on disk is read again.
 
@@ -97,13 +103,11 @@ class ModelCards:
 
     def __init__(self, load: Callable[[ModelSpec, Requester], ModelCard] = lambda model, _: load_card(model)) -> None:
         self._load = load
-        self._loading: dict[_Key, threading.Lock] = {}
-        self._cards: dict[_Key, ModelCard] = {}
-        self._profiles: dict[_Key, ModelProfile] = {}  # also of finished runs, which name no classes
+        self._known: dict[_Key, _KnownModel] = {}
 
     def card(self, model: ModelSpec, requester: Requester = ANYBODY) -> ModelProfile:
         """Return the profile of ``model``; the first call loads it and blocks."""
-        return self._profiles.get(_key(model)) or self._whole(model, requester).profile
+        return self._of(model).profile or self._whole(model, requester).profile
 
     def class_names(self, model: ModelSpec, requester: Requester = ANYBODY) -> tuple[str, ...]:
         """Return the names of the model's outputs, empty if unknown; may load it, as :meth:`card` does."""
@@ -111,29 +115,27 @@ class ModelCards:
 
     def knows(self, model: ModelSpec) -> bool:
         """Return whether :meth:`card` returns without loading."""
-        return model == ModelSpec() or _key(model) in self._profiles
+        known = self._known.get(_key(model))
+        return model == ModelSpec() or (known is not None and known.profile is not None)
 
     def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
-        """Keep a profile, for example from a run."""
-        _put(self._profiles, _key(model), profile)
+        """Keep a profile, for example from a run, which names no classes."""
+        self._of(model).profile = profile
 
     def _whole(self, model: ModelSpec, requester: Requester) -> ModelCard:
         """Return the card of one network, which is loaded only once; others can be loaded meanwhile."""
-        key = _key(model)
-        _put(self._loading, key, self._loading.get(key) or threading.Lock())
-        with self._loading[key]:
-            if (card := self._cards.get(key)) is None:
-                card = self._load(model, requester)
-                _put(self._cards, key, card)
-                self.keep(model, card.profile)
-            return card
+        known = self._of(model)
+        with known.loading:
+            if known.card is None:
+                known.card = self._load(model, requester)
+                known.profile = known.card.profile
+            return known.card
 
-
-def _put(known: dict[_Key, ValueT], key: _Key, value: ValueT) -> None:
-    """Add a value, and evict the oldest beyond the limit."""
-    known[key] = value
-    if len(known) > _KEPT:
-        known.pop(next(iter(known)), None)
+    def _of(self, model: ModelSpec) -> _KnownModel:
+        known = self._known.setdefault(_key(model), _KnownModel())
+        while len(self._known) > _KEPT:
+            self._known.pop(next(iter(self._known)), None)
+        return known
 
 
 def _key(model: ModelSpec) -> _Key:
@@ -186,9 +188,7 @@ def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
     This may take seconds.
     """
     load_engine()
-    from senseapp.networks.checkpoints.checkpoint import (
-        read_checkpoint,  # torch loads on first use, not when the app starts
-    )
+    from senseapp.networks.checkpoints.checkpoint import read_checkpoint
     from senseapp.networks.checkpoints.fitting import networks_in, propose
     from senseapp.networks.checkpoints.stored_networks import choose_network
 
@@ -215,7 +215,7 @@ def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
 def examine_onnx_file(model: ModelSpec) -> OnnxReport:
     """Read the ONNX file of ``model`` and run it a few times; may take seconds."""
     load_engine()
-    from senseapp.networks.onnx.source import examine_onnx  # torch loads on first use, not when the app starts
+    from senseapp.networks.onnx.source import examine_onnx
 
     return examine_onnx(model)
 
@@ -223,9 +223,7 @@ def examine_onnx_file(model: ModelSpec) -> OnnxReport:
 def compare_checkpoint(model: ModelSpec) -> MatchReport:
     """Build the architecture of ``model`` and compare its checkpoint with it, name by name; may take seconds."""
     load_engine()
-    from senseapp.networks.checkpoints.checkpoint import (
-        read_checkpoint,  # torch loads on first use, not when the app starts
-    )
+    from senseapp.networks.checkpoints.checkpoint import read_checkpoint
     from senseapp.networks.checkpoints.fitting import propose
     from senseapp.networks.checkpoints.misfits import match_state_dict
     from senseapp.networks.loaded import skip_weight_init

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from senseapp.core.errors import InfeasibleBudget, InvalidInput, InvalidSchedule, StorageFailed
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.files import replace_file, storage_errors, write_file
 from senseapp.core.texts import csv_text
 from senseapp.descriptions import DENSE_BITS
 from senseapp.metrics import MetricChange
@@ -16,7 +16,6 @@ from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import ModelSpec
-from senseapp.server.leaderboard import shown_metric
 from senseapp.server.session import load_engine
 from senseapp.store.run_folder import RunFolder
 
@@ -70,9 +69,7 @@ def default_targets(result: RunResult) -> dict[str, float]:
     for a mean of 50 % weighted by parameters (2:4 sparsity: 50 % everywhere). Bits for quantization: the least damage
     at 4 bits on average, or at the nearest average that the measured levels reach; 32 for an unchanged layer.
     """
-    from senseapp.solve.gamma import (
-        layer_targets,  # loads scipy, which the app avoids until its first chart
-    )
+    from senseapp.solve.gamma import layer_targets  # loads scipy, which the app avoids until its first chart
 
     config = result.compression
     if not any(item.changes for item in result.shown):
@@ -80,7 +77,7 @@ def default_targets(result: RunResult) -> dict[str, float]:
     try:
         if config.description.sets_bits:
             return _bits(result)
-        targets = layer_targets(result, metric=shown_metric(result))
+        targets = layer_targets(result, metric=result.metric if result.metric in result.shown_metrics else None)
     except InvalidSchedule:  # no layer has a finite figure either
         return {}
     if config.only_level is not None:
@@ -142,8 +139,8 @@ def read_graph(folder: RunFolder) -> GraphFiles | None:
         return GraphFiles(path=folder.path / _GRAPH, nodes=json.loads(names.read_bytes()))
 
 
-def write_graph(folder: RunFolder, model: ModelSpec) -> Mapping[str, list[str]]:
-    """Write the graph of ``model`` into the folder of a run, and return the names of its nodes by layer.
+def write_graph(folder: Path, model: ModelSpec) -> int:
+    """Write the graph of ``model`` into the folder of a run, and return how many nodes of layers it has.
 
     It loads the model, so it runs in a worker process.
 
@@ -152,9 +149,9 @@ def write_graph(folder: RunFolder, model: ModelSpec) -> Mapping[str, list[str]]:
         StorageFailed: the files cannot be written.
     """
     nodes, graph = _exported(model)
-    replace_file(folder.path / _GRAPH, graph)
-    replace_file(folder.path / _GRAPH_NODES, json.dumps(nodes, allow_nan=False))
-    return nodes
+    replace_file(folder / _GRAPH, graph)
+    replace_file(folder / _GRAPH_NODES, json.dumps(nodes, allow_nan=False))
+    return sum(map(len, nodes.values()))
 
 
 def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:
@@ -227,7 +224,5 @@ def zipped_formats(schedule: Schedule, result: RunResult, overlay: Callable[[], 
 
 def _write(files: dict[Path, str | bytes]) -> tuple[Path, ...]:
     for path, content in files.items():
-        with storage_errors(f"the folder of {path.name}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
+        write_file(path, content)
     return tuple(files)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from senseapp.core.errors import InvalidFile
 from senseapp.core.files import storage_errors
@@ -39,21 +38,17 @@ class UnpackedRun:
     num_measurements: int
 
 
-def unpack_run_file(stream: BinaryIO, folder: Path, *, most_bytes: int) -> UnpackedRun:
-    """Check a run file and write its content into an empty ``folder``.
-
-    Args:
-        stream: the file.
-        folder: folder for the records and compressed models.
-        most_bytes: limit for all unpacked content.
+def unpack_run_file(path: Path, folder: Path, *, most_bytes: int) -> UnpackedRun:
+    """Check a run file and write its content, at most ``most_bytes``, into an empty ``folder``.
 
     Raises:
         InvalidFile: it is no run file, damaged, too large, or has unexpected content.
         StorageFailed: the folder cannot be written to.
     """
-    read = read_run_file(stream, most_bytes=most_bytes)
-    sentence = _headline(read)
-    _fill(RunFolder(folder), read)
+    with path.open("rb") as stream:
+        read = read_run_file(stream, most_bytes=most_bytes)
+        sentence = _headline(read)
+        _fill(RunFolder(folder), read)
     return UnpackedRun(
         title=read.head.title,
         spec=read.result.spec,
@@ -121,17 +116,15 @@ def _keep_weights(folder: RunFolder, name: str, read: ReadRunFile) -> None:
     path = folder.compressed_model(_key(name))
     with storage_errors(path.name), path.open("xb") as stream:
         stream.writelines(read.chunks(name))
-    _check_weights(path.name, str(path))
-
-
-def _check_weights(name: str, path: str) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="np") as weights:
+        with safe_open(str(path), framework="np") as weights:
             weights.keys()
     except (SafetensorError, OSError) as error:
-        raise InvalidFile(f"{name} is no safetensors file ({error}). Choose a file that Download run wrote.") from error
+        raise InvalidFile(
+            f"{path.name} is no safetensors file ({error}). Choose a file that Download run wrote."
+        ) from error
 
 
 def _key(name: str) -> str:

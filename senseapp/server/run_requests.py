@@ -18,8 +18,6 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.outputs import write_graph
-from senseapp.server.run_files import UnpackedRun, unpack_run_file
 from senseapp.server.session import load_engine
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
@@ -37,12 +35,6 @@ def survey(
     return survey_images(
         data, num_classes=num_classes, task=task_named(task), class_names=class_names, data_roots=data_roots
     )
-
-
-def unpack_run(path: Path, folder: Path, most_bytes: int) -> UnpackedRun:
-    """Check a run file, and write its valid content to an empty folder."""
-    with path.open("rb") as stream:
-        return unpack_run_file(stream, folder, most_bytes=most_bytes)
 
 
 def read_table(content: bytes, title: str, granularity: SparsityGranularity, profile: ModelProfile | None) -> RunResult:
@@ -91,11 +83,6 @@ def find_couplings(folder: Path, model: ModelSpec) -> tuple[CoupledGroup, ...]:
     from senseapp.prove.strongest import couplings_of
 
     return couplings_of(load_model(model).module, RunFolder(folder).load_result())
-
-
-def export_graph(folder: Path, model: ModelSpec) -> int:
-    """Write the graph of a run into its folder; return how many nodes of layers it has."""
-    return sum(map(len, write_graph(RunFolder(folder), model).values()))
 
 
 def show_pictures(spec: RunSpec, names: tuple[str, ...], data_roots: tuple[Path, ...]) -> dict[str, bytes]:

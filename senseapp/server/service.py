@@ -29,8 +29,8 @@ from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
 from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
-from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run
-from senseapp.server.run_requests import read_table, unpack_run
+from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run, unpack_run_file
+from senseapp.server.run_requests import read_table
 from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
@@ -131,7 +131,7 @@ class Service(Access):
             uploads.mkdir(parents=True, exist_ok=True)
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
-            call = partial(unpack_run, path, Path(folder), most_bytes)
+            call = partial(unpack_run_file, path, Path(folder), most_bytes=most_bytes)
             run = self._answer(file_request(call, str(path), subject="This file"))
             check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
             return keep_run(self._store, run, Path(folder), owner=self.owner)
@@ -165,18 +165,12 @@ class Service(Access):
         check_run_room(self.disk_use())
         record = self._store.create(spec, owner=self.owner, title=title)
         try:
-            self._queue(record, short=self._is_short(spec))
+            short = self._backend.is_short_run(spec, self.inputs.known_time(spec))
+            self._backend.start(record, self._requester.turn_of(self.owner), short=short)
         except QueueFull:
             self._store.remove(record.run_id)
             raise
         return record.run_id
-
-    def _queue(self, record: RunRecord, *, short: bool = False) -> None:
-        self._backend.runner.submit(record.run_id, short=short, person=self._requester.turn_of(self.owner))
-
-    def _is_short(self, spec: RunSpec) -> bool:
-        """Return whether a run goes to the lane of short jobs, which requires a known predicted time."""
-        return self._backend.is_short_run(spec, self.inputs.known_time(spec))
 
     def import_csv(
         self, title: str, content: bytes, *, granularity: SparsityGranularity = "weight", model: ModelSpec | None = None
@@ -234,10 +228,9 @@ class Service(Access):
             return
         check_paths(record.spec, self._backend.readable_folders(self.owner))
         self._backend.rate_limiter.count(self.owner, "runs")
-        self._backend.set_local(record.run_id, local=here)
         self._store.set_state(record.run_id, RunState.QUEUED)
         try:
-            self._queue(record)
+            self._backend.start(record, self._requester.turn_of(self.owner), here=here)
         except QueueFull:
             self._store.set_state(record.run_id, record.state, error=record.error)
             raise

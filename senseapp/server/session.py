@@ -1,23 +1,18 @@
-"""Loading of the engine and its sessions; earlier runs whose measurements can be reused."""
+"""Loading of the engine and of its sessions."""
 
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from senseapp.core.errors import SenseError
 from senseapp.descriptions import all_descriptions
-from senseapp.records.jobs import RunRecord
-from senseapp.records.measurement import Reused, RunResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.spec import RunSpec
-from senseapp.store.run_store import RunStore
 
 if TYPE_CHECKING:
     from senseapp.measure.executor import Executor
@@ -110,49 +105,3 @@ def open_local_session(
         executor=executor,
         find_alike=find_alike,
     )
-
-
-_log = logging.getLogger(__name__)
-
-
-class EarlierRuns:
-    """Runs whose measurements may be reused; this one has none, so that a run measures everything itself."""
-
-    def find(self, content_key: str) -> RunResult | None:
-        """Return the measurements of an earlier run with this key, and store the key for this run."""
-        return None
-
-    def taken(self, count: int, total: int) -> Reused:
-        """Return the record of ``count`` of ``total`` measurements reused from the found run."""
-        raise NotImplementedError
-
-
-class StoredRuns(EarlierRuns):
-    """Finds the run with the most measurements among those of the same owner with the same content key.
-
-    Runs of other users are excluded, so that their existence is not revealed.
-    """
-
-    def __init__(self, store: RunStore, run_id: str) -> None:
-        self._store = store
-        self._run_id = run_id
-        self._found: RunRecord | None = None
-
-    def find(self, content_key: str) -> RunResult | None:
-        """Return the measurements of the fullest such run, and store the key for later runs."""
-        self._store.update(self._run_id, content_key=content_key)
-        best: RunResult | None = None
-        for record in self._store.with_content_key(self._run_id, content_key):
-            with suppress(SenseError):  # deleted or damaged meanwhile: then everything is measured
-                result = self._store.folder(record.run_id).so_far()
-                if result is not None and len(result.measurements) > (len(best.measurements) if best else 0):
-                    best, self._found = result, record
-        return best
-
-    def taken(self, count: int, total: int) -> Reused:
-        """Record that ``count`` of ``total`` measurements were reused from the found run."""
-        assert self._found is not None
-        reused = Reused(title=self._found.title, taken=count, total=total)
-        self._store.update(self._run_id, origin=reused.sentence)
-        _log.info("run %s: %d of %d measurements from run %s", self._run_id, count, total, self._found.run_id)
-        return reused

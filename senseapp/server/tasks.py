@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from senseapp.core.steps import StepTitle
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.schedule import Schedule
-from senseapp.server.session import EarlierRuns, OpenSession, load_engine, open_local_session
+from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 class RunObserver:
     """Receives events from the thread of the task, and ignores them; raising from any call stops the task there."""
+
+    def identified(self, content_key: str) -> None:
+        """The model and the images are loaded; ``content_key`` is a hash of all that decides the measurements."""
 
     def phase(self, sentence: str) -> None:
         """A long step begins; an empty sentence only allows to stop."""
@@ -39,22 +42,29 @@ class RunObserver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRun:
+    """A run of the same owner, whose measurements and files may be reused; without a key only its files."""
+
+    title: str
+    folder: Path
+    content_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
     """Context of a task, in any process.
 
     Attributes:
         folder: of the run; every outcome is a file in it.
         data_roots: folders that images may be read from; empty allows any.
-        earlier_runs: runs to reuse at the start of a run.
-        alike: folders of the same person's other runs of this model and these images, whose files may be reused.
+        earlier: other runs of the same owner, the newest first.
         open_session: loads the model and the images of a run.
     """
 
     folder: RunFolder
     observer: RunObserver
     data_roots: tuple[Path, ...] = ()
-    earlier_runs: EarlierRuns = field(default_factory=EarlierRuns)
-    alike: tuple[Path, ...] = ()
+    earlier: tuple[EarlierRun, ...] = ()
     open_session: OpenSession = open_local_session
 
 

@@ -19,10 +19,6 @@ from numpy.typing import NDArray
 
 from senseapp.core.errors import InfeasibleBudget
 
-_TOLERANCE = 1e-9  # of the greatest saving: the last bit of a sum must not make a budget infeasible
-_TIE = 1e-12  # of the greatest damage, over the greatest saving: among equal damages the gentler choice wins
-_BISECTIONS = 50  # of the price of a unit: to float precision
-_EXACT_CHOICES = 400  # remaining after the bound; up to this number are searched exactly
 _MOST_SORTED = 10_000_000  # choices, over all steps that improve a schedule: about a second
 _MOST_PARTIAL = 5_000  # partial schedules kept; more means that the problem is not small
 
@@ -125,7 +121,7 @@ def solve(damages: Sequence[Vector], savings: Sequence[Vector], required: float)
         InfeasibleBudget: even the greatest savings fall short; ``nearest`` is their sum.
     """
     possible = float(sum(saving.max() for saving in savings))
-    required -= _TOLERANCE * possible
+    required -= 1e-9 * possible  # the last bit of a sum must not make a budget infeasible
     if possible < required:
         raise InfeasibleBudget(f"At most {possible:g} can be saved, {required:g} was asked for.", nearest=possible)
     sizes = [len(damage) for damage in damages]
@@ -147,7 +143,7 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     spread = float(np.ptp(raw.saving))
     damage = float(raw.cost.max()) or 1.0  # without any damage, the gentler choices cost less
     choices = _Choices(
-        cost=raw.cost / damage + _TIE / spread * raw.saving,
+        cost=raw.cost / damage + 1e-12 / spread * raw.saving,  # among equal damages the gentler choice wins
         saving=raw.saving / spread,
         owner=raw.owner,
         start=raw.start,
@@ -161,7 +157,7 @@ def _constrained(raw: _Choices, required: float) -> Positions:
     gap = max(0.0, reach - (float(least.sum()) + price * required))  # not negative after rounding
     regret = reduced - least[choices.owner]
     kept = np.flatnonzero(regret <= gap * (1 + 1e-9))
-    found = _exact(choices, kept, required, price, reach) if len(kept) <= _EXACT_CHOICES else None
+    found = _exact(choices, kept, required, price, reach) if len(kept) <= 400 else None
     return incumbent if found is None or choices.cost[found].sum() > reach else found
 
 
@@ -178,7 +174,7 @@ def _price(choices: _Choices, required: float) -> tuple[float, Positions, Positi
     short = chosen(low)
     while choices.saving[incumbent := chosen(high)].sum() < required:
         low, high, short = high, 4 * high, incumbent
-    for _ in range(_BISECTIONS):
+    for _ in range(50):  # halvings: to float precision
         middle = 0.5 * (low + high)
         candidate = chosen(middle)
         if choices.saving[candidate].sum() < required:

@@ -26,8 +26,6 @@ from senseapp.solve.problem import (
     infeasible,
 )
 
-# each solves the knapsack once more; share by which both halves must gain, or a round is not worth it
-_MOST_ROUNDS, _LEAST_GAIN = 8, 0.01
 _ADDITIVE = "Where a layer gets two compressions, their measured damages are added; verify the schedule."
 
 
@@ -96,19 +94,19 @@ def _best_together(table: ChoiceTable, problem: Problem) -> dict[str, Choice]:
     """Return the choices of least joint damage found, if interactions are known.
 
     The knapsack is solved again around the last result while that lowers the damage on both halves of the images: an
-    improvement on one half alone is chance. The interaction model is skipped above 1 nat of predicted damage, where
-    changes do not add up.
+    improvement on one half alone is chance, and one of less than 1 % is not worth a round. The interaction model is
+    skipped above 1 nat of predicted damage, where changes do not add up.
     """
     found, joint = table.best(problem), problem.curve_set.joint
     if joint is None:
         return found
     damages = joint.halves(found)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(8):
         if max(damages) > 50 * joint.metric.notable:  # 1 nat of divergence
             break
         tried = table.best(problem, around=found)
         less = joint.halves(tried)
-        if not all(after < (1 - _LEAST_GAIN) * before for before, after in zip(damages, less, strict=True)):
+        if not all(after < 0.99 * before for before, after in zip(damages, less, strict=True)):
             break
         found, damages = tried, less
     return found

@@ -1,9 +1,4 @@
-"""Which nodes of a file compute in float: least damage within a time, with damages that add up and costs of borders.
-
-    minimise Σᵢ dᵢ (1 − xᵢ)   subject to   Σᵢ aᵢ xᵢ + Σₑ cₑ zₑ ≤ T,   zₑ ≥ |x_a − x_b|,   xᵢ ∈ {0, 1}
-
-where xᵢ is 1 if node i computes in float, which adds the time aᵢ, and e = (a, b) are neighbours. HiGHS solves it.
-"""
+"""Which nodes of a file compute in float: least damage within a time, with damages that add up and costs of borders."""
 
 from __future__ import annotations
 
@@ -12,17 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from senseapp.descriptions.levels import LevelScale
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, LayerTimes
+from senseapp.solve.border_program import taken_choices
 
-_TIE = 1e-6  # of the most damage, over the most time: among equal damages the quicker choice wins
-_GAP = 1e-3  # of the damage, relative
-_SECONDS_LIMIT = 2.0  # of the solver
 _ERROR_OF_ALL, _ERROR_OF_ONE = 0.5, 0.08  # of what all nodes in float add, or borders take, and of a node's time
-_ERROR_OF_TIMING = 0.02  # of all-int8's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +73,7 @@ class NodeTimes:
         whole = np.array([(self.added(group), self.crossed(group) - crossed) for group in measured])
         errors = np.hstack([_ERROR_OF_ALL * whole, _ERROR_OF_ONE * own * inside]) / at_first
         missing = np.array([ratio - self(group) / at_first for group, ratio in measured.items()])
-        noise = _ERROR_OF_TIMING**2 * np.eye(len(measured))
+        noise = 0.02**2 * np.eye(len(measured))  # of all-int8's time
         found = errors.T @ np.linalg.solve(errors @ errors.T + noise, missing)
         longer, dearer = (max(1 + _ERROR_OF_ALL * float(each), 0.0) for each in found[:2])
         added = dict(zip(nodes, (_ERROR_OF_ONE * own * found[2:]).tolist(), strict=True))
@@ -103,39 +93,23 @@ def least_damage(damages: Mapping[str, float], times: NodeTimes, most_seconds: f
 
     None where no choice is predicted to take at most ``most_seconds``, or the solver finds none in time.
     """
-    return _solved(damages, times, most_seconds)
+    return _in_float(damages, times, most_seconds)
 
 
 def quickest(nodes: Collection[str], times: NodeTimes) -> tuple[str, ...]:
     """Return the nodes in float with which a file is predicted to be quickest."""
-    return _solved(dict.fromkeys(nodes, 0.0), times, math.inf, price=1.0) or ()
+    return _in_float(dict.fromkeys(nodes, 0.0), times, math.inf) or ()
 
 
-def _solved(
-    damages: Mapping[str, float], times: NodeTimes, most_seconds: float, *, price: float = _TIE
-) -> tuple[str, ...] | None:
-    nodes, place = list(damages), {node: index for index, node in enumerate(damages)}
-    borders = list(times.borders.items())
-    cost = np.array([*(times.in_float[node] - times.in_int8[node] for node in nodes), *(each for _, each in borders)])
-    unit, worst = float(np.abs(cost).max(initial=0)) or 1.0, max(damages.values(), default=0.0) or 1.0
-    rows = [(0, column, float(value / unit)) for column, value in enumerate(cost)]
-    low, high = [-math.inf], [(most_seconds - times.other - sum(times.in_int8.values())) / unit]
-    for number, (pair, _) in enumerate(borders):
-        for signs in ((1.0, -1.0), (-1.0, 1.0)):  # z ≥ ±(x_a − x_b)
-            rows.append((len(low), len(nodes) + number, 1.0))
-            rows += [(len(low), place[end], -sign) for end, sign in zip(pair, signs, strict=True) if end in place]
-            low.append(sum(sign for end, sign in zip(pair, signs, strict=True) if end == FLOAT))
-            high.append(math.inf)
-    at, columns, values = zip(*rows, strict=True)
-    found = milp(
-        np.array([*(-damages[node] / worst for node in nodes), *([0.0] * len(borders))]) + price * cost / unit,
-        integrality=np.array([1] * len(nodes) + [0] * len(borders)),
-        bounds=Bounds(0, 1),
-        constraints=LinearConstraint(
-            coo_array((values, (at, columns)), shape=(len(low), len(cost))).tocsr(), low, high
-        ),
-        options={"time_limit": _SECONDS_LIMIT, "mip_rel_gap": _GAP},
+def _in_float(damages: Mapping[str, float], times: NodeTimes, most_seconds: float) -> tuple[str, ...] | None:
+    nodes = list(damages)
+    taken = taken_choices(
+        [-damages[node] for node in nodes],
+        [times.in_float[node] - times.in_int8[node] for node in nodes],
+        ends={node: (place,) for place, node in enumerate(nodes)},
+        borders=times.borders,
+        always=FLOAT,
+        most_seconds=most_seconds - times.other - sum(times.in_int8.values()),
+        limit_seconds=2.0,
     )
-    if found.x is None:
-        return None
-    return tuple(node for node, value in zip(nodes, found.x, strict=False) if value > 0.5)
+    return None if taken is None else tuple(nodes[place] for place in taken)

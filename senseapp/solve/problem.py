@@ -11,12 +11,11 @@ from senseapp.descriptions import BudgetKind
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, standardised_note
-from senseapp.records.resolution import visible_words
+from senseapp.records.resolution import unseen_below
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.solve.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
 from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind, choices_of
 
-_MENTIONED, _MENTIONED_RATIO = 0.1, 1.25  # of the notable value, and of the sum: less gets no note
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (
     "What neighbouring pruned layers save together is estimated; applying the schedule gives the exact figure."
@@ -136,9 +135,9 @@ def assemble(
 def _interactions(curve_set: CurveSet, alone: float, together: float) -> tuple[str, ...]:
     """Return a note if the predicted joint damage is much larger or smaller than the sum."""
     metric, joint = METRICS[curve_set.metric], curve_set.joint
-    if joint is None or max(alone, together) < _MENTIONED * metric.notable:
+    if joint is None or max(alone, together) < 0.1 * metric.notable:
         return ()
-    if 1 / _MENTIONED_RATIO < together / max(alone, 1e-30) < _MENTIONED_RATIO:
+    if 0.8 < together / max(alone, 1e-30) < 1.25:
         return ()
     images = plural(joint.num_images, "image")
     return (
@@ -152,10 +151,10 @@ def hidden_damage(curve_set: CurveSet, damage: float) -> tuple[str, ...]:
     visible, metric = curve_set.visible, METRICS[curve_set.metric]
     if visible <= metric.notable or damage >= visible:
         return ()
-    images = plural(curve_set.num_images, "image")
+    few = unseen_below(curve_set.num_images, metric.name, visible)
     return (
-        f"The predicted {metric.change_text(damage)} cannot be relied on: {images} cannot show losses under about "
-        f"{visible_words(metric.name, visible)}. Measure on more images, or count harm to the answers.",
+        f"The predicted {metric.change_text(damage)} cannot be relied on: {few}. Measure on more images, or count harm "
+        "to the answers.",
     )
 
 

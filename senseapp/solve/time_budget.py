@@ -1,9 +1,4 @@
-"""Schedules under a budget of time: least damage, with times of layers and costs of precision borders.
-
-    minimise Σᵢⱼ dᵢⱼ xᵢⱼ   subject to   Σᵢⱼ tᵢⱼ xᵢⱼ + Σₑ cₑ zₑ + t₀ ≤ T,   Σⱼ xᵢⱼ = 1,   zₑ ≥ |yₐ − y_b|,   xᵢⱼ ∈ {0, 1}
-
-where yᵢ is 1 if the choice of layer i runs in int8, and e = (a, b) are neighbours. HiGHS solves it exactly.
-"""
+"""Schedules under a budget of time: least damage, with times of layers and costs of precision borders."""
 
 from __future__ import annotations
 
@@ -13,14 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.texts import listed, plural
-from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, MILLISECONDS, LayerTimes
+from senseapp.records.deployment import INT8, INT8_BITS, MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
+from senseapp.solve.border_program import taken_choices
 from senseapp.solve.curves import LayerCurve
 from senseapp.solve.methods import admissible_levels
 from senseapp.solve.problem import Problem, assemble, build_problem
@@ -58,7 +52,7 @@ def schedule_within(
     if levels is None or predicted_seconds(curves, times, levels) > most_seconds:
         levels = _solved(curves, choices, times, most_seconds)
     if levels is None:
-        least = _solved(curves, replace(choices, damage=[0.0] * len(choices.damage)), times, None)
+        least = _solved(curves, choices, times, None)
         assert least is not None
         nearest = 1000 * predicted_seconds(curves, times, least)
         untouched = 1000 * predicted_seconds(curves, times, {})
@@ -81,8 +75,7 @@ def time_range(result: RunResult, times: LayerTimes) -> tuple[float, float]:
     """
     problem = any_problem(result, Limits())
     curves = problem.curve_set.curves
-    choices = _choices(problem, times)
-    quickest = _solved(curves, replace(choices, damage=[0.0] * len(choices.damage)), times, None) or {}
+    quickest = _solved(curves, _choices(problem, times), times, None) or {}
     untouched = predicted_seconds(curves, times, {})
     return min(untouched, predicted_seconds(curves, times, quickest)), untouched
 
@@ -157,58 +150,27 @@ def _solved(
     curves: Sequence[LayerCurve], choices: _TimedChoices, times: LayerTimes, most_seconds: float | None
 ) -> dict[str, float] | None:
     """Return the level of each curve; with ``most_seconds`` None the fastest ones; None if infeasible."""
-    count, place = len(choices.owners), {m: i for i, curve in enumerate(curves) for m in curve.members}
-    edges = [each for each in times.conversions if {each.first, each.second} & place.keys() and each.seconds > 0]
-    cost = np.array([*choices.seconds, *(each.seconds for each in edges)])
-    rows: list[tuple[int, int, float]] = [(owner, column, 1.0) for column, owner in enumerate(choices.owners)]
-    low, high = [1.0] * len(curves), [1.0] * len(curves)
-    for number, edge in enumerate(edges):
-        for sign in (1.0, -1.0):  # z ≥ ±(y_first − y_second)
-            row, constant = len(low), 0.0
-            rows.append((row, count + number, 1.0))
-            for name, factor in ((edge.first, -sign), (edge.second, sign)):
-                if name in place:
-                    rows += [
-                        (row, column, factor)
-                        for column, owner in enumerate(choices.owners)
-                        if owner == place[name] and choices.int8[column]
-                    ]
-                else:
-                    constant += factor * (name == INT8)
-            low.append(-constant)
-            high.append(math.inf)
-    always = (each.seconds for each in times.conversions if {each.first, each.second} == {FLOAT, INT8})
-    quantizes = curves[0].description.sets_bits  # other choices were tried before
-    base = times.other_seconds + quantizes * sum(always)
-    base += sum(
-        times.seconds(layer, curves[0].scale.untouched, curves[0].scale) for layer in times.layers() - place.keys()
+    place = {member: index for index, curve in enumerate(curves) for member in curve.members}
+    columns: dict[int, list[int]] = {}
+    for column, (owner, int8) in enumerate(zip(choices.owners, choices.int8, strict=True)):
+        columns.setdefault(owner, []).extend([column] if int8 else [])
+    others = times.layers() - place.keys()
+    base = times.other_seconds + sum(
+        times.seconds(layer, curves[0].scale.untouched, curves[0].scale) for layer in others
     )
-    damage = np.array([*choices.damage, *([0.0] * len(edges))])
-    unit = float(cost.max()) or 1.0
-    if most_seconds is not None:
-        rows += [(len(low), column, float(value / unit)) for column, value in enumerate(cost)]
-        low.append(-math.inf)
-        high.append((most_seconds - base) / unit * (1 + 1e-9))
-        worst = float(damage.max()) or 1.0
-        objective = damage / worst + 1e-6 * cost / unit  # among equal damages the faster choice wins
-    else:
-        objective = cost / unit
-    at, columns, values = zip(*rows, strict=True)
-    matrix = coo_array((values, (at, columns)), shape=(len(low), len(cost))).tocsr()
-    found = milp(
-        objective,
-        integrality=np.array([1] * count + [0] * len(edges)),
-        bounds=Bounds(0, 1),
-        constraints=LinearConstraint(matrix, low, high),
-        options={"time_limit": 20.0, "mip_rel_gap": 1e-4},
+    quantizes = curves[0].description.sets_bits  # of other compressions nothing computes in int8
+    taken = taken_choices(
+        choices.damage if most_seconds is not None else [0.0] * len(choices.damage),
+        choices.seconds,
+        ends={member: columns[index] for member, index in place.items()},
+        borders={
+            (each.first, each.second): each.seconds for each in times.conversions if quantizes and each.seconds > 0
+        },
+        always=INT8,
+        most_seconds=math.inf if most_seconds is None else most_seconds - base,
+        owners=choices.owners,
     )
-    if found.x is None:
-        return None
-    return {
-        curves[owner].layer: level
-        for column, (owner, level) in enumerate(zip(choices.owners, choices.levels, strict=True))
-        if found.x[column] > 0.5
-    }
+    return None if taken is None else {curves[choices.owners[each]].layer: choices.levels[each] for each in taken}
 
 
 def _time_notes(curves: Sequence[LayerCurve], times: LayerTimes, seconds: float) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from senseapp.solve.curves import Choice
 from senseapp.solve.methods import METHODS, admissible_levels, levels_of, make_schedule, optimal_choices
 from senseapp.solve.problem import PRUNING_NOTE, Problem, build_problem
 
-_MANY_LAYERS, _MANY_MEASUREMENTS = 500, 10_000  # a schedule takes 0.7 s, and a trade-off has up to 51
+_MANY_LAYERS = 500  # a schedule takes 0.7 s, and a trade-off has up to 51
 _ROUNDS = 8  # most schedules applied to learn their true size
 _CLOSE = 0.002  # of the total: indistinguishable from the target for a user
 _MOST = 1 - 1e-6  # a budget's fraction lies below 1
@@ -101,7 +101,7 @@ def schedule_for(
 def too_large(result: RunResult) -> str:
     """Return the size of a run whose trade-off takes too long for a page, in words; empty for others."""
     layers, measurements = len(result.profile.layers), len(result.shown)
-    if layers <= _MANY_LAYERS and measurements <= _MANY_MEASUREMENTS:
+    if layers <= _MANY_LAYERS and measurements <= 10_000:
         return ""
     return f"{layers:,} layers with {measurements:,} measurements"
 

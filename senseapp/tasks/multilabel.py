@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from senseapp.core.texts import first_names, listed, plural
 from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
-from senseapp.tasks.base import AnswerChanges, RandomDirections, ScanDirections, Task, is_row, refuse_output, row_of
+from senseapp.tasks.base import AnswerChanges, Task, is_row, refuse_output, row_of
 from senseapp.tasks.labels import TABLE_ORDER, LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from senseapp.tasks.directions import ScanDirections
 
 _NO_LABEL = frozenset(("none", "nofinding", "nolabel", "nolabels"))
 """Written in place of a label where none is true."""
@@ -93,6 +95,8 @@ class Multilabel(Task):
 
         Source: Martens (2020), JMLR 21, section 9 (the Fisher matrix of a Bernoulli); Hutchinson (1990) for the probe.
         """
+        from senseapp.tasks.directions import RandomDirections
+
         probability = output.detach().double().sigmoid()
         probe = (probability * (1 - probability) / output.shape[1]).sqrt() * signs
         if targets is None:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.metrics.values import COSINE, FIDELITY, SQUARED_ERROR, TASK, squared_errors
-from senseapp.tasks.base import AnswerChanges, RandomDirections, ScanDirections, Task
+from senseapp.tasks.base import AnswerChanges, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from senseapp.metrics.predictions import Predictions
+    from senseapp.tasks.directions import ScanDirections
 
 _MOST_VALUES = 2**22  # of one output of an image: 16 MB
 
@@ -71,6 +72,8 @@ class Values(Task):
 
         With random signs ε and v = ε / √(outputs · power), E[(v·δz)²] is the mean over the outputs of ‖δz‖² / power.
         """
+        from senseapp.tasks.directions import RandomDirections
+
         power = output.detach().double().square().sum(2, keepdim=True)
         first = signs * (power * output.shape[1]).rsqrt().where(power > 0, 0.0).float()
         second = first.clone()

@@ -7,13 +7,16 @@ place from robust to fragile asks for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from senseapp.metrics import Metric
 from senseapp.records.resolution import FRAGILITY_STEPS, band_of
+
+if TYPE_CHECKING:
+    import altair as alt
 
 FRAGILITY = ("#B9DFF7", "#EBBB12", "#DB7B1B", "#C2431D", "#8F1D2C")
 """From robust to fragile: blue over yellow to red, each darker than the last, so that hues are not needed."""
@@ -73,6 +76,8 @@ def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric
 
 def fragility_colour() -> alt.Color:
     """Return the channel that paints the column ``band``; its legend stands beside the chart, always in sight."""
+    import altair as alt  # the first page is drawn without
+
     scale = alt.Scale(domain=list(range(len(_COLOURS))), range=list(_COLOURS))
     return alt.Color("band:O", scale=scale, legend=None)
 
@@ -82,7 +87,7 @@ def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendE
     unit = metric.change_unit
     ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS]
     texts = [
-        f"up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
+        f"{metric.change_title} up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
         *(f"to {end}" for end in ends[1:]),
         "more",
         "too few images to say",

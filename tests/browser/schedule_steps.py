@@ -11,6 +11,8 @@ from playwright.sync_api import Page, expect
 from tests.browser.waiting import at_rest
 
 PROOF_MILLISECONDS = 240_000
+AMOUNTS = re.compile(r"How (much|many) .*each layer")
+"""The question of the bars, which follows the compression."""
 _UNFOLDS_MILLISECONDS = 600  # it opens gradually, and its charts are drawn anew for their width
 _MOST_TRIES, _ANSWERS_MILLISECONDS = 4, 5_000
 HEADER, ROW = 35, 35  # pixels of the table, which is drawn and not made of elements

@@ -15,6 +15,7 @@ from senseapp.records.schedule import ResourceBudget
 from tests.browser.analyze_steps import open_options
 from tests.browser.results_steps import make_schedule, open_section, section
 from tests.browser.schedule_steps import (
+    AMOUNTS,
     click_a_dot,
     lock_the_first_layer,
     move_the_target,
@@ -86,7 +87,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     expect(panel.get_by_text("Parameters")).to_be_visible()
 
     make_schedule(page)
-    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    expect(page.get_by_text(AMOUNTS)).to_be_visible()
     open_part(page, "Target files")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download JSON").click()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.browser.analyze_steps import open_block
 from tests.browser.results_steps import make_schedule
-from tests.browser.schedule_steps import PROOF_MILLISECONDS, open_part, verify
+from tests.browser.schedule_steps import AMOUNTS, PROOF_MILLISECONDS, open_part, verify
 from tests.browser.test_uploads import offer_images, run_to_results, uploader
 from tests.browser.waiting import at_rest
 from tests.onnx_files import exported, with_half, write_export
@@ -70,7 +70,7 @@ def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_
     offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
     run_to_results(page)
     make_schedule(page)
-    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    expect(page.get_by_text(AMOUNTS)).to_be_visible()
     verify(page)
     open_part(page, "File that runs")
     page.get_by_text("Float", exact=True).click()

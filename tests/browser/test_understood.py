@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.results_steps import make_schedule, open_section
-from tests.browser.schedule_steps import PROOF_MILLISECONDS, open_part, verify
+from tests.browser.schedule_steps import AMOUNTS, PROOF_MILLISECONDS, open_part, verify
 from tests.browser.test_look import does_not_scroll_sideways, too_faint
 from tests.browser.test_onnx_file import offer_graph
 from tests.browser.test_uploads import offer_images, run_to_results
@@ -59,7 +59,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     page.keyboard.press("Escape")
 
     make_schedule(page)
-    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    expect(page.get_by_text(AMOUNTS)).to_be_visible()
     verify(page)
     open_part(page, "File that runs")
     page.get_by_text("All int8", exact=True).click()

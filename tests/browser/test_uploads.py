@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.analyze_steps import open_block
 from tests.browser.results_steps import make_schedule, section
-from tests.browser.schedule_steps import open_part
+from tests.browser.schedule_steps import AMOUNTS, open_part
 from tests.browser.servers import Server
 from tests.pictures import png, write_zip
 
@@ -64,7 +64,7 @@ def run_to_results(page: Page) -> None:
 def downloaded_schedule(page: Page, folder: Path) -> dict[str, Any]:
     make_schedule(page)
     open_part(page, "Target files")
-    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    expect(page.get_by_text(AMOUNTS)).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download JSON").click()
     file = folder / "schedule.json"

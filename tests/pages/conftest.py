@@ -120,7 +120,7 @@ def app(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compo
     st.cache_resource.clear()
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(ui_backend, "service", lambda: service)
-    monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
+    monkeypatch.setattr(ui_backend, "_AFTER_PAINT_SECONDS", 0.0)
     return a_session(components)
 
 

@@ -19,7 +19,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
-from senseapp.views.frames.files import deployment_frame
+from senseapp.views.frames.files import deployed_rows
 from tests.deployments import a_candidate, a_change, a_deployment, some_figures, usual_figures
 from tests.pages.conftest import open_page
 
@@ -69,10 +69,12 @@ def test_each_file_stands_with_its_own_figures_and_its_button(app, task: Deliver
     open_page(app, PAGE, run=task.run_id)
     assert not app.exception
     assert file.headline in texts(app)
-    assert "ONNX, partly int8, 2 parts in float" in texts(app)
+    assert not [frame for frame in app.dataframe if "A call" in frame.value]  # for experts
+    app.toggle(key="account.expert").set_value(True).run()
+    assert "ONNX, partly in 8-bit numbers, 2 parts in full precision" in texts(app)
     table = next(frame.value for frame in app.dataframe if "A call" in frame.value)
-    assert list(table["File"]) == [*("This file", "The original, in float", "All of it in int8", OWN)]
-    assert table.iloc[0, 1] == "95.5 (94.5 to 96.5)"
+    assert list(table["File"]) == [*("This file", "The original", "All of it in 8-bit numbers", OWN)]
+    assert table["Answers"][0] == f"{METRICS['agreement'].label} 95.5 % (94.5 to 96.5)"
     assert table["A call"][0] == "5.2 ms (5.1 to 5.3)"
     assert table["% of the original's time"][2] == "49 (48 to 50)"
     assert table["Size"][1] == "18.6 MB"
@@ -88,12 +90,12 @@ def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, bac
     keep(backend, task, harmful, useless, notes=("There is no ONNX file in int8: reason.",))
     open_page(app, PAGE, run=task.run_id)
     assert not app.exception
-    assert "It loses more than is tolerated." in texts(app)
+    assert "Not worth taking: loses more than is tolerated." in texts(app)
     assert "There is no ONNX file in int8: reason." in texts(app)
-    assert "It is not clearly smaller or faster than the original here: keep the original." in texts(app)
+    assert "Not worth taking: not clearly smaller or faster." in texts(app)
     labels = [each.label for each in app.get("download_button")]
     assert not [label for label in labels if label.startswith("Get the file that runs")]
-    assert "Get the ONNX in int8, 4.70 MB" in labels
+    assert "Get the ONNX in 8-bit numbers, 4.70 MB" in labels
 
 
 def test_why_there_is_no_file_is_said(app, task: DeliverTask, service, backend, monkeypatch) -> None:
@@ -126,22 +128,19 @@ def test_a_record_is_read_back_as_it_was() -> None:
 
 
 def test_the_simulation_stands_below_the_file_without_a_time() -> None:
-    rows = deployment_frame(a_deployment(simulated=(a_change("agreement", 0.04), a_change("kl", 0.012))))
-    assert list(rows["File"])[:2] == ["This file", "Predicted by simulation"]
-    assert rows.iloc[1, 1] == "96.0 (95.0 to 97.0)"
-    assert rows["A call"][1] == "–"
+    first, simulated, *_ = deployed_rows(a_deployment(simulated=(a_change("agreement", 0.04), a_change("kl", 0.012))))
+    assert (first[0], simulated[0]) == ("This file", "Predicted by simulation")
+    assert simulated[1:3] == (f"{METRICS['agreement'].label} 96.0 % (95.0 to 97.0)", "–")
 
 
 def test_labels_stand_in_for_agreement_and_no_share_is_above_all() -> None:
     changes = (a_change("top1", -0.005, baseline=0.99), a_change("agreement", 0.01), a_change("kl", 0.01))
     file = replace(some_figures(0.0041, 0.49, 4_900_000), changes=changes)
-    rows = deployment_frame(a_deployment(figures=usual_figures(file=file)))
-    right, harm = METRICS["top1"].label, METRICS["kl"].label
-    assert list(rows.columns) == ["File", f"{right} (%)", harm, "A call", "% of the original's time", "Size"]
-    assert rows[f"{right} (%)"][0] == "99.5 (98.5 to 100)"
+    rows = deployed_rows(a_deployment(figures=usual_figures(file=file)))
+    assert rows[0][1] == f"{METRICS['top1'].label} 99.5 % (98.5 to 100)"
 
 
 def test_all_int8_is_not_shown_beside_itself() -> None:
     figures = usual_figures(file=some_figures(0.0041, 0.49, 4_900_000))
-    rows = deployment_frame(a_deployment(settings=DeploySettings(kind="int8"), figures=figures))
-    assert "All of it in int8" not in set(rows["File"])
+    rows = deployed_rows(a_deployment(settings=DeploySettings(kind="int8"), figures=figures))
+    assert "All of it in 8-bit numbers" not in [row[0] for row in rows]

@@ -96,9 +96,7 @@ def of_report(service: Service, run_id: str, candidate: Candidate, found: Recomm
         title="demo",
         result=service.result(run_id),
         made_seconds=0.0,
-        headline=service.run(run_id).headline,
         candidates=(candidate,),
-        recommendation=found,
     )
     page = build_report(contents).partition("<script")[0]
     return [text.strip() for text in re.split(r"<[^>]+>", page) if text.strip()]

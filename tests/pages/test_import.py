@@ -108,7 +108,7 @@ def test_the_schedule_of_an_import_with_its_model_speaks_of_weights(app: AppTest
     open_page(app, "pages/targets.py", run=run_id)
     assert not app.exception
     assert not app.error
-    assert "Size if stored sparse" in texts(app)
+    assert "Layers' bytes if stored compactly" in texts(app)
     assert "Weights left" in texts(app)
     assert "counts alike" not in texts(app)
 
@@ -165,7 +165,7 @@ def test_the_schedule_of_an_import_speaks_of_layers_not_of_weights(app: AppTest,
     open_page(app, "pages/targets.py", run=imported)
     assert not app.exception
     assert "Mean amount over layers" in texts(app)
-    assert "Size if stored" not in texts(app)
+    assert "if stored compactly" not in texts(app)
     assert "every layer counts alike" in texts(app)
 
 
@@ -178,15 +178,17 @@ def test_an_import_offers_no_settings_to_run_again(app: AppTest, service: Servic
 
 
 def refused_import() -> None:
+    from types import SimpleNamespace
+
     import streamlit as st
 
     from senseapp.app.runs.imports import _try
     from senseapp.core.errors import InvalidFile
 
-    def act() -> None:
+    def take() -> str:
         raise InvalidFile("This file is no run file.")
 
-    _try("refused", st.text_input("file", "first"), st.button("Import"), act)
+    _try("refused", SimpleNamespace(file_id=st.text_input("file", "first")), st.button("Import"), take)
 
 
 def test_why_a_file_was_refused_stays_when_the_page_runs_again_until_another_is_chosen() -> None:

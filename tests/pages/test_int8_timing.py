@@ -34,10 +34,10 @@ def test_the_schedule_page_times_a_first_file_on_request(app, task, service: Ser
     backend.store.folder(run_id).save(trial.key, SLOW)
     app.run()
     assert not app.exception
-    assert "Int8 does not pay here" in texts(app)
+    assert "8-bit numbers do not pay here" in texts(app)
     assert "has no instructions for products of 8 bits" in texts(app)
     app.button_group(key=f"form.{run_id}").set_value("float").run()
-    assert "Int8 does not pay here" not in texts(app)
+    assert "8-bit numbers do not pay here" not in texts(app)
 
 
 def test_where_the_time_goes_stands_with_the_file(app, task, backend: Backend) -> None:
@@ -50,6 +50,7 @@ def test_where_the_time_goes_stands_with_the_file(app, task, backend: Backend) -
     record = a_deployment(figures=usual_figures(), operators=operators)
     keep(backend, task, a_candidate("mixed", metric="top1", schedule=task.schedule, deployment=record))
     open_page(app, "pages/targets.py", run=task.run_id)
+    app.toggle(key="account.expert").set_value(True).run()
     assert not app.exception
     assert "50 % of the file's operators' time converts between float and int8" in texts(app)
     (rows,) = [each.value for each in app.dataframe if "Operator" in each.value.columns]

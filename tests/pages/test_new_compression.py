@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp import descriptions
 from senseapp.app.common import backend as ui_backend
 from senseapp.cli import analyze
-from senseapp.cli.run_arguments import config_from
+from senseapp.cli.compression_arguments import config_from
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.formats.plain import read_schedule
@@ -61,7 +61,7 @@ def run_id(service: Service) -> str:
 def app(service: Service, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     st.cache_resource.clear()
     monkeypatch.setattr(ui_backend, "service", lambda: service)
-    monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
+    monkeypatch.setattr(ui_backend, "_AFTER_PAINT_SECONDS", 0.0)
     return AppTest.from_file(APP, default_timeout=60)
 
 

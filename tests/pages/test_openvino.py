@@ -82,7 +82,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
         assert side_by_side(name, elsewhere) in record.notes
     ours, theirs = found["openvino"], found["onnxruntime"]
     assert ours.file != theirs.file
-    assert (ours.title, theirs.title) == ("OpenVINO ONNX in int8", "ONNX in int8")
+    assert (ours.title, theirs.title) == ("OpenVINO ONNX in 8-bit numbers", "ONNX in 8-bit numbers")
     assert set(ours.deployment.figures) == {"file", "original", "int8"}  # NNCF is a package of its own
     assert "OpenVINO 20" in ours.deployment.machine
 
@@ -114,7 +114,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
     assert "one OpenVINO ONNX file, which OpenVINO runs on processors of PCs" in texts(app)
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
-    (asked,) = [each for each in backend._tasks.values() if isinstance(each, DeliverTask) and each.schedule]
+    (asked,) = [each for each in backend.runner.unfinished() if isinstance(each, DeliverTask) and each.schedule]
     assert asked.settings.runtime == "openvino"
 
 
@@ -140,7 +140,7 @@ def test_the_command_line_deploys_to_it(tmp_path: Path, capsys: pytest.CaptureFi
     assert "import openvino" in file.with_suffix(".README.txt").read_text()
     assert "openvino" in (tmp_path / "predict.ipynb").read_text()
     assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
-    assert "OpenVINO ONNX in int8" in (tmp_path / "report.html").read_text()
+    assert "OpenVINO ONNX in 8-bit numbers" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

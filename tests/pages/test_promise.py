@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.metrics.bounds import images_needed_at
+from senseapp.metrics.bounds import images_needed
 from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunState
@@ -67,8 +67,10 @@ def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
     assert "## Keep the original" in texts(app)
     reason = "No file that is clearly smaller or faster is shown to lose at most 1 point, with 95 % certainty."
     assert reason in texts(app)
-    assert "What can be promised with these 500 held-out images is at most 1.9 points: ONNX in int8." in texts(app)
-    assert f"it takes about {images_needed_at(4 / 500, 0.01, 1 - 0.0425):,} held-out images" in texts(app)
+    assert "What can be promised with these 500 unseen images is at most 1.9 points: ONNX in 8-bit numbers." in texts(
+        app
+    )
+    assert f"it takes about {images_needed(0.01, 1 - 0.0425, rate=4 / 500):,} unseen images" in texts(app)
     assert downloads(app) == []
     app.button(key=f"recommendation.start.{finished_run}").click().run()
     task = RecommendationTask(run_id=finished_run, promise=Promise(most=0.01))
@@ -79,7 +81,7 @@ def test_too_few_images_are_said_before_a_search(app: AppTest, finished_run, bac
     keep(backend, finished_run, a_file(0, 120))
     open_page(app, RESULTS, run=finished_run, promised="yes")
     assert not app.exception
-    assert "takes at least 315 held-out images. The 120 held-out images of this run can promise" in warnings(app)
+    assert "takes at least 315 unseen images. The 120 unseen images of this run can promise" in warnings(app)
     assert not [each for each in app.button if each.key == f"recommendation.start.{finished_run}"]
 
 
@@ -108,7 +110,7 @@ def test_the_schedule_page_offers_only_files_that_keep_it(app: AppTest, task: De
     keep(backend, task.run_id, good, bad, key=task.key)
     open_page(app, SCHEDULE, run=task.run_id, promised="yes")
     assert not app.exception
-    assert "It is not shown to lose at most 1 point, with 95 % certainty: 500 held-out images bound its loss by" in (
+    assert "It is not shown to lose at most 1 point, with 95 % certainty: 500 unseen images bound its loss by" in (
         warnings(app)
     )
     assert good.bound_text in texts(app)

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
 from senseapp.app.common import backend as ui_backend
-from senseapp.app.runs.list import _packer, disk_line
+from senseapp.app.runs.list import _pack, disk_line
 from senseapp.compressions import PruningConfig
 from senseapp.core.files import SITE
 from senseapp.records.candidate import Delivery
@@ -44,7 +44,7 @@ def test_a_run_shows_its_headline_state_and_age_and_opens(app: AppTest, service:
     open_page(app, PAGE)
     (row,) = app.dataframe[0].value.to_dict("records")
     assert (row["title"], row["state"], row["compression"]) == ("demo", "Finished", "Sparsity 25, 50, 75 %")
-    assert row["headline"].startswith("Most fragile: layer2.0.conv1")
+    assert row["answers"].startswith("Most fragile: layer2.0.conv1")
     assert abs(time.time() - row["age"].timestamp()) < 60
     tick(app, service, finished_run)
     app.button(key=f"runs.open.{finished_run}").click().run()
@@ -136,9 +136,9 @@ def test_old_runs_come_on_request(
 def test_small_bars_are_what_layers_lose_in_network_order(service: Service, finished_run: str) -> None:
     result = service.result(finished_run)
     assert result is not None
-    bars, (worst, change) = small_bars(result), result.ranked(0.75, result.metric)[0]
+    bars, (worst, change) = small_bars(result), result.ranked(0.5, "kl")[0]
     assert max(bars) == change.delta
-    assert [item.layer for item in result.at(0.75)][bars.index(max(bars))] == worst.layer
+    assert [item.layer for item in result.at(0.5)][bars.index(max(bars))] == worst.layer
 
 
 def test_many_layers_share_as_many_small_bars_as_the_column_can_draw(service: Service, finished_run: str) -> None:
@@ -146,7 +146,7 @@ def test_many_layers_share_as_many_small_bars_as_the_column_can_draw(service: Se
     assert result is not None
     copies = [replace(item, layer=f"{item.layer}.{copy}") for copy in range(4) for item in result.measurements]
     wide = replace(result, measurements=(*result.measurements, *copies))
-    losses = [max(0.0, item.change(result.metric).delta) for item in wide.at(0.75)]
+    losses = [max(0.0, item.change("kl").delta) for item in wide.at(0.5)]
     assert len(losses) == 30
     assert small_bars(wide) == [max(losses[start : start + 3]) for start in range(0, 30, 3)]
 
@@ -227,7 +227,7 @@ def test_somebody_with_the_link_may_watch_a_run_but_not_cancel_it(
 
 
 def test_a_run_is_downloaded_and_imported(app: AppTest, service: Service, finished_run: str) -> None:
-    content = _packer(finished_run)().read_bytes()
+    content = _pack(service, finished_run).read_bytes()
     service.rename(finished_run, "The first")
     open_page(app, PAGE)
     tick(app, service, finished_run)

@@ -20,6 +20,7 @@ from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
 from senseapp.server.service import Service
 from senseapp.solve import trade_off
 from senseapp.solve.methods import make_schedule
+from senseapp.views.frames.files import OURS, PROPORTIONAL, UNIFORM
 from tests.cases import first_of
 from tests.pages.conftest import finish, open_page, wait_for_card
 from tests.pages.records import NAMES, change
@@ -145,9 +146,9 @@ def test_spared_layers_are_named_with_the_reason(schedule: AppTest, finished_run
 
 
 def test_the_trade_off_shows_every_method(schedule: AppTest, finished_run: str) -> None:
-    chart = next(spec for spec in specs(schedule) if "Proportional rule" in spec)
-    assert "Least damage" in chart
-    assert "Uniform" in chart
+    chart = next(spec for spec in specs(schedule) if PROPORTIONAL in spec)
+    assert OURS in chart
+    assert UNIFORM in chart
     assert '"pick"' in chart
 
 
@@ -279,4 +280,4 @@ def test_a_run_of_very_many_layers_is_solved_elsewhere_without_a_trade_off(
     assert asked == [finished_run]
     assert "are too large for the trade-off here" in texts(app)
     assert "What does removing more cost?" not in texts(app)
-    assert "How much is each layer compressed?" in " ".join(each.value for each in (*app.subheader, *app.markdown))
+    assert "How much of each layer is set to zero?" in " ".join(each.value for each in (*app.subheader, *app.markdown))

@@ -75,7 +75,7 @@ def test_a_file_is_written_searched_measured_and_shown(
     path = backend.store.folder(run_id).candidate_file(candidate)
     record = candidate.deployment
     assert record is not None
-    assert (path.suffix, candidate.title, record.machine) == (".toy", "Toy in int8", OPERATIONS.machine())
+    assert (path.suffix, candidate.title, record.machine) == (".toy", "Toy in 8-bit numbers", OPERATIONS.machine())
     assert set(record.figures) == {"file", "original", "int8"}  # it has no default of its own
     assert record.elsewhere == ()  # no other runtime opens toys
     assert record.notes[-1] == "Toys round weights only."
@@ -153,7 +153,7 @@ def test_the_page_offers_the_runtimes_that_are_installed(app: AppTest, service: 
     assert "one Toy file, which Toy runtime runs in tests" in texts(app)
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
-    (asked,) = [each for each in backend._tasks.values() if isinstance(each, DeliverTask) and each.schedule]
+    (asked,) = [each for each in backend.runner.unfinished() if isinstance(each, DeliverTask) and each.schedule]
     assert asked.settings.runtime == TOY.name
 
     del RUNTIMES[TOY.name]  # what files were made for is not installed any more
@@ -162,7 +162,7 @@ def test_the_page_offers_the_runtimes_that_are_installed(app: AppTest, service: 
     chooser = app.button_group(key=f"runtime.{run_id}")
     assert list(chooser.options) == ["onnxruntime", "OpenVINO"]
     (kept,) = service.work.candidates(run_id)
-    assert (kept, kept.title) == (made, "toyrt in int8")
+    assert (kept, kept.title) == (made, "toyrt in 8-bit numbers")
     open_page(app, "pages/results.py", run=run_id)
     assert not app.exception
 
@@ -178,7 +178,7 @@ def test_the_command_line_deploys_to_it_and_reports(tmp_path: Path, capsys: pyte
     assert file.is_file()
     torch.testing.assert_close(report["file"]["file_bytes"], file.stat().st_size)
     assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
-    assert "Toy in int8" in (tmp_path / "report.html").read_text()
+    assert "Toy in 8-bit numbers" in (tmp_path / "report.html").read_text()
     assert main(["deploy", "--run", str(run), "--runtime", TOY.name, "--out", str(tmp_path / "net.onnx")]) == 2
     assert "The file's name ends in .toy" in capsys.readouterr().err
 

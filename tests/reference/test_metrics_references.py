@@ -11,7 +11,6 @@ from senseapp.metrics import change_of, moments_of
 from senseapp.metrics.intervals import (
     discordant_interval,
     mean_interval,
-    nonnegative_mean_interval,
     proportion_interval,
     ratio_interval,
 )
@@ -80,7 +79,7 @@ def test_skewness_correction_inverts_halls_transformation(seed):
         t, a = (values.mean() - mean) / error, skewness / np.sqrt(n)
         return t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6
 
-    low, high = nonnegative_mean_interval(n, sums(values))
+    low, high = mean_interval(n, sums(values), low=0)
     quantile = stats.t.ppf(0.975, n - 1)
     assert (transformed(low), transformed(high)) == pytest.approx((quantile, -quantile), rel=1e-9)
 

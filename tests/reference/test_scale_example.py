@@ -1,4 +1,4 @@
-"""The worked example of docs/scale.md, computed anew by the planner and its simulator for the real ResNet-50."""
+"""The worked example of docs/scale.md, computed anew by the planner for the real ResNet-50."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def row(plan: Plan) -> str:
 
 
 @pytest.mark.wide
-def test_the_page_says_what_the_simulator_finds(shares: tuple[float, ...]) -> None:
+def test_the_page_says_what_the_planner_finds(shares: tuple[float, ...]) -> None:
     found = costs(shares, 0.06)
     assert f"{len(shares)} layers" in PAGE
     assert f"Σ s(k) = {sum(shares):.2f}" in PAGE

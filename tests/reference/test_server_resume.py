@@ -21,18 +21,12 @@ from tests.cases import first_of
 pytestmark = pytest.mark.slow
 
 
-class Quiet:
+class Quiet(RunObserver):
     def __init__(self):
         self.measured_now = 0
 
-    def phase(self, sentence):
-        pass
-
     def opened(self, head, *, done, total, predicted_seconds):
         self.done, self.total = done, total
-
-    def estimated(self, estimate):
-        pass
 
     def measured(self, measurement):
         self.measured_now += 1

@@ -37,7 +37,6 @@ ROUNDING = CompressionDescription(
     at="with {level} of its weights kept",
     levels_help="Number of significant binary digits of each weight.",
     amount="Digits",
-    size_label="Size if stored rounded",
     effect=Effect.BITS,
     order=3,
     compressor="tests.rounding.compressor:RoundingCompressor",

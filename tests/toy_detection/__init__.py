@@ -14,7 +14,8 @@ from senseapp.descriptions import ModelSource
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import Task
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PerImage, PictureGeometry
-from senseapp.tasks.base import ScanDirections, refuse_output
+from senseapp.tasks.base import refuse_output
+from senseapp.tasks.directions import ScanDirections
 from tests.toy_detection.metrics import AP, DIVERGENCE, directions_of, predictions_of
 from tests.toy_rectangles import CLASSES, SIDE, scene
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from senseapp.metrics import Interval, Metric, Moments, powers
+from senseapp.metrics import Metric, powers
 from senseapp.metrics.predictions import Columns
 from senseapp.metrics.records import Record, RecordMetric
 from tests.toy_rectangles import SIDE
@@ -45,16 +45,13 @@ def _detected(boxes: Tensor, logits: Tensor, classes: Tensor) -> Tensor:
 class BoxDivergence(Metric):
     """The mean over cells of the KL divergence of classes and, weighted by the score, of boxes."""
 
+    least_loss: float = 0.0
+
     def terms(self, baseline_output: Columns, output: Columns, targets: Any) -> tuple[Tensor, ...]:
         divergence = _divergence(
             *(side.parts[name] for side in (baseline_output, output) for name in ("logits", "boxes"))
         )
         return powers(divergence.new_zeros(divergence.shape), divergence)
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        from senseapp.metrics.intervals import nonnegative_mean_interval
-
-        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
 
 
 def _divergence(logits: Any, boxes: Any, new_logits: Any, new_boxes: Any) -> Tensor:

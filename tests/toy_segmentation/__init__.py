@@ -12,7 +12,8 @@ from senseapp.descriptions import ModelSource
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import Task
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
-from senseapp.tasks.base import ScanDirections, refuse_output
+from senseapp.tasks.base import refuse_output
+from senseapp.tasks.directions import ScanDirections
 from tests.toy_rectangles import CLASSES, SIDE, scene
 from tests.toy_segmentation.metrics import (
     AGREEMENT,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from senseapp.metrics import Interval, Metric, Moments, powers
+from senseapp.metrics import Metric, powers
 from senseapp.metrics.predictions import Columns
 from senseapp.metrics.records import Record, RecordMetric
 
@@ -43,15 +43,12 @@ def kept_pixels(num_classes: int, num_pixels: int, most_bytes: int | None) -> in
 class PixelDivergence(Metric):
     """The mean KL divergence over kept pixels."""
 
+    least_loss: float = 0.0
+
     def terms(self, baseline_output: Columns, output: Columns, targets: Any) -> tuple[Tensor, ...]:
         before, after = (each.parts["scores"].log_softmax(2) for each in (baseline_output, output))  # type: ignore[union-attr]
         divergence = (before.exp() * (before - after)).sum(2).mean(1).clamp_min(0)
         return powers(divergence.new_zeros(divergence.shape), divergence)
-
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        from senseapp.metrics.intervals import nonnegative_mean_interval
-
-        return nonnegative_mean_interval(int(moments[0]), (moments[2], moments[3], moments[4]), confidence)
 
 
 @dataclass(frozen=True, kw_only=True)

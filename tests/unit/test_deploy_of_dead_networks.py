@@ -30,7 +30,7 @@ from senseapp.runtimes.onnxruntime.qdq import Rounding
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.views.frames.files import deployment_frame
+from senseapp.views.frames.files import deployed_rows
 from tests.cases import first_of
 from tests.small_evaluator import evaluator_of, schedule_of
 from tests.small_models import images_for
@@ -228,7 +228,7 @@ def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytes
         assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
     assert kl(found) < 0.02
     assert set(found.record.figures) == {"file", "original", "int8"}
-    assert list(deployment_frame(found.record)["File"]) == ["This file", "The original, in float"]
+    assert [row[0] for row in deployed_rows(found.record)] == ["This file", "The original"]
 
 
 def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

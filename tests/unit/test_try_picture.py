@@ -166,7 +166,7 @@ def test_a_bad_picture_gets_one_sentence(tmp_path: Path, content: bytes, why: st
 def test_a_picture_that_is_gone_or_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidDataset, match="no longer on this server"):
         picture_answers(RunSpec(), tmp_path / "gone.png", [])
-    monkeypatch.setattr("senseapp.data.single_picture.MOST_PICTURE_MEGABYTES", 0)
+    monkeypatch.setattr("senseapp.data.pictures.MOST_PICTURE_MEGABYTES", 0)
     with pytest.raises(InvalidDataset, match="may have up to 0 MB"):
         picture_answers(RunSpec(), saved(a_photo(9, 9), tmp_path / "large.png"), [])
 

@@ -115,7 +115,7 @@ def choose_promise(run_id: str, metric: str, allowed: float, *, page: str) -> Pr
     is_promised = st.toggle(
         f"Promise it with {certainty_text(CONFIDENCE)}",
         **bound(run_id, "promised", SWITCH, False, key=f"{page}.promised.{run_id}"),
-        help="Only files are offered whose loss on new images is shown to be within this: the upper bound on held-out "
+        help="Only files are offered whose loss on new images is shown to be within this: the upper bound on unseen "
         "images decides, which chose nothing, with every file that was tried on them accounted for. Takes more images "
         "than a tolerated loss does.",
     )
@@ -123,7 +123,7 @@ def choose_promise(run_id: str, metric: str, allowed: float, *, page: str) -> Pr
 
 
 def has_enough_images(candidates: Sequence[Candidate], promise: Promise | None) -> bool:
-    """Return whether the held-out images of a run can keep a promise; say how many it takes where they cannot."""
+    """Return whether the unseen images of a run can keep a promise; say how many it takes where they cannot."""
     if promise is None or not candidates:
         return True
     missing = too_few(max(each.images if each.held_out else 0 for each in candidates), promise)

@@ -18,9 +18,7 @@ from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule
-from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.finished_runs import OutcomeT, TaskT
-from senseapp.server.leaderboard import headline
 from senseapp.server.service import Service
 from senseapp.server.tasks import FinishedRunTask
 from senseapp.views.words import format as fmt
@@ -135,11 +133,9 @@ def make_report(
     contents = ReportContents(
         title=record.title,
         result=result,
-        headline=record.headline or headline(result),
         schedules=schedules,
         validations=service.validations(record.run_id),
         changed=service.changed_answers(record.run_id),
-        recommendation=service.work.outcome(RecommendationTask(run_id=record.run_id)),
         candidates=candidates,
         decided=asked.decide(candidates) if asked is not None else None,
         finished=record.state.finished,
@@ -186,18 +182,17 @@ def watched(task: TaskT, *, cancel: str) -> bool:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         return False
-    st.fragment(_watch, run_every=POLL_SECONDS)(task, cancel)
+
+    def stop() -> None:
+        with suppress(NotFound):  # deleted meanwhile; the page says so
+            backend.service().work.cancel(task)
+
+    def watch() -> None:
+        snapshot = backend.service().work.progress(task)
+        if snapshot is None or snapshot.state.finished:
+            st.rerun()
+        progress_bar(snapshot)
+        st.button("Cancel", key=f"{cancel}.{task.run_id}", on_click=stop)
+
+    st.fragment(watch, run_every=POLL_SECONDS)()
     return True
-
-
-def _watch(task: TaskT, cancel: str) -> None:
-    snapshot = backend.service().work.progress(task)
-    if snapshot is None or snapshot.state.finished:
-        st.rerun()
-    progress_bar(snapshot)
-    st.button("Cancel", key=f"{cancel}.{task.run_id}", on_click=_cancel, args=(task,))
-
-
-def _cancel(task: TaskT) -> None:
-    with suppress(NotFound):  # deleted meanwhile; the page says so
-        backend.service().work.cancel(task)

@@ -21,9 +21,10 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 
 _READING = (
-    "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals, pale bars estimates; a ring: no "
-    "clear loss; grey: too few images to say."
+    "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals; a ring: no clear loss; grey: too "
+    "few images to say."
 )
+_ESTIMATED = " Pale bars are estimates: length and colour may change once they are measured."
 _LONGEST_NAME = 34  # characters that fit into the column of a layer's name
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
 
@@ -91,7 +92,7 @@ def bars_figure(
         run_id=view.run_id if picks else "",
         about=view.about,
         caveat=caveat_of(view.result),
-        reading=reading,
+        reading=reading + (_ESTIMATED if (rows["source"] == "estimated").any() else ""),
         legend=fragility_legend(view.metric),
         frame_height=rows_height(len(rows)),
         shown=place_of(view.picked_row, list(rows["layer"])),

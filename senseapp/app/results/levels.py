@@ -13,7 +13,7 @@ from senseapp.core.codec import dumps
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
 from senseapp.views.charts.levels import sensitivity_curves, sensitivity_heatmap
-from senseapp.views.frames.levels import curve_rows
+from senseapp.views.frames.levels import curve_rows, drop_domain
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
@@ -48,7 +48,7 @@ def _curves(view: RunView, chosen: list[str]) -> None:
             picked=view.picked_row,
             falling=scale.stronger_is_lower,
             height=460,
-            most=metric.largest_estimate(view.result.profile.num_classes),
+            y_domain=drop_domain(every, metric, num_classes=view.result.profile.num_classes),
         ),
         alt_text=_in_words(view, chosen),
         key=f"curves.{view.run_id}.{session().pick_round}",

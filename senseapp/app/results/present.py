@@ -10,22 +10,24 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.account import link_of, qr_code, works_elsewhere
 from senseapp.app.common.address import bound, named
-from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.run_guard import require_result, run_line
 from senseapp.app.common.state import go_to
 from senseapp.app.common.tables import changed_pictures
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.recommendation import (
     candidates_figure,
-    recommendation_answer,
     recommendation_figure,
     recommended_changes,
+    show_answer,
 )
-from senseapp.app.results.view import RunView, finding, usual_view
+from senseapp.app.results.view import RunView, usual_view
 from senseapp.core.markdown import md
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
+from senseapp.server.leaderboard import headline
+from senseapp.views.frames.files import range_question
 from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import provenance_line
@@ -35,14 +37,14 @@ _CODE_WIDTH, _PICTURE_WIDTH = 260, 190
 _MOST_ROWS = 14  # of bars with names that are read from the last row
 
 
-def present(record: RunRecord, result: RunResult) -> None:
+def present(record: RunRecord) -> None:
     """Show the screen that the address names, and the buttons that turn to the next and the one before."""
     run_id = record.run_id
-    screens = _screens(record, result)
-    key, last = f"screen.{run_id}", len(screens) - 1
-    bound(run_id, "screen", named({str(place + 1): place for place in range(last + 1)}), 0)
-    place = st.session_state[key]
-    with st.container(key="present", gap="small"):
+    with st.container(key="present", gap="small"):  # first, as it hides the sidebar of the page before
+        screens = _screens(record, require_result(record))
+        key, last = f"screen.{run_id}", len(screens) - 1
+        bound(run_id, "screen", named({str(place + 1): place for place in range(last + 1)}), 0)
+        place = st.session_state[key]
         screens[place]()
     with st.bottom.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center"):
         for label, icon, step, shortcut in _KEYS:
@@ -90,11 +92,8 @@ def _turn(key: str, step: int, last: int) -> None:
 def _answer(record: RunRecord, result: RunResult) -> None:
     st.title(record.title, anchor=False)
     candidates = backend.service().work.candidates(record.run_id)
-    if not candidates:
-        st.markdown(md("## {}", finding(result)))
-        return
-    recommendation_answer(record, candidates)
-    candidates_figure(record, candidates, result, large=True)
+    if show_answer(record, candidates, result).goal != "look" and candidates:
+        candidates_figure(record, candidates, result, large=True)
 
 
 def _bars(view: RunView) -> None:
@@ -114,7 +113,7 @@ def _on_layers(view: RunView) -> str:
 
 
 def _range(run_id: str, found: Recommendation, result: RunResult) -> None:
-    st.title("How much can be removed?", anchor=False)
+    st.title(range_question(found.kind), anchor=False)
     recommendation_figure(run_id, found, result, large=True)
 
 
@@ -132,7 +131,7 @@ def _how_it_is_known(record: RunRecord, result: RunResult) -> None:
         f"Each of {fmt.plural(len(result.profile.layers), 'layer')} was compressed alone, and the loss measured on "
         f"{fmt.plural(result.num_samples, 'image')}. Every file was then made and measured whole."
     )
-    text.markdown(md("**{}**", finding(result)))
+    text.markdown(md("**{}**", headline(result)))
     text.caption(md("{}  \n{}", run_line(record), provenance_line(result)))
 
 

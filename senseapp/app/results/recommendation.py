@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 import pandas as pd
 import streamlit as st
@@ -26,25 +27,29 @@ from senseapp.app.common.run_guard import outcome_or_offer, watched
 from senseapp.app.common.tables import changed_answers
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.try_picture import try_picture
-from senseapp.app.results.view import finding, layers_are_open, usual_view
+from senseapp.app.results.view import layers_are_open, usual_view
 from senseapp.core.markdown import md
 from senseapp.formats.registry import FORMATS
 from senseapp.metrics import METRICS
+from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
+from senseapp.records.resolution import baseline_warning
 from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
-from senseapp.views.charts.savings import candidates_chart, recommended_chart
+from senseapp.server.leaderboard import headline
+from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames.files import (
     AXES,
     answers_axis,
     baseline_value,
     candidates_frame,
     original_row,
+    range_question,
     recommended_frame,
 )
 from senseapp.views.frames.levels import marked
@@ -53,6 +58,7 @@ from senseapp.views.words.wording import caveat_of, download_stem, markdown_tabl
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 _MOST_BARS = 9  # rows of the one chart
+_SOUGHT = {"smaller": "a smaller file", "faster": "a faster file", "targets": "stronger targets"}
 
 
 def answer_block(record: RunRecord, result: RunResult) -> None:
@@ -90,27 +96,36 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
         with st.popover("Change", icon=":material/tune:", help="What you need, and how much may be lost."):
             _choose(record, candidates, searched)
     asked = asked_of(record, candidates[0].metric)
-    answer = asked.decide(candidates)
-    chosen = answer.choice
     with place:
-        if asked.goal == "look":
-            st.markdown(md("## {}", finding(result)))
-            return asked
-        st.markdown(md("## {}", answer.headline))
-        if chosen is not None:
-            st.caption(md("{}. Measured: this very file. {}", chosen.made_of, chosen.bound_text))
-        st.markdown(answer.reason)
+        chosen = show_answer(record, candidates, result).choice
         if chosen is None and asked.promise is not None:
             st.markdown(shortfall(candidates, asked.promise))
-    if chosen is not None and asked.goal == "targets" and chosen.schedule is not None:
-        with get:
+    if chosen is None or asked.goal == "look":
+        return asked
+    with get:
+        if asked.goal == "targets" and chosen.schedule is not None:
             _target_button(record, chosen.schedule, result)
-    elif chosen is not None:
-        with get:
+        else:
             file_button(record.run_id, chosen, primary=True)
+    if asked.goal != "targets":
         with attempt:
             try_picture(record.run_id, chosen)
     return asked
+
+
+def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Decision:
+    """Show the decision of a run, or what the goal asks for in its place: the finding on the layers."""
+    answer = decided(record, candidates)
+    if answer.goal == "look" or not candidates:
+        st.markdown(md("## {}", headline(result)))
+        return answer
+    if warning := baseline_warning(result):
+        st.warning(warning, icon=":material/warning:")
+    st.markdown(md("## {}", answer.headline))
+    if answer.evidence:
+        st.caption(answer.evidence)
+    st.markdown(answer.reason)
+    return answer
 
 
 def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.delta_generator.DeltaGenerator) -> None:
@@ -128,7 +143,7 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
     )
     with searched:
         if has_enough_images(candidates, asked.promise) and backend.service().work.outcome(search) is None:
-            _on_its_way(search, again=True)
+            _on_its_way(search, f"Look for {_SOUGHT.get(asked.goal, _SOUGHT['smaller'])}")
 
 
 def _can_search(record: RunRecord) -> bool:
@@ -159,18 +174,17 @@ def first_answer(record: RunRecord) -> None:
         return
     st.markdown(md("## {}", answer.headline))
     file_button(record.run_id, answer.choice, primary=True)
-    made_of = answer.choice.made_of
-    st.caption(f"{made_of}. Measured: this very file, in turns with the original. The run goes on.")
+    st.caption(f"{answer.evidence} The run goes on.")
 
 
 def _without_files(record: RunRecord, result: RunResult) -> None:
     """Show the finding on the layers, and how far the search for files is, or what starts it."""
     run_id = record.run_id
     task = RecommendationTask(run_id=run_id)
-    st.markdown(md("## {}", finding(result)))
+    show_answer(record, (), result)
     if backend.service().work.outcome(task) is None and _can_search(record):
         if not watched(original_in_int8(run_id, METRICS[result.judged_by].tolerable), cancel="recommendation.first"):
-            _on_its_way(task)
+            _on_its_way(task, "Find the smallest good model", kind="primary")
         st.fragment(_show_first_file, run_every=_POLL_SECONDS)(run_id)
 
 
@@ -178,13 +192,6 @@ def _show_first_file(run_id: str) -> None:
     """Draw the page anew once the search has made its first file."""
     if backend.service().work.candidates(run_id):
         st.rerun()
-
-
-def recommendation_answer(record: RunRecord, candidates: Sequence[Candidate]) -> None:
-    """Show the figures of the file to take alone, for a room."""
-    answer = decided(record, candidates)
-    st.markdown(md("## {}", answer.headline))
-    st.caption(f"{answer.choice.made_of}. {answer.reason}" if answer.choice is not None else answer.reason)
 
 
 def files_section(record: RunRecord, result: RunResult) -> None:
@@ -204,24 +211,25 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         "standing": "Worth it",
     }
     st.markdown(markdown_table([*heads.values()], candidates_frame(candidates, answer)[[*heads]].to_numpy()))
-    for machine in dict.fromkeys(filter(None, map(_timed, candidates))):
-        st.caption(machine)
+    for line in dict.fromkeys(map(_timed, candidates)):
+        st.caption(line)
     shown = [one for one in candidates if answer.offers(one) or asked.promise is None]
     other_files(record.run_id, shown, None if asked.goal == "targets" else answer.choice)
 
 
 def _timed(candidate: Candidate) -> str:
+    """Return what runs the file and the original while their times are taken."""
     if candidate.deployment is None:
-        return ""
+        return "Times of PyTorch weights: in PyTorch, in turns with the original there."
     settings = candidate.deployment.settings
     return (
-        f"Times are of {fmt.plural(settings.batch, 'image')} a call on {fmt.plural(settings.threads, 'thread')} of "
-        f"{candidate.deployment.machine}, in turns with the original."
+        f"Times of {candidate.runtime.file_title} files: {fmt.plural(settings.batch, 'image')} a call on "
+        f"{fmt.plural(settings.threads, 'thread')} of {candidate.deployment.machine}, in turns with the original."
     )
 
 
 def schedule_section(record: RunRecord, result: RunResult) -> None:
-    """Show what removing more costs, what the proven schedule answers differently, and the way to Schedule."""
+    """Show what removing more costs, what the tested schedule answers differently, and the way to Schedule."""
     run_id = record.run_id
     st.page_link(
         "pages/targets.py",
@@ -237,19 +245,18 @@ def schedule_section(record: RunRecord, result: RunResult) -> None:
         st.caption(md(":material/info: {} The files hold the original weights.", found.missing))
     recommendation_figure(run_id, found, result)
     if (changed := recommended_changes(run_id)) is not None:
-        st.markdown(md("## Which answers does the proven schedule change?"))
+        st.markdown(md("## Which answers does the tested schedule change?"))
         changed_answers(changed, key=f"recommended.{run_id}")
 
 
 def recommended_changes(run_id: str) -> ChangedAnswers | None:
-    """Return the answers that the proven schedule changes; None until they are known."""
+    """Return the answers that the tested schedule changes; None until they are known."""
     found = backend.recommendation_of(run_id)
     proof = RecommendationTask(run_id=run_id).proof(found) if found is not None else None
     return backend.service().work.changed(proof) if proof is not None else None
 
 
-def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
-    title = "Look for files within this loss" if again else "Find the smallest good model"
+def _on_its_way(task: RecommendationTask, title: str, *, kind: Literal["primary", "secondary"] = "secondary") -> None:
     if result := backend.result_of(task.run_id):
         seconds = fmt.about(backend.service().schedules.recommendation_seconds(result))
         outcome_or_offer(
@@ -258,9 +265,8 @@ def _on_its_way(task: RecommendationTask, *, again: bool = False) -> None:
             "a recommendation",
             key="recommendation.start",
             icon="science",
-            about="Measures whole schedules, proves the strongest whose loss is tolerable on held-out images, makes "
-            "files.",
-            kind="secondary" if again else "primary",
+            about="Measures whole schedules, tests the strongest with a tolerable loss on unseen images, makes files.",
+            kind=kind,
         )
 
 
@@ -297,18 +303,18 @@ def recommendation_figure(run_id: str, found: Recommendation, result: RunResult,
     view, rows = METRICS[found.metric], recommended_frame(found)
     images = next(change.num_samples for change in found.tried[0].changes)
     figure(
-        "How much can be removed?",
-        recommended_chart(
+        range_question(found.kind),
+        models_chart(
             rows,
-            before=baseline_value(found),
             x_title=AXES[found.kind],
-            y_title=view.value_axis if view.additive else view.axis,
+            y=value_channel(view.value_axis if view.additive else view.axis),
+            rule={"y": baseline_value(found)},
             falling=found.kind == "bits",
         ),
         alt_text=f"{found.headline}. {found.evidence}",
         key=f"recommendation.chart.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Whole models, measured on {fmt.plural(images, 'image')} of the run; diamonds: the proof.",
+        reading=f"Whole models, measured on {fmt.plural(images, 'image')} of the run; diamonds: on unseen ones.",
         data=rows,
         level=3,
         saves=not large,

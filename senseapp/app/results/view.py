@@ -20,7 +20,7 @@ from senseapp.descriptions import CompressionDescription
 from senseapp.metrics import METRICS, Metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
-from senseapp.server.leaderboard import charted_metric, headline, headline_level
+from senseapp.server.leaderboard import headline_level, shown_metric
 from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.views.words.wording import compression_text, provenance_text
 
@@ -179,11 +179,6 @@ def usual_view(run_id: str, result: RunResult) -> RunView | None:
     return RunView(run_id=run_id, result=result, metric=metric_shown(name), level=level, frame=frame)
 
 
-def finding(result: RunResult) -> str:
-    """Return the finding on the layers, in the metric that bars show."""
-    return headline(result, charted_metric(result))
-
-
 def kept_frame(run_id: str, result: RunResult, metric: str) -> pd.DataFrame:
     """Return :func:`senseapp.views.frames.results.measurement_frame`, made once per state of a run: read only."""
     # What changes with every measurement that a run adds.
@@ -216,7 +211,7 @@ def _choose_layer(row: st.delta_generator.DeltaGenerator, run_id: str, result: R
 
 def _usual_metric(result: RunResult, metrics: tuple[str, ...]) -> str:
     """Return the metric of charts, where it has values."""
-    found = charted_metric(result)
+    found = shown_metric(result)
     return found if found in metrics else metrics[0]
 
 

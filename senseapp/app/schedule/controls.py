@@ -38,7 +38,7 @@ _BUDGET_HELP = (
     "What the target counts, over all compressible layers: weights set to zero or removed, bytes of weights, "
     "multiply-accumulates, or the average number of bits per weight. Bytes are predicted for compact storage: one bit "
     "for each position and what is not zero, at its bits; the files say their own sizes. Milliseconds add up what "
-    "layers take, and what changes between int8 and float cost."
+    "layers take, and what changes between 8 bits and full precision costs."
 )
 _PERCENTS = (1, 99)  # of a slider: 0 asks for nothing, and 100 leaves no network
 _USUAL_PERCENT = 50  # the first target of a run without a recommendation: the middle of the slider

@@ -11,13 +11,13 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, choose, number, whole
 from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
 from senseapp.app.common.download import file_button, other_files
+from senseapp.app.common.expert import expert
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.tables import text_table
 from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
 from senseapp.descriptions.runtimes import runtime_words
-from senseapp.prove.decision import Standing
 from senseapp.records.candidate import Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
@@ -25,23 +25,22 @@ from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
 from senseapp.server.layer_tasks import Int8Trial
 from senseapp.server.schedule_tasks import Verification
-from senseapp.views.frames.files import deployment_frame
+from senseapp.views.frames.files import DEPLOYED_COLUMNS, STANDINGS, deployed_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
 
 _KINDS: dict[DeployKind, str] = {
     "quickest": "As quick as possible",
-    "mixed": "Int8 within a time",
-    "int8": "All int8",
-    "float": "Float",
+    "mixed": "8-bit within a time",
+    "int8": "All 8-bit",
+    "float": "Full precision",
 }
 _KIND_HELP = md(
-    "**Int8** computes with whole numbers of 8 bits: a quarter of the size, and on most processors quicker. A few "
-    "layers may bear it badly; they are found by measurement and stay in **float**: as few as a limit on changed "
+    "**8-bit** computes with whole numbers of 8 bits: a quarter of the size, and on most processors quicker. A few "
+    "layers may bear it badly; they are found by measurement and keep **full precision**: as few as a limit on changed "
     "answers takes (**as quick as possible**), or as many as a limit on the time allows. "
     "What the schedule zeroes or removes is gone from each of these files."
 )
-_MOST_IMAGES = 64  # of one timed call: a larger batch takes long, and says nothing of the time of one image
 
 
 def deploy_block(proof: Verification, result: RunResult) -> None:
@@ -73,8 +72,8 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 "this file",
                 key="schedule.deploy",
                 icon="rocket_launch",
-                text=f"The proven weights become one {runtime.file_title} file, {runs}. It runs here beside the "
-                "original: what it answers, how long it takes, how large it is. If the proven weights lose more than "
+                text=f"The tested weights become one {runtime.file_title} file, {runs}. It runs here beside the "
+                "original: what it answers, how long it takes, how large it is. If the tested weights lose more than "
                 "is tolerated, adapted ones are tried too.",
             )
             if delivery is not None:
@@ -87,7 +86,7 @@ def _time_int8(run_id: str, settings: DeploySettings) -> None:
     """Show what a first file in int8 takes beside float on this machine, or the button that times it."""
     task = Int8Trial(run_id=run_id, threads=settings.threads, batch=settings.batch, runtime=settings.runtime)
     found = outcome_or_offer(
-        task, "Does int8 pay here?", "this answer", key="schedule.int8", icon="speed", kind="tertiary"
+        task, "Do 8-bit numbers pay here?", "this answer", key="schedule.int8", icon="speed", kind="tertiary"
     )
     if found is None:
         return
@@ -112,18 +111,18 @@ def _choose(run_id: str, allowed: float) -> DeploySettings:
         batch = st.number_input(
             "Images in one call",
             1,
-            _MOST_IMAGES,
-            **bound(run_id, "batch", whole(1, _MOST_IMAGES), 1, key=f"schedule.deploy_batch.{run_id}"),
+            64,  # a larger batch takes long, and says nothing of the time of one image
+            **bound(run_id, "batch", whole(1, 64), 1, key=f"schedule.deploy_batch.{run_id}"),
         )
         most = st.number_input(
-            "Longest time, as a multiple of all-int8's",
+            "Longest time, as a multiple of all 8-bit",
             1.0,
             10.0,
             step=0.1,
             format="%.1f",
             disabled=chosen != "mixed",
             **bound(run_id, "most_time", number(1, 10), usual.most_time, key=f"schedule.deploy_time.{run_id}"),
-            help="How much slower layers in float may make the file.",
+            help="How much slower layers in full precision may make the file.",
         )
     return DeploySettings(
         kind=chosen,
@@ -133,14 +132,6 @@ def _choose(run_id: str, allowed: float) -> DeploySettings:
         batch=batch,
         runtime=runtime,
     )
-
-
-_AGAINST: dict[Standing, str] = {
-    "dominated": "Another file of this run is clearly better, and no worse in size, time or loss.",
-    "no gain": "It is not clearly smaller or faster than the original here: keep the original.",
-    "loses too much": "It loses more than is tolerated.",
-}
-"""What speaks against taking a file."""
 
 
 def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Asked) -> None:
@@ -158,7 +149,8 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
     good = [each for each in delivery.candidates if promise is None or tests[each.file].holds]
     for place, each in enumerate(running):
         refused = refusal(tests[each.file], promise) if promise is not None else ""
-        against = refused or _AGAINST.get(answer.standings[each.file], "")
+        worth = answer.offers(each)
+        against = refused or ("" if worth else f"Not worth taking: {STANDINGS[answer.standings[each.file]]}.")
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if each.bound_text:
             st.caption(md(":material/verified: {}", each.bound_text))
@@ -168,7 +160,7 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
             file_button(run_id, each, primary=not against, key=f"schedule.deployed_file.{place}")
         if each.deployment is None:
             continue
-        if len(each.deployment.figures) > 2:
+        if expert() and len(each.deployment.figures) > 2:
             with st.expander(
                 md("Beside all of it in int8 and {}", each.deployment.own_title), icon=":material/table_rows:"
             ):
@@ -181,57 +173,37 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
 
 
 def _measured(record: Deployment, run_id: str) -> None:
-    does, *against = record.findings
-    if against:
-        st.warning(md("\n\n").join(record.findings), icon=":material/warning:")
-    else:
-        st.success(does, icon=":material/check_circle:")
-    rows = deployment_frame(record)
-    alt_text = "; ".join(rows.agg(", ".join, axis=1))
-    st.dataframe(rows, hide_index=True, alt=alt_text, key=f"schedule.deployed.{run_id}", width="stretch")
+    show = st.warning if len(record.findings) > 1 else st.success
+    show(md("\n\n").join(record.findings), icon=":material/speed:")
+    rows = deployed_rows(record)
+    alt_text = "; ".join(map(", ".join, rows))
+    text_table(DEPLOYED_COLUMNS, rows, alt_text=alt_text, key=f"schedule.deployed.{run_id}")
     settings = record.settings
     st.caption(
-        md(
-            "**Measured** in {} on {}, with 95 % intervals. Times are of {} a call on {} of this machine "
-            "({}), all files in turns; on another processor they differ.",
-            record.runtime.label,
-            fmt.plural(record.images, "image"),
-            fmt.plural(settings.batch, "image"),
-            fmt.plural(settings.threads, "thread"),
-            record.machine,
-        )
+        f"Measured in {record.runtime.label} on {fmt.plural(record.images, 'image')}, with 95 % intervals. Times are "
+        f"of {fmt.plural(settings.batch, 'image')} a call on {fmt.plural(settings.threads, 'thread')} of this machine "
+        f"({record.machine}), all files in turns; on another processor they differ."
     )
     if record.in_float:
-        layers = fmt.plural(len(record.in_float), "part")
+        named = md(", ").join(map(code, record.in_float))
         st.markdown(
             md(
                 "**In float, where int8 was measured to do harm** ({}): {}",
-                layers,
-                md(", ").join(map(code, record.in_float)),
+                fmt.plural(len(record.in_float), "part"),
+                named,
             )
         )
-    _where_time_went(record, run_id)
-    _notes(record.notes)
-
-
-def _where_time_went(record: Deployment, run_id: str) -> None:
-    """Show the time of each kind of operator of the file and of the original, if the runtime reports it."""
-    whole = sum(each.seconds for each in record.operators)
-    if not whole:
-        return
-    converts = sum(each.seconds for each in record.operators if each.is_border)
-    st.markdown(
-        md(
-            "**Where the time goes**: {} of the file's operators' time converts between float and int8.",
-            fmt.percent(converts / whole),
+    if whole := sum(each.seconds for each in record.operators):
+        share = fmt.percent(sum(each.seconds for each in record.operators if each.is_border) / whole)
+        about = "of the file's operators' time converts between float and int8."
+        st.markdown(md("**Where the time goes**: {} {}", share, about))
+        text_table(
+            OPERATOR_COLUMNS,
+            operator_rows(record.operators),
+            alt_text="What operators of each kind take in the original and in the file",
+            key=f"schedule.operators.{run_id}",
         )
-    )
-    text_table(
-        OPERATOR_COLUMNS,
-        operator_rows(record.operators),
-        alt_text="What operators of each kind take in the original and in the file",
-        key=f"schedule.operators.{run_id}",
-    )
+    _notes(record.notes)
 
 
 def _notes(notes: Sequence[str]) -> None:

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import choose
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.notices import complain, wait_for
-from senseapp.core.errors import SenseError
+from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.core.markdown import md
 from senseapp.formats.base import ExportFormat
 from senseapp.formats.registry import FORMATS
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
-from senseapp.server.outputs import GraphFiles
 from senseapp.views.words.wording import download_stem
 
 _PREVIEW_LINES = 30  # about a screen of the file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Of:
-    """The run whose schedule is offered.
-
-    Attributes:
-        run_id: its id.
-        stem: of the names of files.
-        command: what the command line takes for the run.
-    """
-
-    run_id: str
-    stem: str
-    command: str
 
 
 def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner_id: str = "") -> None:
@@ -44,24 +25,25 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner
     """
     record = backend.service().run(run_id)
     command = "RUN" if record.read_only else run_id  # a link opens no folder
-    both = f"{command} --run {partner_id}" if partner_id else command
-    of = _Of(run_id=run_id, stem=f"{download_stem(record.spec)}-schedule", command=both)
+    command += f" --run {partner_id}" if partner_id else ""
+    stem = f"{download_stem(record.spec)}-schedule"
     left, right = st.columns([3, 5], gap="large")
     with left:
         chosen = _choose_format(schedule, run_id)
         st.caption(chosen.reader)
-        text = _text(chosen, schedule, profile, of)
-        _buttons(chosen, text, schedule, of)
+        text = _text(chosen, schedule, profile, run_id, stem)
+        _buttons(chosen, text, schedule, run_id, stem, command)
         for note in chosen.notes(schedule, profile) if text else ():
             st.caption(md(":material/info: {}", note))
+    if not text:
+        return
     lines = text.splitlines()
-    if lines:
-        more = "\n…" if len(lines) > _PREVIEW_LINES else ""
-        right.markdown(md("**To apply it**"))
-        usage = chosen.lines(schedule, of.stem + chosen.suffix, run=of.command)
-        right.code(usage.rstrip(), language=None, wrap_lines=True)
-        with right.expander("First lines of the file", icon=":material/description:"):
-            st.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
+    more = "\n…" if len(lines) > _PREVIEW_LINES else ""
+    right.markdown(md("**To apply it**"))
+    usage = chosen.lines(schedule, stem + chosen.suffix, run=command)
+    right.code(usage.rstrip(), language=None, wrap_lines=True)
+    with right.expander("First lines of the file", icon=":material/description:"):
+        st.code("\n".join(lines[:_PREVIEW_LINES]) + more, language=None, wrap_lines=True)
 
 
 def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
@@ -82,50 +64,41 @@ def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
     return FORMATS[name]
 
 
-def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, of: _Of) -> str:
+def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, run_id: str, stem: str) -> str:
     """Return the file's text; empty where it cannot be written, or not yet, which is said."""
-    try:
+    service = backend.service()
+    with errors_here():
         if chosen.render is not None:
             return chosen.write(schedule, profile)
-        graph = _graph(of)
-        return graph.overlay(schedule) if graph is not None else ""
-    except SenseError as error:
-        complain(str(error))
-        return ""
+        graph = backend.graph_of(run_id)
+        if graph is None:
+            wait_for(lambda: backend.graph_of(run_id), "Exporting the network as a graph")
+            return ""
+        offer_file(  # the overlay is of no use without it
+            "Download the graph (.pt2)",
+            lambda: service.schedules.graph(run_id).path,  # asks anew whether this visitor may read the run
+            f"{stem}.model-explorer.pt2",
+            key=f"schedule.graph.{run_id}",
+            icon=":material/account_tree:",
+        )
+        return graph.overlay(schedule)
+    return ""
 
 
-def _graph(of: _Of) -> GraphFiles | None:
-    """Return the run's network as a graph; offer it beside the overlay, which is of no use without it."""
-    graph = backend.graph_of(of.run_id)
-    if graph is None:
-        wait_for(lambda: backend.graph_of(of.run_id), "Exporting the network as a graph")
-        return None
-    service = backend.service()
-    # Asks anew whether this visitor may read the run.
-    offer_file(
-        "Download the graph (.pt2)",
-        lambda: service.schedules.graph(of.run_id).path,
-        f"{of.stem}.model-explorer.pt2",
-        key=f"schedule.graph.{of.run_id}",
-        icon=":material/account_tree:",
-    )
-    return graph
-
-
-def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, of: _Of) -> None:
-    name = of.stem + chosen.suffix
-    key = f"schedule.download.{of.run_id}"
+def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str, stem: str, command: str) -> None:
+    key = f"schedule.download.{run_id}"
+    name = stem + chosen.suffix
     offer_file(f"Download {chosen.title}", lambda: text, name, key=key, type="primary", disabled=not text)
     if chosen.companion is not None and text:
         name, content = chosen.companion
-        key = f"schedule.companion.{of.run_id}"
+        key = f"schedule.companion.{run_id}"
         offer_file(f"Download {name}", lambda: content, name, key=key, icon=":material/code:")
     service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
     offer_file(
         "Download every format (zip)",
-        lambda: service.schedules.target_zip(of.run_id, schedule, run=of.command),
-        f"{of.stem}s.zip",
-        key=f"schedule.zip.{of.run_id}",
+        lambda: service.schedules.target_zip(run_id, schedule, run=command),
+        f"{stem}s.zip",
+        key=f"schedule.zip.{run_id}",
         icon=":material/folder_zip:",
         help="One file for each format that can hold this schedule, and a manifest with their checksums; not the large "
         "graph of Model Explorer, which comes with that format. The first time this takes a few seconds.",

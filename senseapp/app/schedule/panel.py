@@ -6,9 +6,10 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.figure import figure, figures_row
+from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.run_guard import report_button
+from senseapp.app.common.tables import figures_row
 from senseapp.app.schedule.controls import choose_schedule, take_target
 from senseapp.app.schedule.deploy import deploy_block
 from senseapp.app.schedule.files import downloads
@@ -65,7 +66,7 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
         schedule = opened or _schedule(run_id, settings, found, result, groups)
         if schedule is not None:
             _figures(schedule, settings, result)
-            _amounts(schedule, settings, result, run_id)
+            _amounts(schedule, result, run_id)
     is_final = schedule is not None and exact  # one of estimated size is about to be replaced
     proven = None
     with st.container(gap="xsmall"):
@@ -170,22 +171,22 @@ def _solved_elsewhere(
     return found
 
 
+_COMPACT = "Layers' bytes if stored compactly"
+_HELPS = {
+    _COMPACT: "Predicted, of the weights of the layers: one bit for each position and what is not zero, at its bits. "
+    "Every file says its own size on the disk.",
+    "Multiplications": "Of a kernel that skips what is zero or gone.",
+}
+
+
 def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> None:
-    """Show size before and after, what is left, and the predicted loss."""
+    """Show what is left of the layers, and the predicted loss."""
     metric = METRICS[schedule.metric]
     predicted = f"Predicted {metric.change_inside}"
-    own = result.compression.description.size_label
-    size = own if settings.partner is None else "Size if stored sparse, as integers"
-    figures = {
-        **_saved(schedule, settings, result, size=size),
-        predicted: metric.change_text(schedule.predicted_damage),
-    }
-    helps = {
+    figures = {**_left(schedule, settings, result), predicted: metric.change_text(schedule.predicted_damage)}
+    helps = _HELPS | {
         predicted: "What the layers lose alone, each measured at its level, and what they add to each other as far as "
         "their answers foretell it. Check the whole schedule before you rely on it.",
-        size: "Predicted, of the whole model: float32 before; then one bit for each position in a compressed layer "
-        "and what is not zero, at its bits. Once it is checked, every file says its size on the disk.",
-        "Multiplications": "Of a kernel that skips what is zero or gone.",
     }
     figures_row(figures, helps=helps, key="schedule_figures")
     if settings.time is not None:
@@ -193,40 +194,39 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult) 
             st.caption(md(":material/info: {}", note))
 
 
-def _saved(schedule: Schedule, settings: ScheduleSettings, result: RunResult, *, size: str) -> dict[str, str]:
-    """Return what a schedule saves: milliseconds, bytes, and bits or weights; multiplications for experts."""
+def _left(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> dict[str, str]:
+    """Return what a schedule leaves: milliseconds, bytes, and bits or weights; multiplications for experts."""
     achieved = schedule.achieved
-    saved: dict[str, str] = {}
+    left: dict[str, str] = {}
     if settings.time is not None:
         untouched = time_range(result, settings.time.times)[1]
-        saved["Predicted ms of a call"] = f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}"
-    if weight_bytes := 4 * sum(layer.num_params for layer in result.profile.layers):
-        before = result.profile.num_bytes or weight_bytes
-        saved[size] = f"{fmt.bytes_size(before)} → {fmt.bytes_size(before - achieved['bytes'] * weight_bytes)}"
+        left["Predicted ms of a call"] = f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}"
+    if result.profile.num_params:
+        left[_COMPACT] = f"100 % → {fmt.percent(1 - achieved['bytes'], digits=1)}"
     if settings.partner is not None or result.compression.description.sets_bits:
-        saved["Average bits"] = f"32 → {achieved['bits']:.2f}"
+        left["Average bits"] = f"32 → {achieved['bits']:.2f}"
     elif not result.profile.sizes_known:
-        saved["Mean amount over layers"] = fmt.percent(achieved["params"], digits=1)
+        left["Mean amount over layers"] = fmt.percent(achieved["params"], digits=1)
     else:
-        saved["Weights left"] = f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}"
+        left["Weights left"] = f"100 % → {fmt.percent(1 - achieved['params'], digits=1)}"
         if expert():
-            left = (fmt.count(share * result.profile.macs) for share in (1, 1 - achieved["macs"]))
-            saved["Multiplications"] = " → ".join(left)
-    return saved
+            counts = (fmt.count(share * result.profile.macs) for share in (1, 1 - achieved["macs"]))
+            left["Multiplications"] = " → ".join(counts)
+    return left
 
 
-def _amounts(schedule: Schedule, settings: ScheduleSettings, result: RunResult, run_id: str) -> None:
-    rows, title, largest = amount_bars(schedule, result, mixed=settings.partner is not None)
+def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
+    rows, question, title, largest = amount_bars(schedule, result)
     level = result.compression.scale.text(opening_level(result, schedule.metric))
     spared = rows.loc[rows["amount_text"] == "left alone", "row"]
     figure(
-        "How much is each layer compressed?",
+        question,
         schedule_bars(rows, title=title, largest=largest),
         alt_text=f"Amount per layer: {', '.join(rows['description'].head(5))} and so on; "
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
         caveat=caveat_of(result),
-        reading=f"Colour: {METRICS[schedule.metric].axis}, of the layer alone at {level}.",
+        reading=f"Colour: what the layer loses alone at {level}.",
         legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),
         frame_height=_CHART_HEIGHT if len(rows) * ROW_STEP > _CHART_HEIGHT else None,
     )

@@ -12,14 +12,13 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, choose
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.expert import metrics_offered
-from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import outcome_or_offer
-from senseapp.app.common.tables import changed_answers, text_table
+from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS
-from senseapp.records.deployment import CHECKPOINT, model_file, small_form
+from senseapp.records.deployment import model_file, small_form
 from senseapp.records.file_names import named
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
@@ -68,9 +67,8 @@ def proof_block(
         repair = st.toggle(
             "Repair without training",
             **bound(run_id, "repair", SWITCH, usual=True, key=f"schedule.repair.{run_id}"),
-            help="After compression, the mean and spread per channel of what leaves each normalisation, and each "
-            "compressed layer with a bias, are matched to the uncompressed network's on the same unlabelled images "
-            "(at most 256). It is kept only where it measures better on images that it was not fitted to.",
+            help="Corrects what compression shifts on average in each layer, on images without labels (at most 256). "
+            "Kept only where it measures better on images that it was not fitted to.",
         )
         adapting = _choose_adapting(run_id, result)
     other = partner.spec.sensitivity.compression if partner is not None else None
@@ -121,10 +119,9 @@ def _choose_adapting(run_id: str, result: RunResult) -> Adapting:
         usual,
         run_id,
         "adapt",
-        help="Layer by layer, weights on the same grid, or with as many zeros, or of layers that read removed "
-        "channels, make up for what compression took away: in closed form, on images of the run, without labels. "
-        "Best takes minutes more and then tunes norms, biases and weights block by block, where no channels went. "
-        "Kept only where it measures better on images that it was not fitted to.",
+        help="Gives the weights that are left new values that make up for what compression took away, on images of the "
+        "run without labels. Best takes minutes more. Kept only where it measures better on images that it was not "
+        "fitted to.",
     )
 
 
@@ -141,17 +138,9 @@ def _compressed_model(proof: Verification) -> None:
                 name(form.suffix),
                 key=f"schedule.model.{form.suffix}.{proof.run_id}",
             )
-    for small in (small for path in files if (small := small_form(path.name))):
-        with st.popover("How these files are read", icon=":material/code:"):
-            st.caption(
-                md(
-                    "**{}** holds plain float32 weights, as large as before, that the same architecture loads. "
-                    "**{}** holds the same weights and is read by these lines:",
-                    name(CHECKPOINT.suffix),
-                    name(small.suffix),
-                )
-            )
-            st.code(small.reader(name(small.suffix)), language=None, wrap_lines=True)
+    for small in filter(None, (small_form(path.name) for path in files)):
+        st.caption(md("The same weights in **{}** are read by these lines:", name(small.suffix)))
+        st.code(small.reader(name(small.suffix)), language=None, wrap_lines=True)
 
 
 def _model_file(owned: Service, proof: Verification, name: str) -> Path:
@@ -180,15 +169,14 @@ def strongest_block(run_id: str, drop: DropLimit) -> StrongestFound | None:
 
 def _sentence(found: StrongestFound, drop: DropLimit) -> str:
     view, budget = METRICS[drop.metric], found.schedule.budget
-    changes = [(change, tried) for tried in found.tried if (change := tried.change(drop.metric)) is not None]
-    held = [(change, tried) for change, tried in changes if change.delta <= drop.allowed_drop]
+    changes = [(change, tried.repaired) for tried in found.tried if (change := tried.change(drop.metric)) is not None]
+    held = [(change, repaired) for change, repaired in changes if change.delta <= drop.allowed_drop]
     if budget is None or not held:
         return "Found."
-    best, last = held[-1]
-    repaired = " after repair" if last.repaired else ""
+    best, repaired = held[-1]
     return (
         f"{figure_text(budget.kind, found.schedule.achieved.get(budget.kind, budget.target))}: {view.change_inside} "
-        f"{view.change_text(best.delta)} ({view.interval_text(best.ci_low, best.ci_high)}) measured{repaired} on "
-        f"{best.num_samples} images of the run, the strongest of {len(found.tried)} schedules tried. "
-        "Check the whole schedule to measure it on other images."
+        f"{view.change_text(best.delta)} ({view.interval_text(best.ci_low, best.ci_high)}) measured"
+        f"{' after repair' * repaired} on {best.num_samples} images of the run, the strongest of {len(found.tried)} "
+        "schedules tried. Check the whole schedule to measure it on other images."
     )

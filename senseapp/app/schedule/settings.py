@@ -224,8 +224,8 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
         sources[0],
         run_id,
         "times",
-        help="Measured on this machine, bits as float and int8 with what changes between them cost; or from a CSV with "
-        f"the columns layer,level,ms, or reports of a device by {report_tools()}.",
+        help="Measured on this machine, in full precision and in 8 bits with what changes between them cost; or from a "
+        f"CSV with the columns layer,level,ms, or reports of a device by {report_tools()}.",
     )
     with errors_here():
         times = _measured(run_id, result) if source == _HERE else _from_files(run_id, result)
@@ -236,7 +236,9 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
 
 def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
     task = TimingTask(run_id=run_id, runtime=choose_runtime(run_id, setting="times_runtime"))
-    levels = "as float and as int8" if result.compression.description.sets_bits else "at every level of this run"
+    levels = (
+        "in full precision and in 8 bits" if result.compression.description.sets_bits else "at every level of this run"
+    )
     text = f"Every layer runs in {runtime_words(task.runtime).label} {levels}, one image a call on one thread."
     return outcome_or_offer(
         task, "Time the layers", "these times", key="schedule.times", icon="timer", text=text, kind="primary"

@@ -1,9 +1,8 @@
-"""The trade-off on the Schedule page, damage against savings: its data frames, and a chart to click."""
+"""The trade-off on the Schedule page, damage against savings: a chart to click."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
@@ -15,68 +14,28 @@ from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
-from senseapp.metrics import METRICS, MetricChange
-from senseapp.records.measurement import RunResult, change_in
+from senseapp.metrics import METRICS
+from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
-from senseapp.records.schedule import Schedule, StrongestFound, ValidationResult
+from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.time_budget import time_trade_off
 from senseapp.solve.trade_off import TradeOffPoint, too_large, trade_off
 from senseapp.views.charts.axes import PICK
-from senseapp.views.charts.savings import trade_off_chart
-from senseapp.views.frames.files import AS_THEY_ARE, AXES, figure_text, shown_figure
+from senseapp.views.charts.savings import damage_channel, models_chart
+from senseapp.views.frames.files import (
+    AS_THEY_ARE,
+    AXES,
+    OURS,
+    PROPORTIONAL,
+    UNIFORM,
+    measured_frame,
+    predicted_frame,
+    shown_figure,
+)
 from senseapp.views.words.wording import caveat_of
 
-_COLUMNS = ("source", "figure", "damage", "low", "high", "description")
-
-
-def predicted_frame(curves: Iterable[tuple[str, Sequence[TradeOffPoint]]], metric: str) -> pd.DataFrame:
-    """Return one row per point of each named curve, with the columns of :func:`measured_frame`."""
-    rows = [
-        _row(name, point.kind, point.figure, (point.damage,) * 3, metric) for name, points in curves for point in points
-    ]
-    return pd.DataFrame(rows, columns=list(_COLUMNS))
-
-
-def measured_frame(
-    validations: Iterable[ValidationResult], found: StrongestFound | None, *, kind: str, metric: str
-) -> pd.DataFrame:
-    """Return one row per measurement in ``metric`` of a schedule whose savings of ``kind`` are known.
-
-    Columns are ``source``, ``figure``, ``damage``, ``low``, ``high`` and ``description``.
-    """
-    measured: list[tuple[str, float | None, MetricChange | None]] = []
-    for validation in validations:
-        figure = validation.schedule.achieved.get(kind)
-        measured.append(("Measured", figure, change_in(validation.changes, metric)))
-        measured.append(
-            (f"Measured after {validation.repair_words[0]}", figure, change_in(validation.repaired, metric))
-        )
-    if found is not None and found.schedule.budget is not None and found.schedule.budget.kind == kind:
-        measured += [("Tried in a search", tried.figure, tried.change(metric)) for tried in found.tried]
-    rows = [
-        _row(name, kind, figure, (change.delta, change.ci_low, change.ci_high), metric)
-        for name, figure, change in measured
-        if figure is not None and change is not None
-    ]
-    return pd.DataFrame(rows, columns=list(_COLUMNS))
-
-
-def _row(source: str, kind: str, figure: float, ends: tuple[float, float, float], metric: str) -> dict[str, Any]:
-    view, (damage, low, high) = METRICS[metric], ends
-    interval = f" ({view.interval_text(low, high)})" if high > low else ""
-    return {
-        "source": source,
-        "figure": round(shown_figure(kind, figure), 4),
-        "damage": view.factor * max(0.0, damage),
-        "low": view.factor * max(0.0, low),
-        "high": view.factor * max(0.0, high),
-        "description": f"{source}, {figure_text(kind, figure)}: {view.change_inside} "
-        f"{view.change_text(damage)}{interval}",
-    }
-
-
-_NAMES = {"optimal": "Least damage", "uniform": "Uniform", "gamma": "Proportional rule"}
+_NAMES = {"optimal": OURS, "uniform": UNIFORM, "gamma": PROPORTIONAL}
 # targets of a curve: each is a solved schedule; the best one bends, so it gets twice as many
 _POINTS = {"optimal": 25, "uniform": 13, "gamma": 13}
 _KEPT = 32  # curves of all sessions: three for each run and set of limits
@@ -111,30 +70,29 @@ def trade_off_view(
     except SenseError as error:
         complain(str(error))
         return
-    predicted = predicted_frame(curves.items(), metric)
-    if predicted.empty:
+    rows = pd.concat([predicted_frame(curves, metric), measured])
+    if rows.empty:
         return
     view = METRICS[metric]
     now = schedule.achieved.get(kind) if schedule is not None else None
-    chart = trade_off_chart(
-        predicted,
-        measured,
-        now=shown_figure(kind, _asked(settings) if now is None else now),
-        x_title=AXES[kind],
-        y_title=view.axis if view.higher_is_better else f"{view.label} ({view.change_unit})".removesuffix(" ()"),
-        notable=view.factor * view.notable,
-    )
     key = f"schedule.trade_off.{kind}.{run_id}"
     figure(
         "What does removing more cost?",
-        chart,
-        alt_text=f"Predicted {view.change_inside} against savings: {'; '.join(predicted['description'].iloc[::6])}",
+        models_chart(
+            rows,
+            x_title=AXES[kind],
+            y=damage_channel(rows, view.axis, view.factor * view.notable),
+            rule={"x": shown_figure(kind, _asked(settings) if now is None else now)},
+            picks=OURS,
+            height=380,
+        ),
+        alt_text=f"Predicted {view.change_inside} against savings: {'; '.join(rows['description'].iloc[::6])}",
         key=key,
         on_pick=lambda: _take(key, run_id, result, kind),
         reading="Lines are predicted from the layers alone; marks are whole schedules that were measured, with their "
         "95 % interval. Click a dot to take its schedule. The dashed line is where you are.",
         caveat=caveat_of(result),
-        data=pd.concat([predicted, measured]) if len(measured) else predicted,
+        data=rows,
     )
 
 
@@ -153,22 +111,20 @@ def _curves(
     run_id: str, result: RunResult, settings: ScheduleSettings, groups: tuple[CoupledGroup, ...]
 ) -> dict[str, tuple[TradeOffPoint, ...]]:
     """Return the curve of each method that this compression allows, the optimal one first."""
-    limits = settings.limits
     asked = (
-        *(run_id, len(result.measurements), settings.budget.kind, settings.gamma, len(groups)),
-        *(limits.min_level, limits.max_level),
-        settings.time and (settings.time.times.source, len(settings.time.times.times)),
-        *(tuple(sorted(limits.layers.items())), tuple(sorted(limits.fixed.items()))),
+        f"{run_id} {len(result.measurements)} {settings.budget.kind} {settings.gamma} {len(groups)} {settings.limits}"
     )
-    methods = ["optimal", "uniform"] if settings.time is None else ["optimal"]
-    if settings.time is None and result.compression.scale.any_between:
-        methods.append("gamma")
+    methods = ["optimal"]
+    if settings.time is not None:
+        asked += f" {settings.time.times.source} {len(settings.time.times.times)}"
+    else:
+        methods += ["uniform", *(["gamma"] if result.compression.scale.any_between else [])]
     return {_NAMES[method]: _curve(asked, method, result, settings, groups) for method in methods}
 
 
 @st.cache_data(show_spinner=False, max_entries=_KEPT)
 def _curve(
-    asked: tuple[object, ...],
+    asked: str,
     method: str,
     _result: RunResult,
     _settings: ScheduleSettings,

@@ -57,7 +57,6 @@ PRUNING = CompressionDescription(
     at="with {level} of its channels removed",
     levels_help="Share of a layer's output channels that is removed. Layers that depend on each other go together.",
     amount="Removed",
-    size_label="Size left, as float32",
     effect=Effect.CHANNELS,
     order=0,
     compressor="senseapp.compressions.pruning.pruning:PruningCompressor",

@@ -28,10 +28,6 @@ from senseapp.core.errors import MeasurementFailed, first_line_of
 from senseapp.networks.profile import CONVOLUTIONS
 from senseapp.networks.state import state_kept
 
-MAX_STEPS_PER_DEPENDENCY = 4
-"""Wrong reshape maps make torch-pruning loop; a correct group visits each edge about once."""
-
-
 MOST_POSITIONS = 2**24
 """Positions that are propagated for all layers of a network; a step counts as the positions of equal run time."""
 
@@ -95,7 +91,8 @@ class ChannelGraph:
         self._nodes = nodes_of(self._graph)
         self._widths: dict[tuple[Any, Any], float] = {}
         self._positions_left = MOST_POSITIONS
-        self._max_steps = MAX_STEPS_PER_DEPENDENCY * sum(len(node.dependencies) for node in self._nodes.values())
+        # Wrong reshape maps make torch-pruning loop; a correct group visits each edge about once.
+        self._max_steps = 4 * sum(len(node.dependencies) for node in self._nodes.values())
 
     def _build(self, example: torch.Tensor) -> None:
         try:

@@ -27,9 +27,6 @@ from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, wrapped_forwards
 from senseapp.records.profile import LayerProfile
 
-LEAKAGE = 0.05
-"""Share of gradient energy that may reach other channels: statistics over channels (GRN) stay well below."""
-
 _Calls = dict[nn.Module, list[Tensor]]
 _NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LayerNorm, nn.GroupNorm)
 
@@ -157,7 +154,7 @@ def miswired(
         for cut in (cut for cut in group.cuts if is_layer(cut.module) and graph.is_out_cut(cut)):
             wanted = _energy(towards_chosen, cut.layer, positions_of(cut, half))
             leaked = _energy(towards_chosen, cut.layer) - wanted + _energy(towards_others, cut.layer)
-            if leaked > LEAKAGE * wanted:
+            if leaked > 0.05 * wanted:  # statistics over channels (GRN) stay well below
                 found[index] = (
                     f"The channels of {graph.names[cut.layer]} are rearranged or mixed before the next layer in a way "
                     "that torch-pruning does not follow, so the wrong ones would go."

@@ -130,7 +130,6 @@ QUANTIZATION = CompressionDescription(
     at="with its weights in {level}",
     levels_help="Number of bits for each weight of a layer. Each level is measured on its own.",
     amount="Bits",
-    size_label="Size if stored as integers",
     effect=Effect.BITS,
     order=2,
     partners=("sparsity",),

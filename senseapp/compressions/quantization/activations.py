@@ -21,10 +21,8 @@ from senseapp.networks.trace import called, map_tensors
 Rounding: TypeAlias = Callable[[Tensor, float, float], Tensor]
 
 NUM_BINS = 2048  # as torch.ao's HistogramObserver; a range is known to a two-thousandth
-PERCENTILE = 99.99  # one of those that Wu et al. 2020, Integer Quantization for Deep Learning Inference, compare
 # Candidate ends of a range, as shares of the full one: 80 steps of 9 %, down to a thousandth.
 _SHARES = tuple(2.0 ** (-step / 8) for step in range(80))
-_LEAST_SHARE = 1e-9  # so that an empty bin with clipped values costs much, but not infinitely much
 # histc counts in float32, which stops counting at 2**24.
 _CHUNK = 2**23
 
@@ -99,13 +97,16 @@ class HistogramObserver(MinMaxObserver):
 
 
 class PercentileObserver(HistogramObserver):
-    """The range that holds 99.99 % of the values, half of the rest cut off at each end."""
+    """The range that holds 99.99 % of the values, half of the rest cut off at each end.
+
+    Source: Wu et al. 2020, "Integer Quantization for Deep Learning Inference", who compare several percentiles.
+    """
 
     def value_range(self, rounding: Rounding) -> tuple[float, float] | None:
         """Return the two quantiles, interpolated inside their bins."""
         if (extremes := self.extremes) is None:
             return None
-        tail = (1 - PERCENTILE / 100) / 2
+        tail = 0.0001 / 2
         return max(self._quantile(tail), extremes[0]), min(self._quantile(1 - tail), extremes[1])
 
     def _quantile(self, share: float) -> float:
@@ -178,7 +179,7 @@ class EntropyObserver(SearchingObserver):
         filled = (kept > 0).double()
         sums, bins = (torch.zeros_like(kept).index_add_(0, step, each) for each in (kept, filled))
         spread = filled * (sums / bins.clamp_min(1.0))[step]
-        shares, told = exact / exact.sum(), (spread / spread.sum()).clamp_min(_LEAST_SHARE)
+        shares, told = exact / exact.sum(), (spread / spread.sum()).clamp_min(1e-9)  # empty bins cost much
         return float(torch.special.xlogy(shares, shares / told).sum())
 
 

@@ -80,8 +80,12 @@ def fake_quantize_weight(
     tensor([[ 1.,  0., -1.]])
     """
     scale = scale_of(weight, bits=bits, number_format=number_format, granularity=granularity, channel_axis=channel_axis)
-    rounded = GRIDS[number_format](bits).nearest(weight.detach().float() / scale)
-    return torch.empty_like(weight).copy_(rounded * scale)
+    return rounded_weight(weight, scale, GRIDS[number_format](bits))
+
+
+def rounded_weight(weight: Tensor, scale: Tensor, grid: WeightGrid) -> Tensor:
+    """Return ``weight`` rounded to ``grid`` times ``scale``, with its dtype and strides."""
+    return torch.empty_like(weight).copy_(grid.nearest(weight.detach().float() / scale) * scale)
 
 
 def affine_of(low: float, high: float, *, bits: int) -> tuple[float, int]:

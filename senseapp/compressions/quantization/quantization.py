@@ -28,7 +28,7 @@ from senseapp.compressions.quantization.activations import (
     changed_inputs,
     observe_inputs,
 )
-from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, fake_quantize_weight, scale_of
+from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, rounded_weight, scale_of
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
 
@@ -73,45 +73,32 @@ class QuantizationCompressor(WeightCompressor):
 
     def prepare(self, target: Target, level: float) -> Prepared:
         """Round the weight of ``target`` to ``level`` bits, and its input; MeasurementFailed if they are not finite."""
-        weight, bits = self._weights[target.layer], int(level)
-        with ordinary_tensors():
-            rounded = self._rounded(weight, bits)
-            inputs = self._rounded_inputs(weight, bits)
-        grid = replace(GRIDS[self._config.number_format](bits), shared=self._config.granularity == "tensor")
-        on_grid = rounded.dtype is torch.float32
-        return Prepared(
-            applied=Applied(achieved_level=level),
-            parameter=weight.parameter,
-            weight=lambda: rounded,
-            inputs=inputs,
-            constraint=UpdateConstraint(grid=grid),
-            scale=partial(self._scale, weight, weight.parameter.detach(), bits) if on_grid else None,
-        )
-
-    def _rounded(self, weight: LayerWeight, bits: int) -> Tensor:
+        weight, bits, config = self._weights[target.layer], int(level), self._config
         parameter = weight.parameter
         if not bool(torch.isfinite(parameter).all()):
             raise MeasurementFailed(
                 "The weight holds values that are not finite (NaN or infinity), so it has no scale; "
                 "check the checkpoint."
             )
-        return fake_quantize_weight(
-            parameter.detach(),
-            bits=bits,
-            number_format=self._config.number_format,
-            granularity=self._config.granularity,
-            channel_axis=weight.profile.channel_axis,
-        )
-
-    def _scale(self, weight: LayerWeight, values: Tensor, bits: int) -> Tensor:
+        values, grid = parameter.detach(), GRIDS[config.number_format](bits)
         with ordinary_tensors():
-            return scale_of(
+            scale = scale_of(
                 values,
                 bits=bits,
-                number_format=self._config.number_format,
-                granularity=self._config.granularity,
+                number_format=config.number_format,
+                granularity=config.granularity,
                 channel_axis=weight.profile.channel_axis,
             )
+            rounded = rounded_weight(values, scale, grid)
+            inputs = self._rounded_inputs(weight, bits)
+        return Prepared(
+            applied=Applied(achieved_level=level),
+            parameter=parameter,
+            weight=lambda: rounded,
+            inputs=inputs,
+            constraint=UpdateConstraint(grid=replace(grid, shared=config.granularity == "tensor")),
+            scale=scale if rounded.dtype is torch.float32 else None,
+        )
 
     def _rounded_inputs(self, weight: LayerWeight, bits: int) -> Callable[[], AbstractContextManager[None]] | None:
         """Return a context inside which the inputs of the layer are rounded; None if they never are."""

@@ -82,7 +82,6 @@ SPARSITY = CompressionDescription(
     at="with {level} of its weights at zero",
     levels_help="Share of a layer's weights that is set to zero. Each level is measured on its own.",
     amount="Zeros",
-    size_label="Size if stored sparse",
     effect=Effect.ZEROS,
     order=1,
     partners=("quantization",),

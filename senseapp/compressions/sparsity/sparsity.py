@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from senseapp.compressions import SparsityConfig
@@ -41,7 +41,7 @@ from senseapp.networks.profile import acting_zero_share
 
 
 class Ranking:
-    """Units that compete within contests, sorted only as far as the requested numbers need.
+    """Units that compete within contests, and the least important of them in any number.
 
     Each contest loses the same number of units, or one more for the contests whose next unit scores least. So any
     number of units can be zeroed exactly, and a larger number includes the zeros of a smaller one. Ties are broken by
@@ -51,29 +51,18 @@ class Ranking:
     def __init__(self, scores: Tensor) -> None:
         """Set the ``scores``, float32 (contests, competitors)."""
         self._scores = scores.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
-        self._ordered = np.array(self._scores.cpu().numpy())  # a copy, which is partially sorted in place
-        self._settled = [-1, scores.shape[1]]  # columns that are in sorted position, and the two edges
         self.num_units = scores.numel()
-
-    def _column(self, place: int) -> Tensor:
-        """Return the ``place``-th smallest score of each contest, (contests,), in a fifth of the time of a sort."""
-        right = bisect(self._settled, place)
-        low, high = self._settled[right - 1] + 1, self._settled[right]
-        if low <= place:
-            self._ordered[:, low:high].partition(place - low, axis=1)
-            insort(self._settled, place)
-        return torch.from_numpy(self._ordered[:, place]).to(self._scores.device)
 
     def kept(self, num_lost: int) -> Tensor:
         """Return bool (contests, competitors): all but the ``num_lost`` least important, fewer than ``num_units``."""
         each, extra = divmod(num_lost, len(self._scores))
         quotas = torch.full((len(self._scores), 1), each, device=self._scores.device)
-        threshold = self._column(max(each - 1, 0))[:, None]
+        threshold = self._smallest(max(each, 1))
         if extra:
-            following = self._column(each)
-            more = following.argsort(stable=True)[:extra]
+            following = self._smallest(each + 1)
+            more = following[:, 0].argsort(stable=True)[:extra]
             quotas[more] += 1
-            threshold = threshold.index_put((more,), following[more, None])
+            threshold = threshold.index_put((more,), following[more])
         kept = self._scores > threshold
         if int(kept.count_nonzero()) == self.num_units - num_lost:
             return kept  # counting per contest takes as long as all of the above
@@ -82,8 +71,9 @@ class Ranking:
         lost = tied.sum(dim=1, keepdim=True) - spared
         return kept | (tied & (tied.cumsum(dim=1) > lost))
 
-
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    def _smallest(self, place: int) -> Tensor:
+        """Return the score of each contest that is the ``place``-th smallest, from 1 on: (contests, 1)."""
+        return self._scores.kthvalue(place, dim=1, keepdim=True).values
 
 
 class SparsityCompressor(WeightCompressor):
@@ -137,7 +127,7 @@ class SparsityCompressor(WeightCompressor):
         with ordinary_tensors():
             ranked, kept = self._ranked(weight), self._kept(weight, level)
             num_zeros = kept.numel() - int((kept & (ranked.values != 0)).count_nonzero())  # including zeros before
-            sparse = ranked.made_sparse(kept)
+            sparse = _Sparse.of(ranked.values, kept)
             acting = self._acting_zero_share(weight, num_zeros, sparse)
         applied = Applied(
             achieved_level=num_zeros / weight.parameter.numel(),
@@ -215,7 +205,7 @@ class SparsityCompressor(WeightCompressor):
         return self._latest
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ranked:
     """The layer made sparse last: its weight, the split weight's shape, and the order of its units."""
 
@@ -223,52 +213,27 @@ class _Ranked:
     values: Tensor
     shape: torch.Size
     ranking: Ranking
-    _marks: _Marks | None = None
-
-    def made_sparse(self, kept: Tensor) -> _Sparse:
-        if self._marks is None or self._marks.full:
-            self._marks = _Marks(torch.zeros_like(self.values, dtype=torch.int8))
-        return _Sparse(self.values, self._marks, self._marks.add(kept))
-
-
-@dataclass(slots=True)
-class _Marks:
-    """Masks of a weight's kept values at up to eight levels: one bit each."""
-
-    _bits: Tensor
-    _num_levels: int = 0
-
-    @property
-    def full(self) -> bool:
-        return self._num_levels == 8
-
-    def add(self, kept: Tensor) -> int:
-        """Return the index of the bit for ``kept``."""
-        self._bits |= kept.view(torch.int8) << self._num_levels
-        self._num_levels += 1
-        return self._num_levels - 1
-
-    def masks(self, place: int) -> Tensor:
-        """Return all bits set, -1, for kept values, and 0 for the others."""
-        return (self._bits << (7 - place)).__irshift__(7)  # the bit becomes the sign, and spreads
 
 
 @dataclass(slots=True)
 class _Sparse:
-    """A weight with kept values of another; takes one bit per value until it is computed."""
+    """A weight without some of its values; takes one bit per value until it is computed."""
 
     _values: Tensor
-    _marks: _Marks
-    _place: int
+    _lost: NDArray[np.uint8]
     _made: Tensor | None = None
 
+    @classmethod
+    def of(cls, values: Tensor, kept: Tensor) -> _Sparse:
+        return cls(values, np.packbits(~kept.cpu().numpy()))
+
     def weight(self) -> Tensor:
-        """Return ``torch.where(kept, values, 0)``, in a third of the time: bits of other values are cleared."""
+        """Return ``values``, in their memory order, with 0 in place of those that are lost."""
         if self._made is None:
             with ordinary_tensors():
-                bits = _BITS[self._values.element_size()]
-                masks = self._marks.masks(self._place).to(bits)
-                self._made = masks.bitwise_and_(self._values.view(bits)).view(self._values.dtype)
+                lost = np.unpackbits(self._lost, count=self._values.numel()).view(np.bool_)
+                mask = torch.from_numpy(lost).view(self._values.shape).to(self._values.device)
+                self._made = self._values.clone().masked_fill_(mask, 0)
         return self._made
 
     def release(self) -> None:

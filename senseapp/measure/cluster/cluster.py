@@ -31,7 +31,6 @@ class Cluster:
     cpus: float
     gpus: float
     memory_bytes: int
-    store_bytes: int
 
 
 @contextmanager
@@ -74,8 +73,7 @@ def look(*, device: str) -> Cluster:
     if not sum(counts):
         raise ClusterFailed(f"The Ray cluster has no node with {cpus:g} processors to spare. {_CHOICE}")
     memory = [resources.get("memory", 0.0) / count for resources, count in zip(offered, counts, strict=True) if count]
-    store = min(resources.get("object_store_memory", 0.0) for resources in offered)
-    return Cluster(workers=sum(counts), cpus=cpus, gpus=gpus, memory_bytes=int(min(memory)), store_bytes=int(store))
+    return Cluster(workers=sum(counts), cpus=cpus, gpus=gpus, memory_bytes=int(min(memory)))
 
 
 @contextmanager

@@ -17,12 +17,10 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
 from senseapp.measure.cluster.plan import Plan, choose_plan, costs_of
-from senseapp.measure.cluster.remote import ImageStore, RemoteTask, ReorderBuffer, tasks_of
+from senseapp.measure.cluster.remote import RemoteTask, ReorderBuffer, SpanImages, tasks_of
 from senseapp.measure.measurer import JobResult, MeasurementJob
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.predictions import Predictions, joined, stored
-
-_HELD_SHARE, _STORE_SHARE = 4, 3  # one part in n of a worker's memory for kept outputs, of the store for images
 
 
 @dataclass(slots=True)
@@ -37,19 +35,19 @@ class RayExecutor:
     _plan: Plan | None = None
     _key: str = field(default_factory=lambda: uuid.uuid4().hex)
     _setup: Any = None
-    _store: ImageStore | None = None
+    _images: SpanImages | None = None
     _device: str = ""
     _alone_since: float | None = None
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Send the model to the cluster, and choose a plan unless the run is resumed with ``span_images``."""
+        self._images = SpanImages(sweep.context.images)
         with cluster_errors():
-            self._store = ImageStore(sweep.context.images, most_bytes=self.cluster.store_bytes // _STORE_SHARE)
             self._send(sweep)
         if span_images is not None:
             return span_images
-        # Kept outputs take at most 2 GiB of a worker: the rest of a large one is left to other jobs.
-        held = min(2 * 2**30, self.cluster.memory_bytes // _HELD_SHARE)
+        # Kept outputs take at most a quarter of a worker's memory and 2 GiB: the rest is left to other jobs.
+        held = min(2 * 2**30, self.cluster.memory_bytes // 4)
         most = max(1, held // sweep.bytes_per_image())
         self._plan = choose_plan(costs_of(sweep), self.cluster.workers, most_images=most)
         return self._plan.span_images
@@ -64,7 +62,7 @@ class RayExecutor:
             for number, span in enumerate(spans):
                 while len(running) >= self._most_running:
                     self._collect(running, parts)
-                running[task.remote(self._key, self._setup, self._images(span))] = number
+                running[task.remote(self._key, self._setup, self._put(span))] = number
             while running:
                 self._collect(running, parts)
         for part in parts.values():
@@ -137,9 +135,9 @@ class RayExecutor:
         options |= {"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus, "max_retries": 3}
         return ray.remote(**options)(function)
 
-    def _images(self, span: tuple[int, int]) -> Any:
-        assert self._store is not None
-        return self._store.reference(span)
+    def _put(self, span: tuple[int, int]) -> Any:
+        assert self._images is not None
+        return self._images.reference(span)
 
     def _hand_out(
         self,
@@ -161,7 +159,7 @@ class RayExecutor:
                 sweep.baseline.metrics,
                 recorded_images=max(0, sweep.baseline.recorded_images - start),
             )
-            stream = work.remote(self._key, self._setup, self._images(task.span), ray.put(of_span), task.jobs)
+            stream = work.remote(self._key, self._setup, self._put(task.span), ray.put(of_span), task.jobs)
             running[stream] = task
             reorder.add(task)
 

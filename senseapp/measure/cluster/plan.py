@@ -1,14 +1,13 @@
-"""Plan of a distributed run: blocks of layers times spans of images, chosen by simulated time."""
+"""Plan of a distributed run: blocks of layers times spans of images, chosen by predicted time."""
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import RunSpec
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
 _TIMED_IMAGES = 32  # of the passes that the plan is made from
-_SCAN_PASSES, _LONGEST_SCAN_SECONDS = 5, 20.0  # of the quick scan: a forward pass and two backward, besides the levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +27,7 @@ class RunCosts:
         micro_batch: images per pass; spans of images are multiples of it.
         task_seconds: overhead of a task besides its passes: dispatch, fetching its images.
         measurement_seconds: time to compress a target once and to compute statistics, for any number of images.
-        alone_seconds: time of the work that is not distributed: the trial of layouts and the quick scan.
+        alone_seconds: time of the work that is not distributed: the quick scan.
     """
 
     shares: tuple[float, ...]
@@ -83,7 +81,8 @@ def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
         num_images=count,
         seconds_per_image=context.seconds_per_image,
         micro_batch=context.layout.micro_batch,
-        alone_seconds=min(_LONGEST_SCAN_SECONDS, (_SCAN_PASSES + levels) * count * context.seconds_per_image),
+        # The quick scan: a forward pass and two backward besides the levels, of a limited number of images.
+        alone_seconds=min(20.0, (5 + levels) * count * context.seconds_per_image),
     )
 
 
@@ -115,56 +114,15 @@ Block = tuple[int, int]
 """Index of the first target, and of the one after the last."""
 
 
-def balanced_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
-    """Return at most ``count`` blocks that minimise the cost of the costliest block.
+def even_blocks(costs: RunCosts, count: int) -> tuple[Block, ...]:
+    """Return at most ``count`` blocks of about equal work.
 
-    Targets in early layers have longer suffixes, so blocks there hold fewer of them. Adding a layer never makes a block
-    cheaper, so greedy packing up to a bound needs the fewest blocks; the least bound is found by bisection.
+    Targets in early layers have longer suffixes, so blocks there hold fewer of them.
     """
-    running = [0.0, *accumulate(costs.num_levels * share for share in costs.shares)]
-    low, high = 0.0, 1.000001 * costs.passes(0, len(costs.shares))  # above the cost of one block in spite of rounding
-    for _ in range(50):  # halvings: to float precision
-        middle = (low + high) / 2
-        if _packed(costs, running, middle, count) is None:
-            low = middle
-        else:
-            high = middle
-    packed = _packed(costs, running, high, count)
-    assert packed is not None  # one block of all layers is within the initial bound
-    return packed
-
-
-def _packed(costs: RunCosts, running: list[float], bound: float, count: int) -> tuple[Block, ...] | None:
-    """Fill blocks up to ``bound`` passes; None if one layer exceeds it or more than ``count`` are needed."""
-    blocks, first = [], 0
-    for index, share in enumerate(costs.shares):
-        if 1 - share + running[index + 1] - running[first] <= bound:
-            continue
-        if index == first or 1 - share + running[index + 1] - running[index] > bound:
-            return None
-        blocks.append((first, index))
-        first = index
-        if len(blocks) == count:
-            return None
-    return (*blocks, (first, len(costs.shares)))
-
-
-def makespan(seconds: Iterable[float], workers: int) -> float:
-    """Return when the last task ends, if tasks are assigned in order to the first free worker (list scheduling).
-
-    At least the total over ``workers`` and at least as long as the longest task; at most the sum of the two (Graham,
-    1966), and never longer with one worker more.
-
-    >>> makespan([3, 1, 1, 1], 2)
-    3.0
-    """
-    free = [0.0] * workers
-    for duration in seconds:
-        heapq.heapreplace(free, free[0] + duration)
-    return max(free)
-
-
-_MOST_TASKS = 20_000  # of a plan, however many images: planning and scheduling take time for each
+    done = np.cumsum(costs.shares)
+    wanted = done[-1] * np.arange(1, count) / count
+    inner = (int(each) for each in np.searchsorted(done, wanted, side="right"))
+    return tuple(pairwise(sorted({0, *inner, len(costs.shares)})))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +130,38 @@ class Plan:
     """One distribution of a run: a task is one block on one span.
 
     Tasks are issued span by span, so that the sums of a layer grow in the order of the images, and the images of a span
-    are soon released. ``seconds`` is simulated time, of which ``baseline_seconds`` precede the measurements.
+    are soon released. ``seconds`` is a prediction, of which ``baseline_seconds`` precede the measurements.
     """
 
     costs: RunCosts = field(repr=False)
     workers: int
     blocks: tuple[Block, ...]
     span_images: int
-    seconds: float
-    baseline_seconds: float
+
+    @property
+    def baseline_seconds(self) -> float:
+        """Predicted seconds before the measurements: work that is not distributed, start of workers, baseline."""
+        costs, size = self.costs, min(self.span_images, self.costs.num_images)
+        work = self.num_spans * costs.task_seconds + costs.num_images * costs.seconds_per_image
+        return costs.alone_seconds + costs.start_seconds + self._shared(work, costs.baseline_seconds(size))
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of the run."""
+        work = self.num_spans * sum(self.costs.block_seconds(*block, 0) for block in self.blocks)
+        passes = sum(self.costs.passes(*block) for block in self.blocks)
+        work += self.costs.num_images * self.costs.seconds_per_image * passes
+        return self.baseline_seconds + self._shared(work, self.longest_seconds)
+
+    @property
+    def longest_seconds(self) -> float:
+        """Predicted seconds of the longest task."""
+        size = min(self.span_images, self.costs.num_images)
+        return max(self.costs.block_seconds(*block, size) for block in self.blocks)
+
+    def _shared(self, work: float, longest: float) -> float:
+        """Return the most seconds that tasks take if each goes to the first free worker (Graham 1966)."""
+        return (work - longest) / self.workers + longest
 
     @property
     def num_spans(self) -> int:
@@ -212,50 +193,13 @@ class Plan:
 
 def choose_plan(costs: RunCosts, workers: int, *, most_images: int, span_images: int = 0) -> Plan:
     """Return the fastest plan that avoids too long tasks; ``span_images`` above 0 are those of a resumed run."""
-    best: Plan | None = None
-    bar = (math.inf, math.inf)  # excess seconds of the best plan's longest task; seconds that a better plan must beat
-    for images in [span_images] if span_images else _span_sizes(costs, most_images):
-        for blocks in _cuts(costs):
-            if best is not None and len(blocks) * -(-costs.num_images // images) > _MOST_TASKS:
-                break
-            # Ten minutes are the most work to lose with a worker, where the layers allow it.
-            excess = max(0.0, max(costs.block_seconds(*block, images) for block in blocks) - 600.0)
-            if (excess, _least(costs, blocks, workers)) >= bar:
-                continue
-            plan = plan_of(costs, workers, blocks=blocks, span_images=images)
-            if (excess, plan.seconds) < bar:
-                best, bar = plan, (excess, 0.995 * plan.seconds)  # a plan with more tasks must be faster by this
-    assert best is not None
-    return best
-
-
-def plan_of(costs: RunCosts, workers: int, *, blocks: tuple[Block, ...], span_images: int) -> Plan:
-    """Return the plan with these blocks and spans, and its simulated time."""
-    sizes = [min(span_images, costs.num_images - low) for low in range(0, costs.num_images, span_images)]
-    baseline = costs.alone_seconds + costs.start_seconds + makespan(map(costs.baseline_seconds, sizes), workers)
-    by_size = {size: [costs.block_seconds(*block, size) for block in blocks] for size in set(sizes)}
-    measuring = makespan((seconds for size in sizes for seconds in by_size[size]), workers)
-    return Plan(
-        costs=costs,
-        workers=workers,
-        blocks=blocks,
-        span_images=span_images,
-        seconds=baseline + measuring,
-        baseline_seconds=baseline,
-    )
-
-
-def _least(costs: RunCosts, blocks: tuple[Block, ...], workers: int) -> float:
-    """Return a lower bound on the seconds of a plan with these blocks."""
-    passes = 1 + sum(costs.passes(*block) for block in blocks)
-    fixed = costs.alone_seconds + costs.start_seconds
-    return fixed + costs.num_images * costs.seconds_per_image * passes / workers
-
-
-@lru_cache(maxsize=8)
-def _cuts(costs: RunCosts) -> tuple[tuple[Block, ...], ...]:
-    found = dict.fromkeys(balanced_blocks(costs, count) for count in _growing(len(costs.shares)))
-    return tuple(found)
+    sizes = [span_images] if span_images else _span_sizes(costs, most_images)
+    cuts = list(dict.fromkeys(even_blocks(costs, count) for count in _growing(len(costs.shares))))
+    plans = [Plan(costs=costs, workers=workers, blocks=cut, span_images=size) for size in sizes for cut in cuts]
+    # Planning and scheduling take time for each task.
+    few = [plan for plan in plans if plan.num_tasks <= 20_000] or plans[:1]
+    # Ten minutes are the most work to lose with a worker, where the layers allow it.
+    return min(few, key=lambda plan: (max(0.0, plan.longest_seconds - 600.0), plan.seconds))
 
 
 def _span_sizes(costs: RunCosts, most_images: int) -> list[int]:
@@ -263,9 +207,7 @@ def _span_sizes(costs: RunCosts, most_images: int) -> list[int]:
     unit = costs.micro_batch
     batches = -(-costs.num_images // unit)
     most = max(1, most_images // unit)
-    sizes = [min(most, -(-batches // count)) * unit for count in _growing(batches)]
-    affordable = -(-costs.num_images // _MOST_TASKS)
-    return list(dict.fromkeys(size for size in sizes if size >= affordable)) or [most * unit]
+    return list(dict.fromkeys(min(most, -(-batches // count)) * unit for count in _growing(batches)))
 
 
 def _growing(most: int) -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -37,31 +37,19 @@ def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
     return TensorImages(images.batch(start, stop).clone())
 
 
-class ImageStore:
-    """References to spans of images in Ray's object store; evicts the least recently used above ``most_bytes``."""
+class SpanImages:
+    """The images of spans in Ray's object store, which are needed span by span: those of earlier spans are released."""
 
-    def __init__(self, images: ImageSet, *, most_bytes: int) -> None:
+    def __init__(self, images: ImageSet) -> None:
         self._images = images
-        self._most_bytes = most_bytes
-        self._kept: OrderedDict[Span, tuple[Any, int]] = OrderedDict()
-        self.sent = 0
+        self._span: Span = (0, 0)
+        self._reference: Any = None
 
     def reference(self, span: Span) -> Any:
-        """Return the reference to the images of ``span``, storing them again after an eviction."""
-        if span not in self._kept:
-            part = part_of(self._images, *span)
-            self._kept[span] = ray.put(part), _bytes(part)
-            self.sent += 1
-        self._kept.move_to_end(span)
-        found = self._kept[span][0]
-        while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._most_bytes:
-            self._kept.popitem(last=False)
-        return found
-
-
-def _bytes(part: ImageSet) -> int:
-    held = part.pixels if isinstance(part, PreparedImages) else part.batch(0, len(part))
-    return held.numel() * held.element_size()
+        """Return the reference to the images of ``span``."""
+        if span != self._span:
+            self._span, self._reference = span, ray.put(part_of(self._images, *span))
+        return self._reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 DIRECTIONS = 2  # random signs at the output: each is one backward pass
 _MOST_MACS = 4e12  # of a scan, between the fewest and the most images: some minutes on two cores at most
-# whatever they cost, and however little: the error of a mean falls with the root of their number
-_LEAST_IMAGES, _MOST_IMAGES = 64, 1024
 _DRAWN = 512  # directions in all, where images are few and cost little
 _GRAPH_BYTES = 3 * 2**28  # on a processor: more is hardly faster, and the first use of memory is slow
 
@@ -28,7 +26,8 @@ def passes(sweep: Sweep) -> int:
 def num_images(sweep: Sweep) -> int:
     """Return how many images are scanned."""
     affordable = int(_MOST_MACS / max(1, _macs(sweep) * passes(sweep)))
-    return min(len(sweep.context.images), max(_LEAST_IMAGES, min(_MOST_IMAGES, affordable)))
+    # Whatever they cost, and however little: the error of a mean falls with the root of their number.
+    return min(len(sweep.context.images), max(64, min(1024, affordable)))
 
 
 def num_draws(sweep: Sweep, images: int, shape: Sequence[int]) -> int:

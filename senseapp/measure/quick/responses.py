@@ -83,18 +83,13 @@ def rows(values: Tensor, order: tuple[int, ...], num_images: int) -> Tensor:
     return values.permute(order).reshape(num_images, -1)
 
 
-# Above this many values, copying gradients side by side takes a CPU longer than it saves.
-_LONG = 2**16
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SeenCall:
     """A call, the axes of its output in memory order after the batch's, and its gradients, (N, values) by direction."""
 
     call: LayerCall
     order: tuple[int, ...]
     gradients: list[Tensor]
-    _stacked: Tensor | None = None
 
     @classmethod
     def of(cls, call: LayerCall, batch: int, num_images: int) -> SeenCall:
@@ -111,11 +106,7 @@ class SeenCall:
         moved = rows(response, self.order, len(self.gradients[0])).to(self.gradients[0].dtype)
         if moved.dtype is torch.bfloat16:  # four times as fast here; the others are faster in float32
             return torch.stack([torch.linalg.vecdot(each, moved) for each in self.gradients], dim=1).float()
-        if moved.shape[1] >= _LONG and moved.device.type == "cpu":
-            return torch.stack([torch.stack([*map(torch.dot, each, moved)]) for each in self.gradients], dim=1)
-        if self._stacked is None:
-            self._stacked = torch.stack(self.gradients, dim=1)
-        return torch.bmm(moved[:, None], self._stacked.transpose(1, 2))[:, 0]
+        return torch.cat([torch.bmm(moved[:, None], each[:, :, None])[:, 0] for each in self.gradients], dim=1)
 
 
 class ChannelResponses:

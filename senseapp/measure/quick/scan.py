@@ -48,7 +48,7 @@ from senseapp.metrics.predictions import Gathered, Predictions, stored
 from senseapp.networks.network import images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.tasks import Task
-from senseapp.tasks.base import PartedDirections, ScanDirections
+from senseapp.tasks.directions import PartedDirections, ScanDirections
 
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
 _LARGE = 1.5  # times the notable divergence: estimates from here on are checked
-_SHARE = 0.15  # of the scan's own multiply-accumulates
-_FREE_MACS = 2e10  # a second or so, however small the network
-_FEWEST_IMAGES, _MOST_IMAGES = 3, 64
 _PREPARATION = 0.01  # of a whole pass, to compress a layer
 
 
@@ -40,7 +37,7 @@ def true_divergences(sweep: Sweep, found: Mapping[Key, Tensor], scan_passes: flo
     scan in passes of one image through the network.
     """
     macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
-    budget = max(_SHARE * scan_passes, _FREE_MACS / max(1, macs))
+    budget = max(0.15 * scan_passes, 2e10 / max(1, macs))  # about a second at least, however small the network
     keys, num_images = checked_estimates(sweep, found, budget)
     if not keys:
         return {}, 0
@@ -63,7 +60,7 @@ def checked_estimates(sweep: Sweep, found: Mapping[Key, Tensor], budget: float) 
     large.sort(key=lambda key: key not in first)
     needed = 1 + sum(shares[layer] + _PREPARATION for layer, _ in first)
     scanned = max(map(len, found.values()), default=0)
-    num_images = min(scanned, _MOST_IMAGES, max(_FEWEST_IMAGES, int(budget / needed)))
+    num_images = min(scanned, 64, max(3, int(budget / needed)))
     left, taken = budget - num_images, []
     for key in large:
         cost = num_images * (shares[key[0]] + _PREPARATION)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
-from senseapp.metrics.base import Metric, MetricChange, Moments, powers
+from senseapp.metrics.base import Metric, MetricChange, Moments
 from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record, RecordMetric, sides_of
-from senseapp.metrics.rows import NonnegativeMean, unbounded
+from senseapp.metrics.rows import of_divergence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,8 +29,10 @@ TASK = "detection"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectionDivergence(NonnegativeMean, Metric):
+class DetectionDivergence(Metric):
     """KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image."""
+
+    least_loss: float = 0.0
 
     def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
         """Refuse outputs whose rows are not alike."""
@@ -44,8 +46,7 @@ class DetectionDivergence(NonnegativeMean, Metric):
 
         before, after = baseline_output.parts["rows"], output.parts["rows"]
         share = baseline_output.parts["num_rows"].double() / before.shape[1]
-        found = unbounded(divergence(before, after).double() * share)
-        return powers(found.new_zeros(found.shape), found)
+        return of_divergence(divergence(before, after).double() * share)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from senseapp.metrics.records import Record
 
 RECALLS: Floats = np.linspace(0.0, 1.0, NUM_RECALLS)
 _TINY = np.spacing(1)
-_DRAWS_AT_ONCE = 2**15  # numbers of one array over draws and detections: it stays in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,8 @@ def average_precisions(table: ClassTable, weights: Floats) -> Floats:
     kinds = [kind.tobytes() for kind in np.stack([table.right, table.wrong], axis=1)]
     alike = [kinds.index(kind) for kind in kinds]  # the first threshold with the same outcomes, (thresholds,)
     found = np.zeros((len(weights), len(kinds)))
-    step = max(1, _DRAWS_AT_ONCE // max(1, len(table.images)))
+    # Numbers of one array over draws and detections: it stays in the cache.
+    step = max(1, 2**15 // max(1, len(table.images)))
     for start in range(0, len(weights), step):
         drawn = slice(start, start + step)
         each = weights[drawn][:, table.images]  # (draws, n)

@@ -18,8 +18,6 @@ from senseapp.metrics.detection.rules import AREAS, MOST_DETECTIONS, THRESHOLDS
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_NEAR_ONE = 1 - 1e-10  # as pycocotools: boxes that are equal but for rounding still match at a threshold of 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
@@ -112,7 +110,8 @@ def _matched(
     boxes: Floats, objects: Objects, at: NDArray[np.int64], left_out: NDArray[np.bool_], thresholds: Floats
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which boxes of one class match one of the objects ``at``, and which of these one that counts nothing."""
-    crowd, least = objects.crowd[at], np.minimum(thresholds, _NEAR_ONE)
+    # As pycocotools: boxes that are equal but for rounding still match at a threshold of 1.
+    crowd, least = objects.crowd[at], np.minimum(thresholds, 1 - 1e-10)
     overlaps = pair_overlaps(boxes, objects.boxes[at], crowd)
     matched, ignored = (np.zeros((len(least), len(boxes)), dtype=bool) for _ in range(2))
     taken = np.zeros((len(least), len(at)), dtype=bool)

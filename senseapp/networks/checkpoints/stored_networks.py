@@ -42,6 +42,8 @@ from senseapp.networks.sources.libraries import architecture_shapes
 _MOST_LEVELS = 12  # of a name, below which a network is looked for; modules lie some ten deep with their wrappers
 _MOST_PREFIXES = 5_000  # that hold weights enough for a network; a hostile file could have one for each weight
 _AT_THE_TOP = "top level"
+_WRAPPERS = ("_orig_mod", "module", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What compilers, data parallelism and checkpointing put around modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,35 +129,6 @@ def _without_copies(networks: Sequence[StoredNetwork]) -> Iterator[StoredNetwork
         seen.add(places)
 
 
-def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
-    """Yield the checkpoint with wrappers inside a network removed from names (``layer1._orig_mod.0.weight``).
-
-    A wrapper has one child, so wherever its part of a name occurs, it is the only one after the parts before it. Each
-    such part is removed by itself, then all together.
-    """
-    if len(checkpoint.tensors) > 10_000:  # three times the weights of the largest architecture
-        return
-    followed: dict[str, set[str]] = {}
-    for name in checkpoint.tensors:
-        parts = name.split(".")[: _MOST_LEVELS + 1]
-        for place in range(1, len(parts)):
-            followed.setdefault(".".join(parts[:place]), set()).add(parts[place])
-    alone: dict[str, bool] = {}
-    for parts_after in followed.values():
-        for part in parts_after:
-            alone[part] = alone.get(part, True) and len(parts_after) == 1
-    # compilers, data parallelism and checkpointing nest to three; each is tried alone
-    wrappers = [part for part, is_alone in alone.items() if is_alone and not part.isdigit()][:6]
-    for taken in (*({part} for part in wrappers), set(wrappers)) if wrappers else ():
-        renamed = {
-            ".".join((first, *(part for part in parts[:-1] if part not in taken), *parts[-1:])): tensor
-            for name, tensor in checkpoint.tensors.items()
-            for first, *parts in (name.split("."),)
-        }
-        if len(renamed) == len(checkpoint.tensors):
-            yield replace(checkpoint, tensors=renamed)
-
-
 class _NetworkSearch:
     """Searches for networks below each prefix of a file's names."""
 
@@ -180,11 +153,13 @@ class _NetworkSearch:
         return found
 
     def by_names_without_wrappers(self) -> list[StoredNetwork]:
-        """Return what :meth:`by_names` finds once wrappers are removed from names."""
-        for renamed in _without_wrappers(self._checkpoint):
-            if found := _NetworkSearch(renamed, self._only, built=self.built).by_names():
-                return found
-        return []
+        """Return what :meth:`by_names` finds without wrappers inside a network (``layer1._orig_mod.0.weight``)."""
+        named = self._checkpoint.tensors
+        renamed = {".".join(part for part in name.split(".") if part not in _WRAPPERS): named[name] for name in named}
+        if renamed.keys() == named.keys() or len(renamed) < len(named):
+            return []
+        search = _NetworkSearch(replace(self._checkpoint, tensors=renamed), self._only, built=self.built)
+        return search.by_names()
 
     def by_order(self) -> list[StoredNetwork]:
         """Return the networks whose weights have the order and shapes of an architecture, under other names.

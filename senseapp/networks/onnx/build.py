@@ -11,22 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from senseapp.networks.onnx.evaluate import is_scalar
-from senseapp.networks.onnx.growth import Growing
-from senseapp.networks.onnx.infer import Facts
+from senseapp.networks.onnx.growth import counted_numbers, counted_target
+from senseapp.networks.onnx.infer import Facts, is_scalar
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
-from senseapp.networks.onnx.modules import (
-    Counted,
-    Fixed,
-    OnnxNetwork,
-    Operation,
-    Positional,
-    Read,
-    Scope,
-    Slot,
-    Step,
-    Stored,
-)
+from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation, Positional, Scope, Slot, Step, Stored
 from senseapp.networks.onnx.names import Names, without_folding
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
@@ -100,11 +88,10 @@ class _Builder:
     tensors: dict[str, StoredAs] = field(default_factory=dict)
     readers: dict[str, list[ReadAt]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
-    steps: list[Step] = field(default_factory=list)
-    growing: Growing = field(init=False)
+    makers: Mapping[str, Node] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.growing = Growing(facts=self.facts, makers=self.graph.producers())
+        self.makers = self.graph.producers()
 
     def build(self) -> BuiltNetwork:
         layers = self._layers()
@@ -113,10 +100,11 @@ class _Builder:
                 self._add_layer(node, call)
             else:
                 self._add_operation(node, *call)
+        for name in self.graph.outputs:
+            self._use(name)
         self.network.input_names = tuple(each.name for each in self.graph.inputs)
         self.network.output_names = self.graph.outputs
-        self._store_outputs()
-        self._finish()
+        self.network.release_values()
         readers = {name: tuple(places) for name, places in self.readers.items()}
         return BuiltNetwork(network=self.network.eval(), tensors=self.tensors, readers=readers)
 
@@ -136,16 +124,15 @@ class _Builder:
             layer = finder.layer(node)
             if layer is None:
                 continue
-            alone = self.graph.constants[layer.weight.name].value.ndim >= 2
-            key = self._key(layer.weight.name)
-            if not alone or holders.setdefault(key, layer.identity) == layer.identity:
+            is_vector = self.graph.constants[layer.weight.name].value.ndim < 2
+            if is_vector or holders.setdefault(self._key(layer.weight.name), layer.identity) == layer.identity:
                 found[node.name] = layer
                 self._claim(node, layer)
         return found
 
     def _calls(self, layers: Mapping[str, Layer]) -> list[tuple[Node, Layer | _Arguments]]:
         """Return the calls, last first, without those that compute constants only."""
-        absorbed = {layer.absorbs.name: name for name, layer in layers.items() if layer.absorbs is not None}
+        absorbed = {layer.absorbs.name for layer in layers.values() if layer.absorbs is not None}
         wanted = set(self.graph.outputs)
         calls: list[tuple[Node, Layer | _Arguments]] = []
         for node in reversed(self.graph.nodes):
@@ -157,7 +144,8 @@ class _Builder:
                 wanted.add(layers[node.name].data)
                 calls.append((node, layers[node.name]))
             else:
-                slots, tensors = self._arguments(node)
+                tensors: list[str] = []
+                slots = tuple(self._slot(node, position, tensors) for position in range(len(node.inputs)))
                 wanted.update(tensors)
                 calls.append((node, (slots, tensors)))
         return calls
@@ -172,18 +160,16 @@ class _Builder:
         path = self.paths[layer.identity]
         for attribute, read_by, position in layer.places(node):
             tensors = layer.tensors[attribute]
-            self.readers.setdefault(f"{path}.{attribute}", []).append(
-                ReadAt(
-                    output=read_by.outputs[0],
-                    position=position,
-                    transposed=tensors.transposed,
-                    shape=tuple(self.graph.constants[tensors.name].value.shape),
-                )
+            place = ReadAt(
+                output=read_by.outputs[0],
+                position=position,
+                transposed=tensors.transposed,
+                shape=tuple(self.graph.constants[tensors.name].value.shape),
             )
+            self.readers.setdefault(f"{path}.{attribute}", []).append(place)
 
     def _add_module(self, node: Node, layer: Layer) -> None:
-        path = self.names.claim(self._layer_name(node, layer))
-        self.paths[layer.identity] = path
+        path = self.paths[layer.identity] = self.names.claim(self._layer_name(node, layer))
         self._place(path, layer.module(self.graph.constants, self.parameters))
         self.owners.setdefault(self._key(layer.weight.name), (path, self._order(layer.weight)))
         for attribute, tensors in layer.tensors.items():
@@ -224,68 +210,53 @@ class _Builder:
         return holder, attribute
 
     def _step(self, path: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        holder, attribute = self._holder(path)
-        self.steps.append(Step(holder=holder, attribute=attribute, inputs=tuple(inputs), outputs=tuple(outputs)))
-
-    def _add_layer(self, node: Node, layer: Layer) -> None:
-        path = self.paths[layer.identity]
-        data = layer.data
-        if layer.pads:
-            data = f"{node.name} padded input"
-            self._add_function(f"{path}_pad", "Pad", partial(F.pad, pad=flat(layer.pads)), [layer.data], [data])
-        result = (layer.absorbs or node).outputs[0]
-        inner = f"{node.name} full output" if layer.crop else result
-        self._use(data)
-        self._step(path, [data], [inner])
-        if layer.crop:
-            self._add_function(f"{path}_crop", "Slice", partial(cropped, ends=layer.crop), [inner], [result])
-
-    def _add_function(self, wanted: str, op: str, function: Any, inputs: list[str], outputs: list[str]) -> None:
-        path = self.names.claim(wanted)
         for name in inputs:
             self._use(name)
-        self._place(path, Operation(op, function, tuple(Positional(index) for index in range(len(inputs)))))
-        self._step(path, inputs, outputs)
+        holder, attribute = self._holder(path)
+        step = Step(holder=holder, attribute=attribute, inputs=tuple(inputs), outputs=tuple(outputs))
+        self.network.steps.append(step)
 
-    def _arguments(self, node: Node) -> _Arguments:
-        tensors: list[str] = []
-        slots = tuple(self._slot(node, position, name, tensors) for position, name in enumerate(node.inputs))
-        return slots, tensors
+    def _add_layer(self, node: Node, layer: Layer) -> None:
+        path, data = self.paths[layer.identity], layer.data
+        if layer.pads:
+            data = f"{node.name} padded input"
+            self._add_function(f"{path}_pad", "Pad", partial(F.pad, pad=flat(layer.pads)), layer.data, data)
+        result = (layer.absorbs or node).outputs[0]
+        inner = f"{node.name} full output" if layer.crop else result
+        self._step(path, [data], [inner])
+        if layer.crop:
+            self._add_function(f"{path}_crop", "Slice", partial(cropped, ends=layer.crop), inner, result)
+
+    def _add_function(self, wanted: str, op: str, function: Any, source: str, output: str) -> None:
+        path = self.names.claim(wanted)
+        self._place(path, Operation(op, function, (Positional(0),)))
+        self._step(path, [source], [output])
 
     def _add_operation(self, node: Node, slots: tuple[Slot, ...], tensors: list[str]) -> None:
-        operator = operation_of(node)
         for name in tensors:
             self._use(name)
-        wanted = node.name if node.scope is None else f"{node.scope}.{node.op.lower()}"
-        path = self.names.claim(wanted)
-        self._place(path, Operation(node.op, operator.of(node), slots))
+        path = self.names.claim(node.name if node.scope is None else f"{node.scope}.{node.op.lower()}")
+        self._place(path, Operation(node.op, operation_of(node).of(node), slots))
         self._step(path, tensors, node.outputs)
 
-    def _slot(self, node: Node, position: int, name: str, tensors: list[str]) -> Slot:
-        operator = operation_of(node)
+    def _slot(self, node: Node, position: int, tensors: list[str]) -> Slot:
+        """Return how an operation gets an input; adds the tensor that this needs to ``tensors``."""
+        name, operator = node.inputs[position], operation_of(node)
         constant = self.graph.constants.get(name)
         if not name:
             return Fixed(None)
-        if position in operator.numbers:
-            if node.op == "Reshape" and (target := self.growing.target(node)) is not None:
-                return target
-            if constant is not None:
-                return Fixed(constant.value.tolist())
-            return self._counted(name, tensors) or Read(self._position(name, tensors))
+        is_number = position in operator.numbers
+        if is_number and node.op == "Reshape" and (target := counted_target(node, self.facts)) is not None:
+            return target
+        if is_number and constant is not None:
+            return Fixed(constant.value.tolist())
         if position in operator.scalars and constant is not None and is_scalar(constant.value):
             return Fixed(constant.value.item())
-        return Positional(self._position(name, tensors))
-
-    def _position(self, name: str, tensors: list[str]) -> int:
+        if is_number and (found := counted_numbers(name, self.facts, self.makers)) is not None:
+            tensors.append(found[0])
+            return replace(found[1], index=len(tensors) - 1)
         tensors.append(name)
-        return len(tensors) - 1
-
-    def _counted(self, name: str, tensors: list[str]) -> Counted | None:
-        found = self.growing.growth(name)
-        if found is None:
-            return None
-        source, counted = found
-        return replace(counted, index=self._position(source, tensors))
+        return Positional(len(tensors) - 1, as_numbers=is_number)
 
     def _use(self, name: str) -> None:
         """Make sure that the network can read the constant ``name``, from a layer that holds it or on its own."""
@@ -320,16 +291,4 @@ class _Builder:
         own = f"{name} as stored"
         self.network.stored.append(Stored(name=own, holder=layer, attribute="weight"))
         self.stored.add(own)
-        self._add_function(f"{path}_permuted", "Transpose", partial(torch.permute, dims=permutation), [own], [name])
-
-    def _store_outputs(self) -> None:
-        for name in self.graph.outputs:
-            self._use(name)
-
-    def _finish(self) -> None:
-        """Let values go after their last use."""
-        seen = {*self.graph.outputs, *(each.name for each in self.network.stored)}
-        for step in reversed(self.steps):
-            step.done = tuple(dict.fromkeys(name for name in step.inputs if name not in seen))
-            seen.update(step.done)
-        self.network.steps = self.steps
+        self._add_function(f"{path}_permuted", "Transpose", partial(torch.permute, dims=permutation), own, name)

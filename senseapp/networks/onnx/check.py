@@ -8,26 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime
 import torch
 from onnx import TensorProto
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
-from senseapp.networks.onnx.graph import OnnxGraph, label
+from senseapp.networks.onnx.graph import Array, OnnxGraph, label
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.operators.elementwise import dtype_of
+from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.networks.onnx.torch_graph import TorchGraph
 
-TOLERANCE = 1e-5  # of the largest number of an output
+_TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
+_ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
 _UNIT_RANGE = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
 _ROUNDING_OF_RANGE = 2.0**-21  # onnxruntime approximates a sigmoid with such an error, also where all of it is smaller
 _CANNOT_RUN = "onnxruntime cannot run the file"
 _AT_ONCE = 64  # values that are compared in one run
-
-Array = npt.NDArray[Any]
 
 
 class Differs(UnsupportedModel):
@@ -35,7 +34,7 @@ class Differs(UnsupportedModel):
 
 
 def check(
-    network: OnnxNetwork, graph: OnnxGraph, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float = TOLERANCE
+    network: OnnxNetwork, graph: OnnxGraph, inputs: Mapping[str, Tensor], *, batch: int, tolerance: float = _TOLERANCE
 ) -> float:
     """Return the largest relative difference between outputs of ``network`` and of onnxruntime.
 
@@ -60,11 +59,9 @@ def check(
                 raise
             raise Differs(f"The file's network cannot be run as it is read: {first_line_of(error)}.") from error
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    theirs = by_onnxruntime(graph, names, inputs, batch=batch)
-    least = _rounding_of(graph)
-    worst = max(
-        _difference(mine, theirs[name], least.get(name, 0.0)) for mine, name in zip(outputs, names, strict=True)
-    )
+    theirs, least = _by_onnxruntime(graph, names, inputs, batch=batch), _rounding_of(graph)
+    pairs = zip(outputs, names, strict=True)
+    worst = max(_difference(mine, theirs[name], least.get(name, 0.0)) for mine, name in pairs)
     if worst <= tolerance:
         return worst
     node = graph.maker(first_unlike(network, graph, inputs, batch=batch, tolerance=tolerance))
@@ -94,12 +91,10 @@ def sample_inputs(
     return inputs
 
 
-_ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
-
-
-def rounds(graph: TorchGraph) -> bool:
-    """Return whether ``graph`` rounds on the way, so that the last bit of a sum can move a value by a whole step."""
-    return any(node.op in _ROUNDING or "Quant" in node.op for node in graph.nodes)
+def tolerance_of(graph: TorchGraph, *, exact: float = _TOLERANCE) -> float:
+    """Return the tolerance for ``graph``: ``exact`` unless the last bit of a sum can move a value by a whole step."""
+    rounds = any(node.op in _ROUNDING or "Quant" in node.op for node in graph.nodes)
+    return TOLERANCE_OF_ROUNDED if rounds else exact
 
 
 def _rounding_of(graph: OnnxGraph) -> dict[str, float]:
@@ -111,35 +106,27 @@ def _difference(mine: Tensor, theirs: Array, least: float = 0.0) -> float:
     """Return the largest difference relative to the largest number; differences up to ``least`` are none."""
     if tuple(mine.shape) != theirs.shape:
         return float("inf")
-    ours = mine.detach().double().cpu().numpy()
-    known = theirs.astype(np.float64)
-    if not known.size or np.array_equal(ours, known, equal_nan=True):
-        return 0.0
-    largest = np.abs(known[np.isfinite(known)]).max(initial=0.0)
+    ours, known = mine.detach().double().cpu().numpy(), theirs.astype(np.float64)
+    largest = np.abs(known[np.isfinite(known)]).max(initial=1e-30)
     with np.errstate(invalid="ignore"):
         apart = np.where((ours == known) | (np.isnan(ours) & np.isnan(known)), 0.0, np.abs(ours - known))
-        apart = np.where(apart <= least, 0.0, apart)
-    return float(np.nan_to_num(apart, nan=np.inf).max() / max(float(largest), 1e-30))
+    apart = np.nan_to_num(apart, nan=np.inf)
+    return float(np.where(apart <= least, 0.0, apart).max(initial=0.0) / largest)
 
 
-def by_onnxruntime(
+def _by_onnxruntime(
     graph: OnnxGraph, names: Sequence[str], inputs: Mapping[str, Tensor], *, batch: int
 ) -> dict[str, Array]:
     """Return values that onnxruntime computes node by node, ``batch`` images a run, joined along the first axis."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        content = graph.part(names).content()
-        # Without the fallback a file that cannot be opened is not tried twice, and nothing is printed.
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        session = open_session(graph.part(names).content(), optimised=False)
         parts = [session.run(list(names), feed) for feed in _feeds(session, inputs, batch)]
     except Exception as error:  # onnxruntime's own errors share no base
         raise InvalidCheckpoint(_why_not(graph, str(error)) or f"{_CANNOT_RUN}: {first_line_of(error)}.") from error
-    if len(parts) == 1:
-        return dict(zip(names, parts[0], strict=True))
-    return {name: _together([part[index] for part in parts]) for index, name in enumerate(names)}
+    joined = (
+        each[0] if len(each) == 1 or not each[0].ndim else np.concatenate(each) for each in zip(*parts, strict=True)
+    )
+    return dict(zip(names, joined, strict=True))
 
 
 def _why_not(graph: OnnxGraph, said: str) -> str:
@@ -156,18 +143,11 @@ def _why_not(graph: OnnxGraph, said: str) -> str:
     return ""
 
 
-def _together(parts: list[Array]) -> Array:
-    return np.concatenate(parts) if parts[0].ndim else parts[0]
-
-
 def _feeds(session: Any, inputs: Mapping[str, Tensor], batch: int) -> Iterator[dict[str, Array]]:
-    wanted = [each.name for each in session.get_inputs()]
-    count = max(len(inputs[name]) for name in wanted)
+    wanted = {each.name: inputs[each.name].numpy() for each in session.get_inputs()}
+    count = max(map(len, wanted.values()))
     for first in range(0, count, batch):
-        yield {
-            name: inputs[name][first : first + batch].numpy() if len(inputs[name]) == count else inputs[name].numpy()
-            for name in wanted
-        }
+        yield {name: value[first : first + batch] if len(value) == count else value for name, value in wanted.items()}
 
 
 def first_unlike(
@@ -185,11 +165,10 @@ def first_unlike(
     for first in range(0, len(network.steps), _AT_ONCE):
         steps = network.steps[first : first + _AT_ONCE]
         names = [name for step in steps for name in step.outputs if name in named_outputs]
-        theirs = by_onnxruntime(graph, names, inputs, batch=batch) if names else {}
+        theirs = _by_onnxruntime(graph, names, inputs, batch=batch) if names else {}
         for step in steps:
             with torch.no_grad():
-                results = getattr(step.holder, step.attribute)(*[values[name] for name in step.inputs])
-            results = results if isinstance(results, tuple) else (results,)
+                results = step.run(values)
             for name, mine in zip(step.outputs, results, strict=False):
                 other = theirs.get(name)
                 if other is None or (other.shape != tuple(mine.shape) and not is_one_run):

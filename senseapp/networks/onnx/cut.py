@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.infer import Values
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph, UnreadNode
+from senseapp.records.inputs import OutputFacts
 
 CONTROL_FLOW = frozenset({"Loop", "If", "Scan"})
 """Barriers that are none where onnxruntime computes them."""
-BARRIERS = frozenset(
+_BARRIERS = frozenset(
     {
         *("NonMaxSuppression", "TopK", "NonZero", "Unique", "Compress", "ArgMax", "ArgMin", "Multinomial"),
         *CONTROL_FLOW,
@@ -32,42 +33,18 @@ _PASSED = frozenset({"Identity", "Reshape", "Flatten", "Cast", "Squeeze", "Unsqu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputCandidate:
-    """A value that can be the output of the network.
-
-    Attributes:
-        name: in the file.
-        kind: ``output`` of the file, ``cut`` before what cannot be differentiated, or ``logits`` before probabilities.
-        shape: for one batch as the file was read; empty before it is known.
-        of: for logits, the output that is computed from them.
-        operator: for logits, the operator between the two.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...] = ()
-    of: str = ""
-    operator: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCut:
     """What remains of a graph's outputs.
 
     Attributes:
-        candidates: outputs of the file that can be measured, values that others were cut at, and logits of both.
+        candidates: outputs of the file that can be measured, values that others were cut at, and logits of both;
+            without shapes.
         lost: outputs of the file behind a barrier, and the barrier's node nearest to the input.
     """
 
-    candidates: tuple[OutputCandidate, ...]
+    candidates: tuple[OutputFacts, ...]
     lost: tuple[str, ...] = ()
     barrier: Node | None = None
-
-    @property
-    def left_out(self) -> str:
-        """The barrier, where onnxruntime could compute it; empty elsewhere."""
-        barrier = self.barrier
-        return "" if barrier is None or barrier.op not in CONTROL_FLOW else f"“{barrier.name}” ({barrier.op})"
 
 
 def cut(graph: TorchGraph) -> GraphCut:
@@ -76,15 +53,15 @@ def cut(graph: TorchGraph) -> GraphCut:
     Raises UnsupportedModel where nothing but the input lies before what cannot be differentiated.
     """
     behind, barrier = _behind_barriers(graph)
+    makers = graph.producers()
     lost = tuple(name for name in graph.outputs if name in behind)
-    found = [OutputCandidate(name=name, kind="output") for name in graph.outputs if name not in behind]
+    found = [OutputFacts(name=name, kind="output", shape=()) for name in graph.outputs if name not in behind]
     if lost:
-        found += [OutputCandidate(name=name, kind="cut") for name in _frontier(graph, behind)]
+        found += [OutputFacts(name=name, kind="cut", shape=()) for name in _frontier(graph, makers, behind)]
     if not found:
-        named = "" if barrier is None else f" “{barrier.name}” ({barrier.op})"
+        named = "" if barrier is None else f" {barrier.title}"
         kind = UnreadNode if barrier is not None and barrier.op in CONTROL_FLOW else UnsupportedModel
         raise kind(f"Everything that the file computes lies behind node{named}, which cannot be measured.")
-    makers = graph.producers()
     logits = [each for candidate in found if (each := _logits(candidate.name, makers, graph)) is not None]
     return GraphCut(candidates=(*found, *logits), lost=lost, barrier=barrier)
 
@@ -93,22 +70,17 @@ def _behind_barriers(graph: TorchGraph) -> tuple[set[str], Node | None]:
     behind: set[str] = set()
     first: Node | None = None
     for node in graph.nodes:
-        if _is_barrier(node) or not behind.isdisjoint(node.inputs):
+        if (node.op in _BARRIERS and not node.source) or not behind.isdisjoint(node.inputs):
             first = first or node
             behind.update(filter(None, node.outputs))
     return behind, first
 
 
-def _is_barrier(node: Node) -> bool:
-    return node.op in BARRIERS and not node.source
-
-
-def _frontier(graph: TorchGraph, behind: set[str]) -> Iterable[str]:
+def _frontier(graph: TorchGraph, makers: Mapping[str, Node], behind: set[str]) -> Iterable[str]:
     """Return the values before the barriers, behind which nothing but selection and order of elements lies.
 
     Those that outputs of the file hold already are not among them.
     """
-    makers = graph.producers()
     known = {each.name for each in graph.inputs} | (set(graph.outputs) - behind)
     pending = [
         name
@@ -133,21 +105,19 @@ def _frontier(graph: TorchGraph, behind: set[str]) -> Iterable[str]:
     return found
 
 
-def _logits(name: str, makers: Mapping[str, Node], graph: TorchGraph) -> OutputCandidate | None:
+def _logits(name: str, makers: Mapping[str, Node], graph: TorchGraph) -> OutputFacts | None:
     value = name
     while (node := makers.get(value)) is not None and node.op in _PASSED:
         value = node.inputs[0]
     if node is None or node.op not in _PROBABILITIES or node.inputs[0] in graph.constants:
         return None
-    return OutputCandidate(name=node.inputs[0], kind="logits", of=name, operator=node.op)
+    return OutputFacts(name=node.inputs[0], kind="logits", shape=(), of=name, operator=node.op)
 
 
-def with_shapes(candidates: Iterable[OutputCandidate], values: Values) -> tuple[OutputCandidate, ...]:
+def with_shapes(candidates: Iterable[OutputFacts], values: Values) -> tuple[OutputFacts, ...]:
     """Return ``candidates`` with their shapes, without constants and integers."""
     return tuple(
-        OutputCandidate(
-            name=each.name, kind=each.kind, shape=tuple(values[each.name].shape), of=each.of, operator=each.operator
-        )
+        replace(each, shape=tuple(values[each.name].shape))
         for each in candidates
         if _can_be_measured(values.get(each.name))
     )
@@ -157,13 +127,12 @@ def _can_be_measured(value: Tensor | None) -> bool:
     return value is not None and value.is_meta and value.is_floating_point()
 
 
-def usual_choice(candidates: Iterable[OutputCandidate], batch: int) -> tuple[str, ...]:
+def usual_choice(candidates: Sequence[OutputFacts], batch: int) -> tuple[str, ...]:
     """Return the outputs to measure where nobody chooses: all, logits in place of class probabilities.
 
     Sigmoids in boxes and masks stay: only a softmax, and the sigmoid of one row of numbers for each of ``batch``
     images, are of classes.
     """
-    candidates = tuple(candidates)
     logits = {each.of: each for each in candidates if each.kind == "logits"}
     chosen = []
     for each in candidates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,15 +24,12 @@ class ChangedTensor:
     Attributes:
         name: of the initializer, or of what a Constant node computes.
         changed: how many of its ``size`` numbers differ; all where its shape does.
-        shape, before: its shape in the edited file, and in the other.
         half: whether it is stored in half precision, which rounds what is written.
     """
 
     name: str
     changed: int
     size: int
-    shape: tuple[int, ...]
-    before: tuple[int, ...]
     half: bool
 
 
@@ -52,72 +48,62 @@ class OnnxDifference:
         otherwise_identical: whether all else is the same, in the same order.
     """
 
-    tensors: tuple[ChangedTensor, ...] = ()
-    added_tensors: tuple[str, ...] = ()
-    removed_tensors: tuple[str, ...] = ()
+    tensors: tuple[ChangedTensor, ...]
+    added_tensors: tuple[str, ...]
+    removed_tensors: tuple[str, ...]
     added_nodes: Mapping[str, int]
     removed_nodes: Mapping[str, int]
-    rewired_nodes: tuple[str, ...] = ()
-    regrouped_nodes: tuple[str, ...] = ()
-    declared: tuple[str, ...] = ()
-    metadata: tuple[str, ...] = ()
-    otherwise_identical: bool = True
+    rewired_nodes: tuple[str, ...]
+    regrouped_nodes: tuple[str, ...]
+    declared: tuple[str, ...]
+    metadata: tuple[str, ...]
+    otherwise_identical: bool
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The differences, in sentences."""
-        found = self.parts
-        if not found and self.otherwise_identical:
-            return ("The file is the uploaded one.",)
-        rest = (
-            "All else in the file is as it was uploaded."
-            if self.otherwise_identical
-            else "Other parts of the file differ as well."
-        )
-        return (*found, rest)
+        if not self.otherwise_identical:
+            return (*self.parts, "Other parts of the file differ as well.")
+        return (*self.parts, "All else in the file is as it was uploaded.") if self.parts else (_SAME,)
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts that differ, for people."""
-        return (*self._on_tensors(), *self._on_nodes())
+        values, size = sum(each.changed for each in self.tensors), sum(each.size for each in self.tensors)
+        changed = f"{plural(len(self.tensors), 'changed tensor')}: {values:,} of {size:,} numbers"
+        rewired = f"{plural(len(self.rewired_nodes), 'node')} with inputs or outputs of other names"
+        regrouped = (
+            f"{plural(len(self.regrouped_nodes), 'convolution')} with fewer groups, as many as channels were kept"
+        )
+        entries = plural(len(self.metadata), "entry", "entries")
+        found: tuple[tuple[object, str], ...] = (
+            (self.tensors, f"The uploaded file with {changed} ({_named([each.name for each in self.tensors])})."),
+            (
+                any(each.half for each in self.tensors),
+                "Changed weights are stored in the half precision of the file, and rounded to it.",
+            ),
+            (self.added_tensors, f"{plural(len(self.added_tensors), 'new tensor')} ({_named(self.added_tensors)})."),
+            (self.removed_tensors, f"{plural(len(self.removed_tensors), 'tensor')} no longer read and left out."),
+            (self.added_nodes, _counted(self.added_nodes, "inserted")),
+            (self.removed_nodes, _counted(self.removed_nodes, "left out")),
+            (self.rewired_nodes, f"{rewired} ({_named(self.rewired_nodes)})."),
+            (self.regrouped_nodes, f"{regrouped} ({_named(self.regrouped_nodes)})."),
+            (self.declared, f"{plural(len(self.declared), 'declared shape')} corrected or left out."),
+            (self.metadata, f"{entries} of metadata ({_named(self.metadata)})."),
+        )
+        return tuple(sentence for there, sentence in found if there)
 
-    def _on_tensors(self) -> list[str]:
-        found = []
-        if self.tensors:
-            values, size = sum(each.changed for each in self.tensors), sum(each.size for each in self.tensors)
-            found.append(
-                f"The uploaded file with {plural(len(self.tensors), 'changed tensor')}: {values:,} of {size:,} numbers "
-                f"({_named([each.name for each in self.tensors])})."
-            )
-        if any(each.half for each in self.tensors):
-            found.append("Changed weights are stored in the half precision of the file, and rounded to it.")
-        if self.added_tensors:
-            found.append(f"{plural(len(self.added_tensors), 'new tensor')} ({_named(self.added_tensors)}).")
-        if self.removed_tensors:
-            found.append(f"{plural(len(self.removed_tensors), 'tensor')} no longer read and left out.")
-        return found
 
-    def _on_nodes(self) -> list[str]:
-        found = []
-        for counts, what in ((self.added_nodes, "inserted"), (self.removed_nodes, "left out")):
-            if counts:
-                kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-                found.append(f"{plural(sum(counts.values()), 'node')} {what} ({kinds}).")
-        if self.rewired_nodes:
-            found.append(
-                f"{plural(len(self.rewired_nodes), 'node')} with inputs or outputs of other names "
-                f"({_named(self.rewired_nodes)})."
-            )
-        if self.regrouped_nodes:
-            found.append(
-                f"{plural(len(self.regrouped_nodes), 'convolution')} with fewer groups, as many as channels were kept "
-                f"({_named(self.regrouped_nodes)})."
-            )
-        if self.declared:
-            found.append(f"{plural(len(self.declared), 'declared shape')} corrected or left out.")
-        if self.metadata:
-            found.append(f"{plural(len(self.metadata), 'entry', 'entries')} of metadata ({_named(self.metadata)}).")
-        return found
+_SAME = "The file is the uploaded one."
+
+
+def _named(names: Sequence[str]) -> str:
+    return first_names([f"“{name}”" for name in names], _SHOWN)
+
+
+def _counted(counts: Mapping[str, int], what: str) -> str:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    return f"{plural(sum(counts.values()), 'node')} {what} ({kinds})."
 
 
 def difference(before: bytes, after: bytes) -> OnnxDifference:
@@ -125,28 +111,26 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
     old, new = _Parts.of(before), _Parts.of(after)
     tensors = [found for name in old.tensors if (found := _changed(name, old, new)) is not None]
     pairs = _pairs(old.nodes, new.nodes)
-    rewired = {key: other for key, other in pairs.items() if old.nodes[key] != new.nodes[other]}
+    rewired = [key for key, other in pairs.items() if old.nodes[key] != new.nodes[other]]
     other = {key for key in old.nodes.keys() & new.nodes.keys() if key not in pairs and key not in pairs.values()}
-    regrouped = {key for key in other if _unwired(old.nodes[key], "group") == _unwired(new.nodes[key], "group")}
+    regrouped = [key for key in old.nodes if key in other and _ungrouped(old.nodes[key]) == _ungrouped(new.nodes[key])]
     added = new.nodes.keys() - pairs.values() - other
     removed = old.nodes.keys() - pairs.keys() - other
-    declared = {
-        name for name in old.declared.keys() | new.declared.keys() if old.declared.get(name) != new.declared.get(name)
-    }
+    declared = {name for name, _ in old.declared.items() ^ new.declared.items()}
     metadata = {key for key, _ in old.metadata.items() ^ new.metadata.items()}
     named = {each.name for each in tensors} | (old.tensors.keys() ^ new.tensors.keys()) | declared | metadata
     return OnnxDifference(
         tensors=tuple(tensors),
         added_tensors=tuple(name for name in new.tensors if name not in old.tensors),
         removed_tensors=tuple(name for name in old.tensors if name not in new.tensors),
-        added_nodes=new.kinds(added),
-        removed_nodes=old.kinds(removed),
-        rewired_nodes=tuple(key for key in old.nodes if key in rewired),
-        regrouped_nodes=tuple(key for key in old.nodes if key in regrouped),
+        added_nodes=Counter(new.nodes[key].op_type for key in added),
+        removed_nodes=Counter(old.nodes[key].op_type for key in removed),
+        rewired_nodes=tuple(rewired),
+        regrouped_nodes=tuple(regrouped),
         declared=tuple(sorted(declared)),
         metadata=tuple(sorted(metadata)),
         otherwise_identical=old.without(named, {*rewired, *removed, *regrouped})
-        == new.without(named, {*rewired.values(), *added, *regrouped}),
+        == new.without(named, {*(pairs[key] for key in rewired), *added, *regrouped}),
     )
 
 
@@ -173,9 +157,6 @@ class _Parts:
             metadata={each.key: each.value for each in model.metadata_props},
         )
 
-    def kinds(self, keys: Collection[str]) -> Counter[str]:
-        return Counter(self.nodes[key].op_type for key in keys)
-
     def without(self, named: Collection[str], nodes: Collection[str]) -> ModelProto:
         """Return the file without some nodes, and without the tensors, declarations and entries of these names."""
         rest = self.graph.copy()
@@ -186,13 +167,10 @@ class _Parts:
         ]
         rest.initializers = {name: each for name, each in rest.initializers.items() if name not in named}
         model = rest.proto()
-        for declared in (model.graph.value_info, model.graph.input):
-            kept = [each for each in declared if each.name not in named]
-            del declared[:]
-            declared.extend(kept)
-        entries = [each for each in model.metadata_props if each.key not in named]
-        del model.metadata_props[:]
-        model.metadata_props.extend(entries)
+        for listed in (model.graph.value_info, model.graph.input, model.metadata_props):
+            kept = [each for each in listed if getattr(each, "name", getattr(each, "key", "")) not in named]
+            del listed[:]
+            listed.extend(kept)
         return model
 
 
@@ -207,7 +185,7 @@ def _pairs(old: Mapping[str, NodeProto], new: Mapping[str, NodeProto]) -> dict[s
     for key, kind in kinds_before.items():
         if key not in pairs and (same := waiting.get(kind)):
             pairs[key] = same.popleft()
-    return pairs
+    return {key: pairs[key] for key in old if key in pairs}
 
 
 def _key(node: NodeProto) -> str:
@@ -223,19 +201,16 @@ def _unwired(node: NodeProto, without: str = "") -> bytes:
     return bytes(bare.SerializeToString())
 
 
+def _ungrouped(node: NodeProto) -> bytes:
+    return _unwired(node, "group")
+
+
 def _changed(name: str, old: _Parts, new: _Parts) -> ChangedTensor | None:
     before, after = old.tensors[name], new.tensors.get(name)
     if after is None or before == after:
         return None
-    values, values_before = numpy_helper.to_array(after), numpy_helper.to_array(before)
-    shape, shape_before = values.shape, values_before.shape
-    size = math.prod(shape)
-    changed = size if shape != shape_before else int(np.sum(values_before != values))
-    half = after.data_type in HALF
+    values, was = numpy_helper.to_array(after), numpy_helper.to_array(before)
+    changed = values.size if values.shape != was.shape else int(np.sum(was != values))
     if not changed and before.data_type == after.data_type:
         return None  # the same numbers, stored in another way
-    return ChangedTensor(name=name, changed=changed, size=size, shape=shape, before=shape_before, half=half)
-
-
-def _named(names: Sequence[str]) -> str:
-    return first_names([f"“{name}”" for name in names], _SHOWN)
+    return ChangedTensor(name=name, changed=changed, size=values.size, half=after.data_type in HALF)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,36 +13,26 @@ _NEW_TENSORS = frozenset({"ConstantOfShape", "Range"})
 
 
 @dataclass(frozen=True, slots=True)
-class Positional:
-    """The argument is the tensor of this position."""
-
-    index: int
-
-    def of(self, tensors: tuple[Tensor, ...]) -> Any:
-        """Return the argument for a call with ``tensors``."""
-        return tensors[self.index]
-
-
-@dataclass(frozen=True, slots=True)
 class Fixed:
     """The argument is the same in every call."""
 
     value: Any
 
     def of(self, _tensors: tuple[Tensor, ...]) -> Any:
-        """Return the argument."""
+        """Return the argument for a call with tensors."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """The argument is the numbers in the tensor of this position."""
+class Positional:
+    """The argument is the tensor of this position, or the numbers in it."""
 
     index: int
+    as_numbers: bool = False
 
     def of(self, tensors: tuple[Tensor, ...]) -> Any:
         """Return the argument for a call with ``tensors``."""
-        return tensors[self.index].tolist()
+        return tensors[self.index].tolist() if self.as_numbers else tensors[self.index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +62,7 @@ class Counted:
         return found[0] if self.scalar else found
 
 
-Slot = Positional | Fixed | Read | Counted
+Slot = Positional | Fixed | Counted
 
 
 class Operation(nn.Module):
@@ -110,6 +100,11 @@ class Step:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     done: tuple[str, ...] = ()
+
+    def run(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return what the call computes from ``values``."""
+        results = getattr(self.holder, self.attribute)(*[values[name] for name in self.inputs])
+        return results if isinstance(results, tuple) else (results,)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,6 +196,13 @@ class OnnxNetwork(Scope):
         values = self._run(inputs, frozenset())
         return tuple(values[name] for name in self.output_names)
 
+    def release_values(self) -> None:
+        """Let values go after their last use."""
+        seen = {*self.output_names, *(each.name for each in self.stored)}
+        for step in reversed(self.steps):
+            step.done = tuple(dict.fromkeys(name for name in step.inputs if name not in seen))
+            seen.update(step.done)
+
     def values(self, names: Iterable[str], *inputs: Tensor) -> dict[str, Tensor]:
         """Run the graph and return those of the values ``names`` that it computes."""
         wanted = frozenset(names)
@@ -212,9 +214,7 @@ class OnnxNetwork(Scope):
         for each in self.stored:
             values[each.name] = getattr(each.holder, each.attribute)
         for step in self.steps:
-            results = getattr(step.holder, step.attribute)(*[values[name] for name in step.inputs])
-            results = results if isinstance(results, tuple) else (results,)
-            values.update(zip(step.outputs, results, strict=False))
+            values.update(zip(step.outputs, step.run(values), strict=False))
             for name in step.done:
                 if name not in kept:
                     values.pop(name, None)

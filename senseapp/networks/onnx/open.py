@@ -22,10 +22,10 @@ from senseapp.core.errors import (
 )
 from senseapp.core.texts import plural, printable_text
 from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
-from senseapp.networks.onnx.check import TOLERANCE, TOLERANCE_OF_ROUNDED, Differs, check, rounds, sample_inputs
-from senseapp.networks.onnx.cut import GraphCut, OutputCandidate, cut, usual_choice, with_shapes
+from senseapp.networks.onnx.check import Differs, check, sample_inputs, tolerance_of
+from senseapp.networks.onnx.cut import CONTROL_FLOW, GraphCut, cut, usual_choice, with_shapes
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, working_size
+from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, main_input, working_size
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.names import tells_of_folding
 from senseapp.networks.onnx.normalise import normalise
@@ -33,6 +33,7 @@ from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.elementwise import dtype_of
 from senseapp.networks.onnx.rewrite.batch import free_batch
 from senseapp.networks.onnx.torch_graph import TorchGraph
+from senseapp.records.inputs import OutputFacts
 
 _FOLDED_INTO = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LARGEST_INPUT = 1 << 27  # elements; three batches of them are looked at
@@ -55,7 +56,6 @@ class OpenedOnnx:
         candidates: values that could be outputs instead.
         tensors: which tensor of the file each parameter holds.
         readers: which nodes of the file read each parameter of a layer.
-        layers: names of the file's tensors in each layer.
         difference: from onnxruntime, relative to the largest number of an output.
         barrier: the node that the network ends before although onnxruntime could compute it; empty without one.
         in_runtime: whether the file was read so that onnxruntime computes what the operator table lacks.
@@ -73,10 +73,9 @@ class OpenedOnnx:
     other_inputs: tuple[str, ...]
     batch: int | None
     outputs: tuple[str, ...]
-    candidates: tuple[OutputCandidate, ...]
+    candidates: tuple[OutputFacts, ...]
     tensors: Mapping[str, StoredAs]
     readers: Mapping[str, tuple[ReadAt, ...]]
-    layers: Mapping[str, tuple[str, ...]]
     difference: float
     barrier: str
     in_runtime: bool
@@ -109,8 +108,8 @@ def open_onnx(
         OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
     try:
-        opened = _open(content, outputs, size, images, usual_side=usual_side, in_runtime=in_runtime)
-        opened.network.origin = _origin(content, opened)
+        opened = _opened(content, outputs, size, images, usual_side=usual_side, in_runtime=in_runtime)
+        opened.network.origin = _origin(opened)
         return opened
     except SenseError as error:
         said = printable_text(str(error))  # names and other text of the file may hold line breaks
@@ -123,14 +122,14 @@ def open_onnx(
         raise UnsupportedModel(f"The file's graph cannot be read as a network: {first_line_of(error)}.") from error
 
 
-def _origin(content: bytes, opened: OpenedOnnx) -> str:
+def _origin(opened: OpenedOnnx) -> str:
     """Return one hash of all that decides the numbers of the network."""
-    digest = hashlib.sha256(content)
+    digest = hashlib.sha256(opened.content)
     digest.update(repr((opened.outputs, opened.input_shape, opened.batch)).encode())
     return digest.hexdigest()
 
 
-def _open(
+def _opened(
     content: bytes,
     outputs: Sequence[str] | None,
     size: tuple[int, int] | None,
@@ -153,20 +152,31 @@ def _open(
     candidates = with_shapes(parts.candidates, reference)
     chosen = tuple(outputs) if outputs is not None else usual_choice(candidates, own_batch)
     _check_choice(chosen, candidates)
-    return _opened(
-        _OpenedGraph(
-            content=content,
-            graph=graph.needed_for(chosen),
-            file=file,
-            size=size,
-            batch=own_batch,
-            reference=reference,
-            images=images,
-            barrier=parts.left_out,
-            in_runtime=in_runtime,
-        ),
-        candidates,
-        _notes(graph, parts, candidates, chosen),
+    notes = _notes(graph, parts, candidates, chosen)
+    graph = graph.needed_for(chosen)
+    building = _Building(graph=graph, file=file, size=size, batch=own_batch, reference=reference, images=images)
+    built, difference, fixed = building.network()
+    main, barrier = main_input(graph), parts.barrier
+    built.network.in_runtime = tuple(node.title for node in graph.nodes if node.source)
+    return OpenedOnnx(
+        content=content,
+        network=built.network,
+        input_name=main.name,
+        input_shape=shapes[main.name],
+        size=size,
+        input_dtype=dtype_of(main.element_type),
+        free_axes=tuple(axis for axis, length in enumerate(main.shape) if length is None),
+        other_inputs=tuple(each.name for each in graph.inputs if each is not main),
+        batch=own_batch if fixed else None,
+        outputs=built.network.output_names,
+        candidates=candidates,
+        tensors=built.tensors,
+        readers=built.readers,
+        difference=difference,
+        barrier=barrier.title if barrier is not None and barrier.op in CONTROL_FLOW else "",
+        in_runtime=in_runtime,
+        metadata={entry.key: entry.value for entry in file.model.metadata_props},
+        notes=(*notes, fixed) if fixed else notes,
     )
 
 
@@ -182,7 +192,7 @@ def _refuse_training(graph: TorchGraph, size: tuple[int, int]) -> None:
         over = next((node for node in trained if values[node.inputs[0]].shape[:1] == (batch,)), None)
     if over is not None:
         raise UnsupportedModel(
-            f"Node “{over.name}” (BatchNormalization) is in training mode: it normalises by all images of a batch. "
+            f"Node {over.title} is in training mode: it normalises by all images of a batch. "
             "Export the network in evaluation mode, after model.eval()."
         )
 
@@ -197,7 +207,7 @@ def _check_inputs(shapes: Mapping[str, tuple[int, ...]]) -> None:
             )
 
 
-def _check_choice(chosen: Sequence[str], candidates: Sequence[OutputCandidate]) -> None:
+def _check_choice(chosen: Sequence[str], candidates: Sequence[OutputFacts]) -> None:
     if not chosen:
         raise UnsupportedModel("No output of the file depends on the images in numbers that can be measured.")
     unknown = [name for name in chosen if name not in {each.name for each in candidates}]
@@ -207,104 +217,59 @@ def _check_choice(chosen: Sequence[str], candidates: Sequence[OutputCandidate]) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenedGraph:
-    content: bytes
+class _Building:
+    """Builds the network of ``graph``, whose values at the batch of the export are ``reference``."""
+
     graph: TorchGraph
     file: OnnxGraph
     size: tuple[int, int]
     batch: int
     reference: Values
     images: Tensor | None
-    barrier: str
-    in_runtime: bool
 
-    def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
-        return input_shapes(self.graph, batch, self.size)
+    def network(self) -> tuple[BuiltNetwork, float, str]:
+        """Return a network, its difference from onnxruntime, and why it takes one number of images; empty for any."""
+        try:
+            return (*self._for_any_batch(), "")
+        except (UnsupportedModel, InvalidCheckpoint) as error:
+            built = build_network(self.graph, [(self.batch, self.reference)])
+            number = "one image" if self.batch == 1 else f"{self.batch} images"
+            # That the freed graph differs from the file is about the rewriting, not about the file.
+            reason = "rewriting it changed its numbers" if isinstance(error, Differs) else first_line_of(error)
+            note = f"The file is fixed to {number} at a time, and runs so: {reason}."
+            return built, self._difference(built, self.batch), note
 
-    @property
-    def tolerance(self) -> float:
-        return TOLERANCE_OF_ROUNDED if rounds(self.graph) else TOLERANCE
-
-    def any_batch(self) -> tuple[BuiltNetwork, float]:
-        """Return a network for any number of images, and its difference; raises where there is none."""
+    def _for_any_batch(self) -> tuple[BuiltNetwork, float]:
         ranged = next((node for node in self.graph.nodes if "DynamicQuantize" in node.op), None)
         if ranged is not None:
-            raise UnsupportedModel(
-                f"node “{ranged.name}” ({ranged.op}) rounds within the range of all images of a pass"
-            )
+            raise UnsupportedModel(f"node {ranged.title} rounds within the range of all images of a pass")
         few, more = 2 * self.batch, 3 * self.batch
         if batch_of(self.graph) is None:
             with contextlib.suppress(UnsupportedModel, InvalidCheckpoint):  # it declares any number, but bakes one in
-                return self._built(self.graph, few, infer(self.graph, self.shapes(few)), more)
-        graph, values = free_batch(self.graph, self.reference, self.shapes(few))
+                return self._built(self.graph, few, infer(self.graph, self._shapes(few)), more)
+        graph, values = free_batch(self.graph, self.reference, self._shapes(few))
         return self._built(graph, few, values, more)
 
     def _built(self, graph: TorchGraph, few: int, values: Values, more: int) -> tuple[BuiltNetwork, float]:
-        built = build_network(graph, [(few, values), (more, infer(graph, self.shapes(more)))])
+        built = build_network(graph, [(few, values), (more, infer(graph, self._shapes(more)))])
         return built, self._difference(built, few)
 
-    def own_batch(self) -> tuple[BuiltNetwork, float]:
-        """Return a network for the export's number of images, and its difference."""
-        built = build_network(self.graph, [(self.batch, self.reference)])
-        return built, self._difference(built, self.batch)
+    def _shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
+        return input_shapes(self.graph, batch, self.size)
 
     def _difference(self, built: BuiltNetwork, count: int) -> float:
-        inputs = sample_inputs(self.graph, self.shapes(count), self.images)
-        return check(built.network, self.file, inputs, batch=self.batch, tolerance=self.tolerance)
-
-
-def _opened(reading: _OpenedGraph, candidates: tuple[OutputCandidate, ...], notes: tuple[str, ...]) -> OpenedOnnx:
-    batch: int | None = None
-    try:
-        built, difference = reading.any_batch()
-    except (UnsupportedModel, InvalidCheckpoint) as error:
-        built, difference = reading.own_batch()
-        batch = reading.batch
-        number = "one image" if batch == 1 else f"{batch} images"
-        # That the freed graph differs from the file is about the rewriting, not about the file.
-        reason = "rewriting it changed its numbers" if isinstance(error, Differs) else first_line_of(error)
-        notes = (*notes, f"The file is fixed to {number} at a time, and runs so: {reason}.")
-    main = max(reading.graph.inputs, key=lambda each: len(each.shape) == 4)
-    built.network.in_runtime = tuple(f"“{node.name}” ({node.op})" for node in reading.graph.nodes if node.source)
-    return OpenedOnnx(
-        content=reading.content,
-        network=built.network,
-        input_name=main.name,
-        input_shape=reading.shapes(reading.batch)[main.name],
-        size=reading.size,
-        input_dtype=dtype_of(main.element_type),
-        free_axes=tuple(axis for axis, length in enumerate(main.shape) if length is None),
-        other_inputs=tuple(each.name for each in reading.graph.inputs if each is not main),
-        batch=batch,
-        outputs=built.network.output_names,
-        candidates=candidates,
-        tensors=built.tensors,
-        readers=built.readers,
-        layers=_by_layer(built.tensors),
-        difference=difference,
-        barrier=reading.barrier,
-        in_runtime=reading.in_runtime,
-        metadata={entry.key: entry.value for entry in reading.file.model.metadata_props},
-        notes=notes,
-    )
-
-
-def _by_layer(tensors: Mapping[str, StoredAs]) -> dict[str, tuple[str, ...]]:
-    layers: dict[str, tuple[str, ...]] = {}
-    for name, stored in tensors.items():
-        owner = name.rpartition(".")[0]
-        layers[owner] = (*layers.get(owner, ()), stored.initializer)
-    return layers
+        inputs = sample_inputs(self.graph, self._shapes(count), self.images)
+        return check(built.network, self.file, inputs, batch=self.batch, tolerance=tolerance_of(self.graph))
 
 
 def _notes(
-    graph: TorchGraph, parts: GraphCut, candidates: Sequence[OutputCandidate], chosen: Sequence[str]
+    graph: TorchGraph, parts: GraphCut, candidates: Sequence[OutputFacts], chosen: Sequence[str]
 ) -> tuple[str, ...]:
     notes = list(graph.notes)
     if parts.lost and parts.barrier is not None:
         names = ", ".join(f"“{name}”" for name in parts.lost[:5])
         notes.append(
-            f"Outputs {names} lie behind node “{parts.barrier.name}” ({parts.barrier.op}), which has no gradient; "
+            f"Outputs {names} lie behind node {parts.barrier.title}, which has no gradient; "
             "the network ends before it, and what follows is not measured."
         )
     for each in candidates:

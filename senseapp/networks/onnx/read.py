@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
     ModelProto,
-    NodeProto,
     TensorProto,
     numpy_helper,
     version_converter,
@@ -31,9 +30,9 @@ from senseapp.networks.onnx.graph import (
 from senseapp.networks.onnx.loops import check_loops
 from senseapp.networks.onnx.torch_graph import UnreadNode
 
-MOST_NODES = 100_000  # far above exported networks, which have some thousand; each takes time and memory to read
+_MOST_NODES = 100_000  # far above exported networks, which have some thousand; each takes time and memory to read
 # operators had other meanings before; the newest that the table of operators was compared with
-OLDEST_OPSET, NEWEST_OPSET = 7, 26
+_OLDEST_OPSET, _NEWEST_OPSET = 7, 26
 BY_CHANNEL_OPSET = 13  # the first in which QuantizeLinear has an axis
 _RUNTIME_DOMAINS = frozenset({"com.microsoft"})
 _INTEGER_WORDS = ("QLinear", "QGemm", "Integer", "Quantize", "QAttention", "QOrdered")
@@ -78,7 +77,8 @@ def read_graph(content: bytes, *, in_runtime: bool = False) -> tuple[OnnxGraph, 
     """
     model = parsed_model(content)
     if model.functions:
-        model = _inlined(model)
+        model = inline_local_functions(model)
+        del model.functions[:]
     _check_domains(model, in_runtime=in_runtime)
     model = _checked_opset(model)
     narrow = _as_float32(model)
@@ -99,13 +99,6 @@ def parsed_model(content: bytes) -> ModelProto:
             endless with its functions written out.
         UnsupportedModel: it holds sparse initializers.
     """
-    model = _parsed(content)
-    _check_nodes_and_tensors(model, len(content))
-    _check_calls(model)
-    return model
-
-
-def _parsed(content: bytes) -> ModelProto:
     try:
         model: ModelProto = ModelProto.FromString(content)
     except DecodeError as error:
@@ -116,6 +109,8 @@ def _parsed(content: bytes) -> ModelProto:
         raise InvalidCheckpoint(
             "The file is not an ONNX model, or one without nodes or outputs: there is nothing to run in it."
         )
+    _check_nodes_and_tensors(model, len(content))
+    _check_calls(model)
     return model
 
 
@@ -142,9 +137,9 @@ def _unlike_a_model(content: bytes) -> str:
 
 def _check_nodes_and_tensors(model: ModelProto, size: int) -> None:
     for number, _ in enumerate(nodes_in(model)):
-        if number >= MOST_NODES:
+        if number >= _MOST_NODES:
             raise InvalidCheckpoint(
-                f"The graph has more than {MOST_NODES:,} nodes, the most that are read. Export a smaller network."
+                f"The graph has more than {_MOST_NODES:,} nodes, the most that are read. Export a smaller network."
             )
     for graph in graphs_in(model):
         if graph.sparse_initializer:
@@ -177,14 +172,8 @@ def _check_tensor(tensor: TensorProto, size: int) -> None:
         raise InvalidCheckpoint(f"“{name}” is declared with {elements:.1e} elements, more than the file can hold.")
 
 
-def _inlined(model: ModelProto) -> ModelProto:
-    inlined = inline_local_functions(model)
-    del inlined.functions[:]
-    return inlined
-
-
 def _check_calls(model: ModelProto) -> None:
-    """Refuse functions that recurse, and calls that would become more than MOST_NODES nodes."""
+    """Refuse functions that recurse, and calls that would become more than _MOST_NODES nodes."""
     bodies = {(each.domain, each.name): Counter((n.domain, n.op_type) for n in each.node) for each in model.functions}
     sizes: dict[tuple[str, str], int] = {}
     open_calls: set[tuple[str, str]] = set()
@@ -195,15 +184,15 @@ def _check_calls(model: ModelProto) -> None:
             key = stack[-1]
             missing = [] if key in sizes else [each for each in bodies[key] if each in bodies and each not in sizes]
             if key in sizes or not missing:
-                sizes[key] = min(MOST_NODES + 1, sum(n * sizes.get(each, 1) for each, n in bodies[key].items()))
+                sizes[key] = min(_MOST_NODES + 1, sum(n * sizes.get(each, 1) for each, n in bodies[key].items()))
                 open_calls.discard(stack.pop())
                 continue
             open_calls.add(key)
             if not open_calls.isdisjoint(missing):
                 raise InvalidCheckpoint(f"The function “{key[1]}” of the file calls itself; such a model never ends.")
             stack += missing
-    if sum(sizes.get((node.domain, node.op_type), 1) for node in model.graph.node) > MOST_NODES:
-        raise InvalidCheckpoint(f"With its functions written out the graph has more than {MOST_NODES:,} nodes.")
+    if sum(sizes.get((node.domain, node.op_type), 1) for node in model.graph.node) > _MOST_NODES:
+        raise InvalidCheckpoint(f"With its functions written out the graph has more than {_MOST_NODES:,} nodes.")
 
 
 def _check_domains(model: ModelProto, *, in_runtime: bool) -> None:
@@ -233,12 +222,13 @@ def _of_onnxruntime(op: str) -> str:
 
 def _checked_opset(model: ModelProto) -> ModelProto:
     version = opset_of(model)
-    if not OLDEST_OPSET <= version <= NEWEST_OPSET:
+    if not _OLDEST_OPSET <= version <= _NEWEST_OPSET:
         raise UnsupportedModel(
-            f"The file is of opset {version}; {OLDEST_OPSET} to {NEWEST_OPSET} can be read. "
+            f"The file is of opset {version}; {_OLDEST_OPSET} to {_NEWEST_OPSET} can be read. "
             "Export it again with an opset version between these."
         )
-    if version < BY_CHANNEL_OPSET and any(_is_quantized_by_channel(node) for node in model.graph.node):
+    quantized = (node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear"))
+    if version < BY_CHANNEL_OPSET and any(each.name == "axis" for node in quantized for each in node.attribute):
         try:
             return version_converter.convert_version(model, BY_CHANNEL_OPSET)
         except Exception as error:  # of any kind: the converter is C++ and says RuntimeError and ValueError
@@ -247,12 +237,6 @@ def _checked_opset(model: ModelProto) -> ModelProto:
                 "Quantize it again after raising the opset."
             ) from error
     return model
-
-
-def _is_quantized_by_channel(node: NodeProto) -> bool:
-    return node.op_type in ("QuantizeLinear", "DequantizeLinear") and any(
-        each.name == "axis" for each in node.attribute
-    )
 
 
 def _as_float32(model: ModelProto) -> set[str]:

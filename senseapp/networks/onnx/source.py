@@ -13,7 +13,6 @@ from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import abilities_of
-from senseapp.networks.onnx.cut import OutputCandidate
 from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, side_in
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
@@ -104,10 +103,7 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         free_axes=opened.free_axes,
         batch=opened.batch,
         outputs=opened.outputs,
-        candidates=tuple(
-            OutputFacts(name=each.name, kind=each.kind, shape=each.shape, of=each.of, operator=each.operator)
-            for each in opened.candidates
-        ),
+        candidates=opened.candidates,
         notes=tuple(_notes(opened, spec)),
         problem=problem,
         fitting_tasks=fitting,
@@ -248,7 +244,7 @@ def fitting_tasks(opened: OpenedOnnx) -> tuple[str, ...]:
     return tuple(task.name for task in sorted(found, key=lambda task: task.fits_anything))
 
 
-def listed_outputs(candidates: Sequence[OutputCandidate]) -> str:
+def listed_outputs(candidates: Sequence[OutputFacts]) -> str:
     """Return names and shapes of the first few outputs."""
     listed = [f"“{each.name}” {tuple(each.shape)}" for each in candidates[:_SHOWN]]
     return ", ".join(listed) + (" and others" if len(candidates) > _SHOWN else "")
@@ -328,5 +324,5 @@ def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
         names = ", ".join(f"“{name}”" for name in left[:_SHOWN])
         yield (
             f"Of several outputs {', '.join(f'“{name}”' for name in opened.outputs)} is measured, not {names}. Choose "
-            f"another one on the page, or with --onnx-output {left[0]}."
+            f"another output of the file to measure that (--onnx-output {left[0]})."
         )

@@ -41,10 +41,18 @@ class Node:
     source: bytes = field(default=b"", repr=False)
     captured: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        return f"“{self.name}” ({self.op})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """A branch of an ``If``: it has no inputs, but reads values of the graph around it by their names."""
+    """A branch of an ``If``: it has no inputs, but reads values of the graph around it by their names.
+
+    Its own names begin with those of the ``If`` and of the branch, so that they are no others'.
+    """
 
     nodes: tuple[Node, ...]
     constants: Mapping[str, Constant] = field(repr=False)

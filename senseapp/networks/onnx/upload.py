@@ -1,4 +1,4 @@
-"""The bytes of an uploaded ONNX file: one file, or a zip or folder of it and the files with its weights.
+"""The bytes of an uploaded ONNX file: one file, or a zip or folder of it and the files with its weights or settings.
 
 Exporters write weights of large networks beside the graph (``model.onnx.data``). A graph names such a file, and it is
 looked up among those that came with it: never on the disk, and never beyond its end.
@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, StringStringEntryProto, TensorProto, helper
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.foreign_zip import MOST_UNPACKED, ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import listed, printable_text
 from senseapp.networks.checkpoints.weights_file import damaged, refuse_program
 from senseapp.networks.onnx.graph import tensors_in
+from senseapp.networks.onnx.metadata import LONGEST_NAMES, PADDLEX
 
 MOST_BYTES = 2**31 - 1  # of one protobuf message
 _MOST_MEMBERS = 10_000  # some exporters write a file for each tensor
@@ -97,7 +98,11 @@ def _joined(files: Mapping[str, _Reader], of: str) -> bytes:
     content = files[graphs[0]]()
     folder = graphs[0][: graphs[0].rfind("/") + 1]
     beside = {name.removeprefix(folder): each for name, each in files.items() if name.startswith(folder)}
-    return with_weights_inside(content, beside)
+    content = with_weights_inside(content, beside)
+    if PADDLEX in beside:  # a message ends in more entries of its lists
+        told = beside[PADDLEX]()[:LONGEST_NAMES].decode("utf-8", "replace")
+        content += ModelProto(metadata_props=[StringStringEntryProto(key=PADDLEX, value=told)]).SerializeToString()
+    return content
 
 
 def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
@@ -115,8 +120,6 @@ def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
     except DecodeError:
         return content  # refused by its reader
     outside = [each for each in tensors_in(model) if each.data_location == TensorProto.EXTERNAL]
-    if not outside:
-        return content
     read: dict[str, bytes] = {}
     size = len(content)
     for tensor in outside:
@@ -129,28 +132,25 @@ def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:
             )
         if name not in read:
             read[name] = files[name]()
-        start, length = _span(tensor, place, len(read[name]))
-        size += length
+        numbers = _numbers(tensor, place, read[name])
+        size += len(numbers)
         _check_size(size, "The network with its weights")
-        tensor.raw_data = read[name][start : start + length]
+        tensor.raw_data = numbers
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
-    joined: bytes = model.SerializeToString()
-    return joined
+    return bytes(model.SerializeToString()) if outside else content
 
 
-def _span(tensor: TensorProto, place: Mapping[str, str], available: int) -> tuple[int, int]:
+def _numbers(tensor: TensorProto, place: Mapping[str, str], content: bytes) -> bytes:
+    """Return the bytes of ``tensor`` in the ``content`` of a file, at the place that the graph says."""
     try:
         start = int(place.get("offset", 0))
-        length = int(place["length"]) if "length" in place else _num_bytes(tensor)
+        itemsize = int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+        length = int(place["length"]) if "length" in place else math.prod(tensor.dims) * itemsize
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidCheckpoint(f"The file does not say where the weights of “{tensor.name}” are.") from error
-    if start < 0 or length < 0 or start + length > available:
+    if start < 0 or length < 0 or start + length > len(content):
         raise InvalidCheckpoint(
             f"The weights of “{tensor.name}” lie beyond the end of their file, which was cut short or is another one."
         )
-    return start, length
-
-
-def _num_bytes(tensor: TensorProto) -> int:
-    return int(math.prod(tensor.dims)) * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return content[start : start + length]

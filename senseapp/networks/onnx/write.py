@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, SenseError
 from senseapp.networks.onnx.build import ReadAt
-from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, check, rounds, sample_inputs
+from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, check, sample_inputs, tolerance_of
 from senseapp.networks.onnx.difference import HALF, OnnxDifference, difference
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.infer import input_shapes
@@ -129,7 +129,7 @@ class _Writing:
             key = (each.transposed, *shape)
             if key not in written:
                 written[key] = self.graph.fresh(name)
-                self.graph.store(written[key], turned.reshape(shape).contiguous().numpy().astype(self._type_of(name)))
+                self.graph.store(written[key], turned.reshape(shape).numpy().astype(self._type_of(name)))
             node = self.graph.maker(each.output)
             assert node is not None
             self.graph.read_instead(node, each.position, written[key])
@@ -171,7 +171,7 @@ def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:
         graph, file = normalise(content, in_runtime=opened.in_runtime)
         inputs = sample_inputs(graph, input_shapes(graph, batch, opened.size))
         half = any(each.data_type in HALF for each in OnnxGraph(content).tensors().values())
-        tolerance = TOLERANCE_OF_ROUNDED if half or rounds(graph) else _TOLERANCE
+        tolerance = TOLERANCE_OF_ROUNDED if half else tolerance_of(graph, exact=_TOLERANCE)
         check(network, file, inputs, batch=batch, tolerance=tolerance)
     except SenseError as error:
         raise InvalidSpec(f"The uploaded file cannot be edited: {error}") from error

@@ -182,6 +182,7 @@ class _Comparison:
                 f"The reference itself returns numbers that are not finite on {bad} of {plural(len(images), 'image')}. "
                 "Choose a reference that works, or images that it was made for."
             )
+        judge.require_answers()
         self.steps.progress("Running the candidate")
         judged = judge.judged(self.candidate.network)
         return judged, num_not_finite(judged.outputs) if counts else 0

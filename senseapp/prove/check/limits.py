@@ -6,7 +6,7 @@ import math
 
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS
-from senseapp.metrics.bounds import images_needed_at
+from senseapp.metrics.bounds import images_needed
 from senseapp.metrics.classification import Agreement, TopAccuracy
 from senseapp.metrics.records import RecordMetric
 from senseapp.prove.judge import Judgement
@@ -43,11 +43,11 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
     upper, needed = metric.upper_bound(moments, CONFIDENCE), None
     if isinstance(metric, Agreement):
         how = "exact binomial"
-        needed = images_needed_at(moments[2] / images, allowed, CONFIDENCE) if allowed else None
+        needed = images_needed(allowed, CONFIDENCE, rate=moments[2] / images) if allowed else None
     elif isinstance(metric, TopAccuracy):
         how = "exact for paired answers"
         if allowed and moments[2] == moments[3]:  # no answer became right
-            needed = images_needed_at(moments[2] / images, allowed, CONFIDENCE)
+            needed = images_needed(allowed, CONFIDENCE, rate=moments[2] / images)
     elif not metric.is_share:
         how = "upper end of the interval, for many images"
     elif isinstance(metric, RecordMetric):

@@ -140,7 +140,9 @@ def read_as(
     names = tuple(name for name, _ in facts.outputs)
     wanted = None if like is None else _shapes(like.raw(images))
     found: list[tuple[tuple[str, ...], Sequence[OutputReader]]] = []
-    for chosen in dict.fromkeys((network.file.output_names, names, *((name,) for name in sorted(names, key=_rank)))):
+    alike = () if like is None else tuple(name for name in like.file.output_names if name in names)
+    several = (alike or network.file.output_names, network.file.output_names, names)
+    for chosen in dict.fromkeys((*several, *((name,) for name in sorted(names, key=_rank)))):
         network.file.choose(chosen)
         raw = network.raw(images)
         if like is not None and _shapes(raw) == wanted:

@@ -25,17 +25,9 @@ from senseapp.networks.trace import Call
 from senseapp.reconstruct.adapt.weights import Adaptation, LayerVisit
 from senseapp.reconstruct.repair import Repair
 
-_IMAGES = 16  # of each step
-_STEPS = {False: 80, True: 300}  # for each block, by whether weights change
-_HELD_BACK = 4  # one image in so many, for validation
-_RATE = 3e-3  # of the mean size of the block's norms and biases, at first
-_FREE_RATE = 3e-3  # of the mean size of weights that are on no grid, at first
-_ROUNDING_RATE = 0.1  # of the sigmoid's argument, at first
 _STRETCH = 0.1  # of the sigmoid on both sides of 0 and 1, so that both are reached
 _UNDECIDED = 0.02  # from 0 and 1 at least, at first
 _SOFT = 0.2  # share of the steps in which weights may stay between grid points
-_SHARPNESS = (20.0, 2.0)  # exponent of the penalty for being between grid points, at first and at last
-_PENALTY = 1e5  # times the block's error at first, shared by all its weights
 _NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
 
 
@@ -69,7 +61,8 @@ class _WithZeros:
         weight = self.parameter.detach()
         self._kept = weight != 0
         self.value = nn.Parameter(weight.clone())
-        self.rate = _FREE_RATE * float(weight.abs().sum() / self._kept.sum().clamp_min(1))
+        # Of the mean size of weights that are on no grid, at first.
+        self.rate = 3e-3 * float(weight.abs().sum() / self._kept.sum().clamp_min(1))
 
     def take_gradient(self, penalty: float, sharpness: float) -> None:
         """See :class:`_FreeWeight`."""
@@ -86,7 +79,7 @@ class _WithZeros:
 class _Rounded:
     """A weight on a grid of integers, each of which moves between the two nearest to its unrounded optimum."""
 
-    rate = _ROUNDING_RATE
+    rate = 0.1  # of the sigmoid's argument, at first
 
     def __init__(self, layer: LayerVisit, scale: Tensor, unrounded: Tensor, largest: float) -> None:
         self.parameter = layer.weight.parameter
@@ -139,11 +132,13 @@ class _Descent:
     """
 
     def __init__(self, affine: Sequence[nn.Parameter], weights: Sequence[_FreeWeight], error: float) -> None:
-        self._weights, self.num_steps = weights, _STEPS[bool(weights)]
+        self._weights, self.num_steps = weights, 300 if weights else 80
         self.parameters = (*affine, *(weight.parameter for weight in weights))
-        self._penalty = _PENALTY * error / max(1, sum(weight.value.numel() for weight in weights))
+        # Times the block's error at first, shared by all its weights.
+        self._penalty = 1e5 * error / max(1, sum(weight.value.numel() for weight in weights))
         usual = float(torch.cat([parameter.detach().flatten() for parameter in affine]).abs().mean()) if affine else 0.0
-        groups = [{"params": list(affine), "lr": _RATE * usual}] if affine else []
+        # Of the mean size of the block's norms and biases, at first.
+        groups = [{"params": list(affine), "lr": 3e-3 * usual}] if affine else []
         groups += [{"params": [weight.value], "lr": weight.rate} for weight in weights]
         self._optimizer = torch.optim.Adam(groups)
         self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self._optimizer, self.num_steps)
@@ -169,7 +164,7 @@ class _Descent:
             parameter.grad = None
         torch.autograd.backward(loss)
         hard = (self._step / self.num_steps - _SOFT) / (1 - _SOFT)
-        first, last = _SHARPNESS
+        first, last = (20.0, 2.0)  # exponent of the penalty for being between grid points, at first and at last
         for weight in self._weights:
             weight.take_gradient(self._penalty if hard >= 0 else 0.0, first + (last - first) * max(0.0, hard))
         self._optimizer.step()
@@ -223,7 +218,7 @@ class TunedBlocks(Repair):
 
     def _tune(self, block: nn.Module, inputs: Tensor, wanted: Tensor, generator: torch.Generator) -> None:
         """Run the descent without and with weights; keep what does best on images that it is not fitted to."""
-        held_back = max(1, len(inputs) // _HELD_BACK)
+        held_back = max(1, len(inputs) // 4)  # one image in so many, for validation
         judge = partial(_error, block, inputs[:held_back], wanted[:held_back])
         inputs, wanted = inputs[held_back:], wanted[held_back:]
         affine, layers = self._affine(block), self._layers_in(block)
@@ -234,7 +229,7 @@ class TunedBlocks(Repair):
             before, least = [parameter.detach().clone() for parameter in changed], judge()
             with _Descent(affine, weights, least) as descent:
                 for _ in range(descent.num_steps):
-                    chosen = torch.randperm(len(inputs), generator=generator)[:_IMAGES]
+                    chosen = torch.randperm(len(inputs), generator=generator)[:16]
                     descent.step(functional.mse_loss(block(inputs[chosen].clone()), wanted[chosen]))
             if not judge() < least:
                 for parameter, value in zip(changed, before, strict=True):

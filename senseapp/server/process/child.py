@@ -18,20 +18,24 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from senseapp.core.codec import encode
+from senseapp.core.codec import encode, from_plain
 from senseapp.core.errors import SenseError
 from senseapp.core.files import PRIVATE
-from senseapp.core.process import PROCESS_CACHE, give_back_freed_memory
+from senseapp.core.process import PROCESS_CACHE, at_work, give_back_freed_memory, pause
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
-from senseapp.server.process.protocol import AppObserver, Line, carry_out_here, read_line, write_line
+from senseapp.records.measurement import LayerMeasurement, RunResult
+from senseapp.server.process.protocol import Line, TaskRequest, decode_task, read_line, write_line
 from senseapp.server.process.requester import answer_here
 from senseapp.server.quotas import MemoryGuard
-from senseapp.server.session import load_engine, runs_on_processor
+from senseapp.server.session import load_engine, open_local_session, runs_on_processor
+from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.server.time_estimate import MachineSpeed, time_convolutions
+from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from senseapp.measure.executor import Executor
@@ -71,6 +75,40 @@ class _Conversation(logging.Handler):
         while (line := read_line(requests)) is not None:
             self._requests.put(line)
         os._exit(3)  # the app has ended or closed the stream
+
+
+class AppObserver(RunObserver):
+    """Sends what it observes to the app.
+
+    Each report is also a point at which another process of the server may time something first.
+    """
+
+    def __init__(self, say: Callable[[str, Any], None]) -> None:
+        self._say = say
+
+    def phase(self, sentence: str) -> None:
+        """Send the step that begins."""
+        if sentence:
+            self._say("phase", sentence)
+        pause()
+
+    def identified(self, content_key: str) -> None:
+        """Send the key."""
+        self._say("identified", content_key)
+
+    def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
+        """Send the facts known before the first measurement."""
+        self._say("opened", [encode(head), {"done": done, "total": total, "predicted_seconds": predicted_seconds}])
+
+    def estimated(self, estimate: LayerMeasurement) -> None:
+        """Send one estimate."""
+        self._say("estimated", encode(estimate))
+        pause()
+
+    def measured(self, measurement: LayerMeasurement) -> None:
+        """Send one measurement."""
+        self._say("measured", encode(measurement))
+        pause()
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -119,15 +157,19 @@ def _machine_speed() -> MachineSpeed:
     return time_convolutions()
 
 
-def _carry_out(talk: _Conversation, request: dict[str, Any]) -> None:
-    app, device = AppObserver(talk.say, lambda: talk.next().body), request["device"]
-    if request["address"]:
-        with _executor(app, request["address"], device) as executor:
-            carry_out_here(request, app, executor=executor)
+def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
+    request: TaskRequest = from_plain(body, TaskRequest, name="task")
+    task, app = decode_task(request.task), AppObserver(talk.say)
+    context = TaskContext(
+        folder=RunFolder(request.folder), observer=app, data_roots=request.data_roots, earlier=request.earlier
+    )
+    if request.address:
+        with _executor(app, request.address, request.device) as executor, at_work():
+            task.carry_out(replace(context, open_session=partial(open_local_session, executor=executor)))
     else:
-        guard = MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"] or math.inf)
-        with guard.job(limited=runs_on_processor(device)):
-            carry_out_here(request, app)
+        guard = MemoryGuard(request.job_mb, most_bytes=request.most_bytes or math.inf)
+        with guard.job(limited=runs_on_processor(request.device)), at_work():
+            task.carry_out(context)
     talk.say("done")
 
 

@@ -22,19 +22,17 @@ from typing import Any, TypeVar
 import psutil
 
 import senseapp.core.errors as known_errors
-from senseapp.core.codec import decode, encode
+from senseapp.core.codec import decode, to_plain
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.process.protocol import Line, encode_task, read_line, write_line
+from senseapp.server.process.protocol import Line, TaskRequest, encode_task, read_line, write_line
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, stopped
-from senseapp.server.session import EarlierRuns
-from senseapp.server.tasks import RunObserver, RunTask, TaskContext
+from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
 
 AnswerT = TypeVar("AnswerT")
 
-_TOLD = ("opened", "estimated", "measured", "find", "taken", "done")
 _log = logging.getLogger(__name__)
 CANCEL_SECONDS = 0.25  # interval of checks for a cancel while no message comes
 MOST_DELAY = 4
@@ -228,25 +226,29 @@ def carry_out_in(
 ) -> None:
     """Carry out the task in the idle ``process``; its outcome is stored in the folder.
 
-    The process opens sessions in its own way; everything else of ``context`` applies. The memory of runs on this
-    machine's processor (``device``) is limited to ``job_mb``; ``address`` is that of the cluster that measures. Raises
-    as :meth:`JobProcess.receive` does.
+    The process opens sessions in its own way; everything else of ``context`` applies; see
+    :class:`~senseapp.server.process.protocol.TaskRequest`. Raises as :meth:`JobProcess.receive` does.
     """
-    process.send(
-        "task",
-        {
-            "task": encode_task(task),
-            "folder": str(context.folder.path),
-            "data_roots": [str(root) for root in context.data_roots],
-            "alike": [str(folder) for folder in context.alike],
-            "device": device,
-            "address": address,
-            "job_mb": job_mb,
-            "most_bytes": task.most_bytes,
-        },
+    request = TaskRequest(
+        task=encode_task(task),
+        folder=context.folder.path,
+        data_roots=context.data_roots,
+        earlier=context.earlier,
+        device=device,
+        address=address,
+        job_mb=job_mb,
+        most_bytes=task.most_bytes,
     )
-    while (line := process.receive(*_TOLD, progress=context.observer.phase)).kind != "done":
-        _pass_on(line, process, context.observer, context.earlier_runs)
+    process.send("task", to_plain(request))
+    observer = context.observer
+    tell: dict[str, Callable[[Any], None]] = {
+        "identified": observer.identified,
+        "opened": lambda body: observer.opened(decode(body[0], RunResult), **body[1]),
+        "estimated": lambda body: observer.estimated(decode(body, LayerMeasurement)),
+        "measured": lambda body: observer.measured(decode(body, LayerMeasurement)),
+    }
+    while (line := process.receive("done", *tell, progress=observer.phase)).kind != "done":
+        tell[line.kind](line.body)
 
 
 def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
@@ -292,21 +294,6 @@ def answer_in(
             f"{request.subject} ended the process that read it, most often because it needs more memory than there "
             "is. Try again, or choose another file."
         ) from error
-
-
-def _pass_on(line: Line, process: JobProcess, observer: RunObserver, earlier_runs: EarlierRuns) -> None:
-    if line.kind == "opened":
-        head, figures = line.body
-        observer.opened(decode(head, RunResult), **figures)
-    elif line.kind == "estimated":
-        observer.estimated(decode(line.body, LayerMeasurement))
-    elif line.kind == "measured":
-        observer.measured(decode(line.body, LayerMeasurement))
-    elif line.kind == "find":
-        found = earlier_runs.find(line.body)
-        process.send("answer", None if found is None else encode(found))
-    else:
-        process.send("answer", encode(earlier_runs.taken(*line.body)))
 
 
 def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:

@@ -7,13 +7,14 @@ all slots, and a request ends once its page is closed.
 from __future__ import annotations
 
 import inspect
+import math
 import pkgutil
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -26,10 +27,6 @@ from senseapp.server.quotas import MemoryGuard
 from senseapp.server.settings import LOCAL_OWNER
 
 
-def _stays() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
     """Origin of a request.
@@ -40,7 +37,7 @@ class Requester:
     """
 
     person: str = ""
-    is_gone: Callable[[], bool] = field(default=_stays)
+    is_gone: Callable[[], bool] = lambda: False
 
     def turn_of(self, owner: str) -> str:
         """Return whose turn in the queue a job of ``owner`` takes: without login each page's own."""
@@ -67,44 +64,38 @@ class Slots:
     """
 
     def __init__(self, most: int, most_each: int) -> None:
-        self._most = most
-        self._most_each = most_each
+        self._most, self._most_each = most, most_each
         self._changed = threading.Condition()
         self._held: Counter[str] = Counter()
-        self._waiting: dict[int, str] = {}  # users by ticket, in order of arrival
-        self._tickets = 0
+        self._waiting: list[Requester] = []  # in order of arrival
 
     @contextmanager
     def hold(self, requester: Requester, subject: str) -> Iterator[None]:
         """Wait for a slot and hold it inside the block; Abandoned if the page of ``subject`` closes before."""
-        self._take(requester, subject)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._held[requester.person] -= 1
-                self._held += Counter()  # drops those without any
-                self._changed.notify_all()
-
-    def _take(self, requester: Requester, subject: str) -> None:
         with self._changed:
-            ticket = self._tickets = self._tickets + 1
-            self._waiting[ticket] = requester.person
+            waits = replace(requester)  # one of its own, as one requester may wait twice
+            self._waiting.append(waits)
             try:
-                while self._next() != ticket:
+                while self._next() is not waits:
                     self._changed.wait(0.25)
                     requester.check(subject)
                 self._held[requester.person] += 1
             finally:
-                del self._waiting[ticket]
+                self._waiting = [each for each in self._waiting if each is not waits]
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held = self._held - Counter({requester.person: 1})  # drops those without any
                 self._changed.notify_all()
 
-    def _next(self) -> int | None:
-        """Return the ticket that may go next; None while no waiting one has a slot."""
+    def _next(self) -> Requester | None:
+        """Return who may go next; None while no waiting one has a slot."""
         if self._held.total() >= self._most:
             return None
-        may_go = (item for item in self._waiting.items() if self._held[item[1]] < self._most_each)
-        return min(may_go, key=lambda item: (self._held[item[1]], item[0]), default=(None, ""))[0]
+        may_go = (each for each in self._waiting if self._held[each.person] < self._most_each)
+        return min(may_go, key=lambda each: self._held[each.person], default=None)
 
 
 AnswerT = TypeVar("AnswerT")
@@ -229,19 +220,15 @@ def model_seconds(model: ModelSpec, *files: str) -> float:
     An ONNX file describes its network itself: a few hundred bytes may ask for any amount of work.
     """
     size = sum(map(num_bytes, (model.checkpoint, *files)))
-    own = min(_MODEL_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * size) if _is_described(model) else _MODEL_SECONDS
-    return own + size / BYTES_PER_SECOND
+    of_file = _SMALL_SECONDS + _SECONDS_PER_BYTE * size if model.library == "onnx" else math.inf
+    return min(_MODEL_SECONDS, of_file) + size / BYTES_PER_SECOND
 
 
 def model_bytes(model: ModelSpec, *files: str) -> float:
     """Return the memory beyond the engine for the same."""
     size = sum(map(num_bytes, (model.checkpoint, *files)))
-    own = min(_MODEL_BYTES, _SMALL_BYTES + _BYTES_PER_BYTE * size) if _is_described(model) else _MODEL_BYTES
-    return own + COPIES * size
-
-
-def _is_described(model: ModelSpec) -> bool:
-    return model.library == "onnx"
+    of_file = _SMALL_BYTES + _BYTES_PER_BYTE * size if model.library == "onnx" else math.inf
+    return min(_MODEL_BYTES, of_file) + COPIES * size
 
 
 def num_bytes(path: str) -> int:

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 from senseapp.core.texts import plural, printable
 from senseapp.metrics import check_labels
 from senseapp.metrics.base import SIGNIFICANCE
-from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, is_row, refuse_output, row_of
+from senseapp.tasks.base import AnswerChanges, Task, is_row, refuse_output, row_of
 from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from senseapp.tasks.directions import ScanDirections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +95,13 @@ class Classification(Task):
 
     def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
         """Return directions of the class scores; see :meth:`Task.directions`."""
-        from senseapp.tasks.classification.directions import choose_directions
+        from senseapp.tasks.directions import choose_directions
 
         return choose_directions(output, targets, signs, most)
 
     def largest_divergence(self, output: Tensor) -> Tensor:
         """Return a bound of the KL divergence; see :meth:`Task.largest_divergence`."""
-        from senseapp.tasks.classification.directions import largest_divergence
+        from senseapp.tasks.directions import largest_divergence
 
         return largest_divergence(output)
 

@@ -11,7 +11,7 @@ from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
 from senseapp.metrics.detection.rules import FOUND, SURE_SCORE
 from senseapp.tasks.annotations import AnnotationFiles, PerImage
-from senseapp.tasks.base import AnswerChanges, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, Task, refuse_output
 from senseapp.tasks.class_numbers import Background, ModelClasses
 from senseapp.tasks.detection.annotations import BOXES
 from senseapp.tasks.labels import FittedAnnotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from senseapp.metrics.predictions import Predictions
+    from senseapp.tasks.directions import ScanDirections
 
 
 @dataclass(frozen=True, kw_only=True)

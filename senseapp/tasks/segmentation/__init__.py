@@ -27,7 +27,7 @@ from senseapp.metrics.segmentation import (
     predictions_of,
 )
 from senseapp.tasks.annotations import AnnotationFiles
-from senseapp.tasks.base import AnswerChanges, RandomDirections, ScanDirections, Task, refuse_output
+from senseapp.tasks.base import AnswerChanges, Task, refuse_output
 from senseapp.tasks.class_numbers import ModelClasses
 from senseapp.tasks.labels import FittedAnnotations
 from senseapp.tasks.reading import OutputReader
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from senseapp.metrics.predictions import Columns, Predictions
+    from senseapp.tasks.directions import ScanDirections
 
 _LEAST_PROBABILITY = 1e-6  # whose logarithm is taken: float16 stores none below 6e-8
 
@@ -92,6 +93,16 @@ class Segmentation(Task):
             "pixels and IoU count all of them."
         )
 
+    def baseline_note(self, predictions: Predictions) -> str:
+        """Return a note if all pixels of all images are of one class."""
+        found = classes_of(predictions).unique()  # type: ignore[arg-type, no-untyped-call]
+        if len(found) > 1:
+            return ""
+        return (
+            f"The uncompressed model gives every pixel of these images the same class ({int(found[0])}), so no other "
+            "can be lost. Check how its images are prepared, or take others."
+        )
+
     def mirror_agreement(self, output: object, mirrored: object, width: int) -> list[float]:
         """Return Cohen's kappa of the classes of pixels, by the shares of the classes in all images."""
         before, after = self.output(output).argmax(1), self.output(mirrored).argmax(1).flip(2)
@@ -137,6 +148,8 @@ class Segmentation(Task):
 
         Source: Martens (2020), JMLR 21, section 9, for the Fisher matrix of a softmax; Hutchinson (1990) for the probe.
         """
+        from senseapp.tasks.directions import RandomDirections
+
         probability = output.detach().float().softmax(1)
         vectors = []
         for index in range(most):
@@ -147,7 +160,7 @@ class Segmentation(Task):
 
     def largest_divergence(self, output: Any) -> Tensor:
         """Return the mean divergence of each image's pixels from the surest pixel of all; see :class:`Task`."""
-        from senseapp.tasks.classification.directions import largest_divergence
+        from senseapp.tasks.directions import largest_divergence
 
         log_probabilities = log_probabilities_of(output)
         step = -(-log_probabilities.shape[1] // 512)  # a mean over so many pixels will do

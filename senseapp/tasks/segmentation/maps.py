@@ -23,8 +23,8 @@ _SLACK = 0.02  # of the proportions of a map and of the image: strides round its
 class MapLayout(OutputReader):
     """Where a map has the classes; makes of it class scores, (N, C, H, W).
 
-    Names are ``classes first`` (N, C, H, W), ``classes last`` (N, H, W, C), or ``class numbers`` (N, H, W) with an axis
-    of length 1 in either place. A background is a class like others.
+    Names are ``classes first`` (N, C, H, W), ``classes last`` (N, H, W, C), or ``class numbers`` with an axis of length
+    1 in either place. Maps (N, H, W) are such of (N, 1, H, W). A background is a class like others.
 
     Attributes:
         size: (height, width) that smaller maps of scores are enlarged to, bilinearly; (0, 0) for their own.
@@ -50,14 +50,12 @@ class MapLayout(OutputReader):
         """Return class scores, (N, C, H, W)."""
         import torch
 
-        from senseapp.tasks.segmentation import main_map
-
-        values = cast("Tensor", main_map(model_output))
+        values = _with_channel(model_output)
         if self.name != "class numbers":
             scores = values if self.name == "classes first" else values.permute(0, 3, 1, 2)
             enlarged = torch.nn.functional.interpolate
             return enlarged(scores, self.size, mode="bilinear") if any(self.size) else scores
-        numbers = (values if values.ndim == 3 else values.squeeze(1 if values.shape[1] == 1 else 3)).round().long()
+        numbers = values.squeeze(1 if values.shape[1] == 1 else 3).round().long()
         kept = numbers.clamp(0, self.num_classes - 1)
         return 10.0 * torch.nn.functional.one_hot(kept, self.num_classes).permute(0, 3, 1, 2).float()  # a sure logit
 
@@ -69,19 +67,18 @@ def map_readers(model_output: object, size: tuple[int, int], num_classes: int = 
     """
     from senseapp.tasks.segmentation import main_map
 
-    values = cast("Tensor", main_map(model_output))
-    shape = tuple(getattr(values, "shape", ()))
-    if len(shape) == 3 and not _is_in_proportion(shape[1:], size):
+    if len(sides := tuple(getattr(main_map(model_output), "shape", ()))) == 3 and not _is_in_proportion(
+        sides[1:], size
+    ):
         return
-    if len(shape) == 3 or (len(shape) == 4 and 1 in (shape[1], shape[3])):
-        whole = not values.is_meta and bool((values == values.round()).all())
-        highest = 1 if values.is_meta else int(values.max())
-        if len(shape) == 3 or (whole and (highest > 1 or not values.is_floating_point())):
-            count = max(2, num_classes or highest + 1)
-            if count <= VOID:
-                yield MapLayout(name="class numbers", num_classes=count)
-            return
+    values = _with_channel(model_output)
+    shape = tuple(getattr(values, "shape", ()))
     if len(shape) != 4:
+        return
+    if 1 in (shape[1], shape[3]) and _are_numbers(values):
+        count = max(2, num_classes or (0 if values.is_meta else int(values.max())) + 1)
+        if count <= VOID:
+            yield MapLayout(name="class numbers", num_classes=count)
         return
     first = _is_in_proportion(shape[2:], size) and shape[1] <= VOID
     last = _is_in_proportion(shape[1:3], size) and shape[3] <= VOID
@@ -89,6 +86,21 @@ def map_readers(model_output: object, size: tuple[int, int], num_classes: int = 
         yield MapLayout(name="classes first", size=size if first and shape[2] < size[0] else (0, 0))
     if last:
         yield MapLayout(name="classes last", size=size if shape[1] < size[0] else (0, 0))
+
+
+def _with_channel(model_output: object) -> Tensor:
+    """Return the map that counts, one of (N, H, W) as (N, 1, H, W)."""
+    from senseapp.tasks.segmentation import main_map
+
+    values = cast("Tensor", main_map(model_output))
+    return values[:, None] if getattr(values, "ndim", 0) == 3 else values
+
+
+def _are_numbers(values: Tensor) -> bool:
+    """Return whether values are numbers of classes; of two classes only where they are whole by their type."""
+    if values.is_meta or not values.is_floating_point():
+        return not values.is_floating_point()
+    return bool((values == values.round()).all()) and float(values.max()) > 1
 
 
 def _is_in_proportion(sides: tuple[int, ...], size: tuple[int, int]) -> bool:

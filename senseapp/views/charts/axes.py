@@ -6,19 +6,16 @@ Channels are objects in charts of many rows: Altair takes milliseconds to find o
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import altair as alt
-import numpy as np
 import pandas as pd
 import vl_convert
 
 from senseapp.compat.altair_internals import build_unchecked
 from senseapp.core.texts import csv_text
 from senseapp.metrics import Metric
-from senseapp.views.frames.levels import near_measured
 from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 
@@ -29,8 +26,6 @@ EDGE_TO_EDGE: dict[str, Any] = {
 }
 """Channels of marks that are as wide as the chart."""
 PICK = "pick"
-_MARGIN = 0.05  # of the range, so that no point lies on the edge
-_LEAST_MARGIN = 1e-3  # where all values are the same
 _NAME_WIDTH = 26  # characters of a name before bars; longer ones would take half of a narrow chart
 
 
@@ -115,26 +110,6 @@ def zero_line(*, vertical: bool = True) -> alt.Chart:
     """Return a rule at zero of the value axis."""
     rule = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=INK, aria=False)
     return cast(alt.Chart, rule.encode(x=alt.X("zero:Q")) if vertical else rule.encode(y=alt.Y("zero:Q")))
-
-
-def measured_ends(rows: pd.DataFrame, *columns: str, most: float = math.inf) -> dict[str, Any]:
-    """Return ``domain`` of a scale where an estimate would widen it far beyond what is measured, else nothing.
-
-    ``rows`` have ``source`` and the ``columns`` that the axis shows; where nothing is measured, it ends at ``most``.
-    """
-    measured = (rows["source"] == "measured").to_numpy()
-    values = rows[list(columns)].to_numpy(dtype=float)
-    values = np.where(np.isfinite(values), values, np.nan)
-    if measured.all() or np.isnan(values).all() or (measured.any() and np.isnan(values[measured]).all()):
-        return {}
-    if measured.any():
-        low, high = near_measured(values, values[measured])
-    else:
-        low, high = float(np.nanmin(values)), min(most, float(np.nanmax(values)))
-    if np.nanmin(values) >= low and np.nanmax(values) <= high:
-        return {}
-    margin = _MARGIN * (high - low) or _LEAST_MARGIN
-    return {"domain": [low - margin, high + margin], "nice": False}
 
 
 def value_scale(title: str | None, **options: Any) -> alt.Scale:

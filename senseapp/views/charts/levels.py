@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from senseapp.views.charts.axes import (
     cut_labels,
     layer_axis,
     layer_hover,
-    measured_ends,
     outline,
     pick_layer,
     same_rows,
@@ -44,13 +42,12 @@ def sensitivity_curves(
     picked: str = "",
     falling: bool = False,
     height: int = 400,
-    most: float = math.inf,
+    y_domain: tuple[float, float] | None = None,
 ) -> alt.LayerChart:
     """Return one line per layer over the levels, the strongest compression on the right.
 
-    The axis spans what is measured; curves of estimates that leave it end with an arrow and their number. A layer has
-    its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart, up to 8 have
-    their interval as a band; pointing at a curve pales the others, and that of the ``picked`` layer is thick.
+    A layer has its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart, up
+    to 8 have their interval as a band; pointing at a curve pales the others, and that of the ``picked`` layer is thick.
 
     Args:
         rows: of :func:`senseapp.views.frames.levels.curve_rows`, for the layers to be drawn.
@@ -60,7 +57,7 @@ def sensitivity_curves(
         picked: a ``layer`` of ``rows``, or empty.
         falling: whether levels fall to the right, as bits do.
         height: in pixels.
-        most: end of the value axis where all are estimates.
+        y_domain: ends of the value axis, which curves of estimates may leave; None for all of them.
     """
     looks = {name: curve_look(index) for index, name in enumerate(all_layers)}
     present = set(rows["row"])
@@ -69,39 +66,23 @@ def sensitivity_curves(
     colours, dashes, shapes = (_scale(drawn, looks, part) for part in range(3))
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
-    ends = measured_ends(rows, "drop", "low", "high", most=most)
-    if ends:
-        ends["domain"] = [min(0.0, ends["domain"][0]), max(0.0, ends["domain"][1])]
+    ends: dict[str, Any] = {"domain": list(y_domain), "nice": False} if y_domain else {}
     value = alt.Y("drop:Q", title=y_title, scale=value_scale(y_title, **ends))
     lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
         stroke=alt.Stroke("row:N", scale=colours, legend=named),
         strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
     )
-    points = _points(tinted, value, y_title, many=len(drawn) > _MANY, clip=bool(ends)).encode(
+    points = _points(tinted, value, y_title, many=len(drawn) > _MANY).encode(
         shape=alt.Shape("row:N", scale=shapes, legend=None)
     )
     layers = [zero_line(vertical=False)]
     if len(drawn) <= _MOST_BANDS:
         bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
         layers.append(bands.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")))
-    if ends:
-        layers.append(_outside(tinted, *ends["domain"]))
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
     # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
     channels: dict[str, Any] = dict.fromkeys(("color", "stroke", "strokeDash", "shape"), "independent")
     return cast(alt.LayerChart, whole.resolve_legend(**channels))
-
-
-def _outside(base: alt.Chart, low: float, high: float) -> Any:
-    """Mark where curves of estimates leave the axis, which is that of what is measured; their numbers are on hover."""
-    beyond = base.transform_filter(f"datum.drop > {high} || datum.drop < {low}")
-    edges = beyond.transform_calculate(edge=f"datum.drop > {high} ? {high} : {low}")
-    up = {"test": f"datum.drop > {high}", "value": "triangle-up"}
-    return edges.mark_point(filled=True, size=70, opacity=1, aria=False).encode(
-        y="edge:Q",
-        shape=alt.ShapeValue("triangle-down", condition=up),
-        tooltip=tooltips(members="Layer", change_text="Beyond the axis"),
-    )
 
 
 def _levels(rows: pd.DataFrame, title: str, falling: bool) -> alt.X:
@@ -148,9 +129,9 @@ def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> Any:
     )
 
 
-def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool, clip: bool) -> Any:
+def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> Any:
     hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
-    points = base.mark_point(filled=True, size=18 if many else 55, clip=clip).properties(name="points")
+    points = base.mark_point(filled=True, size=18 if many else 55, clip=True).properties(name="points")
     points = points.add_params(hover, pick_layer(nearest=True))
     return points.encode(
         y=value,

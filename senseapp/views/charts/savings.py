@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import altair as alt
 import pandas as pd
 
 from senseapp.views.charts.axes import PICK, value_scale
 from senseapp.views.charts.layers import side_colour
-from senseapp.views.frames.files import OURS, UNIFORM
+from senseapp.views.frames.files import OURS, PROPORTIONAL, UNIFORM
 from senseapp.views.palette import ACCENT, CATEGORIES, DASHES, INK
 
 _HEIGHT = 230  # pixels: low, since the answer stands above it
@@ -69,119 +69,77 @@ def candidates_chart(
     return alt.LayerChart(layer=[intervals, dots, original], height=_HEIGHT)
 
 
-_COLOURS = {OURS: ACCENT, UNIFORM: CATEGORIES[1]}
+_MODELS = {
+    OURS: (ACCENT, DASHES[0], "diamond"),
+    UNIFORM: (CATEGORIES[1], DASHES[1], "diamond"),
+    PROPORTIONAL: (CATEGORIES[3], DASHES[2], "diamond"),
+    "Measured": (CATEGORIES[5], DASHES[0], "circle"),
+    "Measured after repair": (CATEGORIES[2], DASHES[0], "diamond"),
+    "Measured after adapting": (CATEGORIES[2], DASHES[0], "diamond"),
+    "Tried in a search": (CATEGORIES[7], DASHES[0], "cross"),
+}
+"""Colour, dashes of the line, and shape of marks of each source."""
 
 
-def recommended_chart(
-    rows: pd.DataFrame, *, before: float, x_title: str, y_title: str, falling: bool
+def models_chart(
+    rows: pd.DataFrame,
+    *,
+    x_title: str,
+    y: alt.Y,
+    rule: dict[str, float],
+    falling: bool = False,
+    picks: str = "",
+    height: int = _HEIGHT,
 ) -> alt.LayerChart:
-    """Return a line with dots for each kind of schedule, and a large mark with its interval where one was proven.
+    """Return a line with dots for each source of compressed models, and a mark with its interval for whole ones.
 
     Args:
-        rows: of :func:`senseapp.views.frames.files.recommended_frame`.
-        before: what the uncompressed model does, drawn as a dashed line.
+        rows: of :func:`senseapp.views.frames.files.recommended_frame`, or of those beside it.
         x_title: of the axis of savings.
-        y_title: of the axis of what the model does.
+        y: the channel of ``value``.
+        rule: a dashed line at a place on ``x`` or ``y``.
         falling: whether less is more saved, as with bits; the axis then runs from right to left.
+        picks: the source whose dots pick their ``figure`` on a click.
+        height: in pixels.
     """
-    names = [name for name in _COLOURS if name in set(rows["source"])]
-    colour = alt.Color(
-        "source:N",
-        scale=alt.Scale(domain=names, range=[_COLOURS[name] for name in names]),
-        legend=alt.Legend(title=None, orient="top", columns=1, symbolStrokeWidth=0),
-    )
+    names = [name for name in _MODELS if name in set(rows["source"])]
+    colours, shapes = ([_MODELS[name][part] for name in names] for part in (0, 2))
+    legend = alt.Legend(title=None, orient="top", columns=1, symbolStrokeWidth=0)
     base = alt.Chart(rows).encode(
         x=alt.X("figure:Q", title=x_title, scale=alt.Scale(zero=False, reverse=falling)),
-        y=alt.Y("value:Q", title=y_title, scale=value_scale(y_title, zero=False, clamp=True)),
-        color=colour,
+        y=y,
+        color=alt.Color("source:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
     )
-    dashes = alt.Chart(pd.DataFrame({"before": [before]})).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
-    told = {"tooltip": alt.Tooltip("description:N", title="Measured"), "description": alt.Description("description:N")}
-    tried, proven = base.transform_filter("!datum.proven"), base.transform_filter("datum.proven")
-    return alt.LayerChart(
-        layer=[
-            dashes.encode(y="before:Q"),
-            tried.mark_line(strokeWidth=2, aria=False),
-            tried.mark_point(filled=True, size=40, opacity=1).encode(**told),
-            proven.mark_rule(strokeWidth=2, aria=False).encode(y="low:Q", y2="high:Q"),
-            proven.mark_point(filled=True, size=170, opacity=1, shape="diamond", stroke=INK).encode(**told),
-        ],
-        height=_HEIGHT,
-    )
-
-
-_LINES = {"Least damage": ACCENT, "Uniform": CATEGORIES[1], "Proportional rule": CATEGORIES[3]}
-_DASHES = dict(zip(_LINES, map(list, DASHES), strict=False))
-_TRADE_OFF_HEIGHT = 380  # legends included
-_STRAIGHT = 0.1  # of the notable damage: below this the scale is straight
-_MEASURED = {"Measured": "circle", "Measured after repair": "diamond", "Tried in a search": "cross"}
-
-
-def trade_off_chart(
-    predicted: pd.DataFrame, measured: pd.DataFrame, *, now: float, x_title: str, y_title: str, notable: float
-) -> alt.LayerChart:
-    """Return one line per method, a dot per measured schedule, and a rule at the present target.
-
-    A click on a dot of the line of least damage picks its ``figure``; measured schedules are only looked at.
-
-    Args:
-        predicted: columns ``source``, ``figure``, ``damage``, ``description``.
-        measured: the same, and ``low``, ``high``; may be empty.
-        now: the figure of the present schedule.
-        x_title: of the axis of savings.
-        y_title: of the axis of damage.
-        notable: damage that is worth a look; well below it the scale is straight, above it logarithmic.
-    """
-    sources = [name for name in _LINES if name in set(predicted["source"])]
-    x = alt.X("figure:Q", title=x_title, scale=alt.Scale(zero=False))
-    top = max(predicted["damage"].max(), measured["damage"].max() if len(measured) else 0.0, notable)
-    scale = alt.Scale(type="symlog", constant=_STRAIGHT * notable, domain=[0, 1.05 * float(top)], nice=False)
-    y = alt.Y("damage:Q", title=y_title, scale=scale, axis=alt.Axis(values=_ticks(float(top)), format="~g"))
-    lines: alt.Chart = alt.Chart(predicted).encode(x=x, y=y)
-    rule = alt.Chart(pd.DataFrame({"now": [now]})).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
-    layers = [rule.encode(x="now:Q"), _lines(lines, sources), _dots(lines)]
-    if len(measured):
-        present = set(measured["source"])
-        names = [name for name in _MEASURED if name in present]
-        layers += _measured(alt.Chart(measured).encode(x=x), y, scale, names)
-    return alt.LayerChart(layer=layers, height=_TRADE_OFF_HEIGHT)
-
-
-def _ticks(top: float) -> list[float]:
-    """Return zero and the powers of ten that fit, the four greatest."""
-    greatest = math.floor(math.log10(top))
-    return [0.0, *(10.0**power for power in range(greatest - 3, greatest + 1))]
-
-
-def _lines(base: alt.Chart, sources: list[str]) -> Any:
-    colours = alt.Scale(domain=sources, range=[_LINES[name] for name in sources])
-    dashes = alt.Scale(domain=sources, range=[_DASHES[name] for name in sources])
-    legend = alt.Legend(title=None, orient="top", symbolType="stroke", columns=2)
-    return base.mark_line(strokeWidth=2, clip=True, aria=False).encode(
-        color=alt.Color("source:N", scale=colours, legend=legend),
-        strokeDash=alt.StrokeDash("source:N", scale=dashes, legend=legend),
-    )
-
-
-def _dots(base: alt.Chart) -> Any:
-    dots = base.transform_filter(alt.datum["source"] == "Least damage").mark_point(
-        filled=True, size=70, color=ACCENT, opacity=1
-    )
-    dots = dots.encode(tooltip=alt.Tooltip("description:N", title="Predicted"), description="description:N")
-    return dots.add_params(alt.selection_point(name=PICK, fields=["figure"], on="click"))
-
-
-def _measured(base: alt.Chart, y: alt.Y, scale: alt.Scale, names: list[str]) -> list[Any]:
-    whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False)
-    marks = base.mark_point(filled=True, size=110, color=CATEGORIES[5], opacity=1, clip=True)
-    shapes = alt.Scale(domain=names, range=[_MEASURED[name] for name in names])
-    legend = alt.Legend(title=None, orient="bottom", columns=1)
-    return [
-        whiskers.encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        marks.encode(
-            y=y,
-            shape=alt.Shape("source:N", scale=shapes, legend=legend),
-            tooltip=alt.Tooltip("description:N", title="Measured"),
-            description="description:N",
-        ),
+    told = {"tooltip": alt.Tooltip("description:N", title="Model"), "description": alt.Description("description:N")}
+    drawn, whole = base.transform_filter("!datum.whole"), base.transform_filter("datum.whole")
+    shape = alt.Shape("source:N", scale=alt.Scale(domain=names, range=shapes), legend=None)
+    dashes = [list(_MODELS[name][1]) for name in names]
+    dash = alt.StrokeDash("source:N", scale=alt.Scale(domain=names, range=dashes), legend=None)
+    dots = drawn.mark_point(filled=True, size=50, opacity=1, clip=True).encode(**told)
+    line = alt.Chart(pd.DataFrame([rule])).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
+    layers = [
+        line.encode(**{axis: f"{axis}:Q" for axis in rule}),
+        drawn.mark_line(strokeWidth=2, clip=True, aria=False).encode(strokeDash=dash),
+        dots,
+        whole.mark_rule(strokeWidth=2, clip=True, aria=False).encode(y="low:Q", y2="high:Q"),
+        whole.mark_point(filled=True, size=150, opacity=1, stroke=INK, clip=True).encode(shape=shape, **told),
     ]
+    if picks:
+        layers[2] = dots.add_params(alt.selection_point(name=PICK, fields=["figure"], on="click")).transform_filter(
+            alt.datum["source"] == picks
+        )
+    return alt.LayerChart(layer=layers, height=height)
+
+
+def damage_channel(rows: pd.DataFrame, title: str, notable: float) -> alt.Y:
+    """Return the channel of predicted damage: straight well below ``notable``, the damage worth a look, then log."""
+    top = max(float(rows["value"].max()), notable)
+    greatest = math.floor(math.log10(top))
+    ticks = [0.0, *(10.0**power for power in range(greatest - 3, greatest + 1))]
+    scale = alt.Scale(type="symlog", constant=0.1 * notable, domain=[0, 1.05 * top], nice=False)
+    return alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(values=ticks, format="~g"))
+
+
+def value_channel(title: str) -> alt.Y:
+    """Return the channel of what models still do."""
+    return alt.Y("value:Q", title=title, scale=value_scale(title, zero=False, clamp=True))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from senseapp.metrics import METRICS, Metric, MetricChange, divergence_among, primary_among
+from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.prove.decision import Decision, Standing
-from senseapp.records.answers import AnswerDifferences, ChangedAnswers, LabelledAnswer
-from senseapp.records.candidate import Candidate
-from senseapp.records.deployment import MILLISECONDS, Deployment, Median
+from senseapp.records.answers import AnswerDifferences, ChangedAnswers, ClassDrop, LabelledAnswer
+from senseapp.records.candidate import Candidate, judged_by, with_one_original
+from senseapp.records.deployment import MILLISECONDS, Deployment
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import ValidationResult
+from senseapp.records.schedule import StrongestFound, ValidationResult
+from senseapp.solve.trade_off import TradeOffPoint
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import milliseconds
 
@@ -26,21 +27,18 @@ STANDINGS: dict[Standing, str] = {
     "loses too much": "loses more than is tolerated",
 }
 """What a decision says of a file."""
-_CANDIDATE_COLUMNS = (
-    *("file", "name", "run", "megabytes", "milliseconds", "time_share", "value", "low", "high", "beaten", "size"),
-    *("time", "answers", "standing", "opened_by", "description"),
-)
 
 
 def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run: str = "") -> pd.DataFrame:
     """Return a row per candidate of a run with its decision, the smallest first.
 
-    ``megabytes`` and ``milliseconds`` are those of the file, ``time_share`` is in percent of the original's time;
-    ``value``, ``low`` and ``high`` are in the unit of the metric that people judge it by, ``beaten`` marks what is
-    neither recommended nor an alternative; the other columns are texts.
+    ``megabytes`` and ``milliseconds`` are those of the file; ``value``, ``low`` and ``high`` are in the unit of the
+    metric that people judge it by, ``beaten`` marks what is neither recommended nor an alternative; the other columns
+    are texts.
     """
-    rows = [_candidate_row(each, run=run, standing=decided.standings[each.file]) for each in candidates]
-    return pd.DataFrame(rows, columns=list(_CANDIDATE_COLUMNS)).sort_values(["megabytes", "value"], ignore_index=True)
+    known = with_one_original(candidates)
+    rows = [_candidate_row(each, run=run, standing=decided.standings[each.file]) for each in known]
+    return pd.DataFrame(rows).sort_values(["megabytes", "value"], ignore_index=True)
 
 
 def _candidate_row(candidate: Candidate, *, run: str, standing: Standing) -> dict[str, object]:
@@ -52,7 +50,6 @@ def _candidate_row(candidate: Candidate, *, run: str, standing: Standing) -> dic
         "run": run,
         "megabytes": figures.file_bytes / 1e6,
         "milliseconds": 1000 * figures.seconds.value,
-        "time_share": 100 * figures.time_ratio.value,
         "value": view.factor * candidate.loss.value,
         "low": view.factor * low,
         "high": view.factor * high,
@@ -89,61 +86,38 @@ def original_row(candidates: Sequence[Candidate], *, run: str = "") -> dict[str,
 
 _FILES = {
     "file": "This file",
-    "original": "The original, in float",
-    "int8": "All of it in int8",
+    "original": "The original",
+    "int8": "All of it in 8-bit numbers",
     "default": "",
 }
 """Titles of files; that of the runtime's own quantizer says in which setting."""
-_UNKNOWN = "–"
+DEPLOYED_COLUMNS = ("File", "Answers", "A call", "% of the original's time", "Size")
 
 
-def shown_metrics(record: Deployment) -> list[str]:
-    """Return the metrics of the table: the one that people judge a model by, and the finest."""
-    names = [change.metric for change in record.figures["file"].changes]
-    return [name for name in (primary_among(names), divergence_among(names)) if name] or names[:1]
-
-
-def deployment_frame(record: Deployment) -> pd.DataFrame:
-    """Return a row of texts per file, the file itself first, with the 95 % interval of what was measured."""
-    names = shown_metrics(record)
-    shown = [name for name in _FILES if name in record.figures and (name, record.settings.kind) != ("int8", "int8")]
-    rows = [
-        (
-            _FILES[name] or record.own_title,
-            *_readings(record.figures[name].changes, names),
-            milliseconds(record.figures[name].seconds),
-            _percent(record.figures[name].time_ratio),
-            fmt.bytes_size(record.figures[name].file_bytes),
-        )
-        for name in shown
-    ]
+def deployed_rows(record: Deployment) -> list[tuple[str, ...]]:
+    """Return a row of texts per file, the file itself first, with the 95 % intervals of answers and times."""
+    rows: list[tuple[str, ...]] = []
+    for name, title in _FILES.items():
+        if name in record.figures and (name, record.settings.kind) != ("int8", "int8"):
+            each = record.figures[name]
+            share = " to ".join(f"{100 * end:.0f}" for end in (each.time_ratio.low, each.time_ratio.high))
+            times = milliseconds(each.seconds), f"{100 * each.time_ratio.value:.0f} ({share})"
+            rows.append((title or record.own_title, _answers(each.changes), *times, fmt.bytes_size(each.file_bytes)))
     if record.simulated:
-        rows.insert(1, ("Predicted by simulation", *_readings(record.simulated, names), *3 * (_UNKNOWN,)))
-    heads = [f"{METRICS[name].label} ({METRICS[name].value_unit})".removesuffix(" ()") for name in names]
-    return pd.DataFrame(rows, columns=["File", *heads, "A call", "% of the original's time", "Size"])
+        rows.insert(1, ("Predicted by simulation", _answers(record.simulated), *3 * ("–",)))
+    return rows
 
 
-def _readings(changes: Sequence[MetricChange], names: list[str]) -> list[str]:
-    found = [change_in(changes, name) for name in names]
-    return [_UNKNOWN if change is None else _reading(change) for change in found]
+def _answers(changes: Sequence[MetricChange]) -> str:
+    """Return the metric that people judge a file by, with the interval that belongs to its drop."""
+    change = change_in(changes, judged_by(changes))
+    assert change is not None
+    view, (value, *ends) = METRICS[change.metric], _ends(change, METRICS[change.metric])
+    low, high = (min(1.0, max(0.0, end)) for end in ends) if view.is_share and view.additive else ends
+    return f"{view.label} {view.value_text(value)} ({view.interval_text(low, high)})"
 
 
-def _reading(change: MetricChange) -> str:
-    """Return a metric's value with the interval that belongs to its drop; its unit is in the head of the column."""
-    metric = METRICS[change.metric]
-    ends = _ends_of_value(change)
-    low, high = (min(1.0, max(0.0, end)) for end in ends) if metric.is_share else ends
-    value = metric.value_text(change.value).removesuffix(metric.value_unit).strip()
-    return f"{value} ({metric.interval_text(low, high)})"
-
-
-def _percent(ratio: Median) -> str:
-    value, low, high = (f"{100 * each:.0f}" for each in (ratio.value, ratio.low, ratio.high))
-    return f"{value} ({low} to {high})"
-
-
-OURS, UNIFORM = "A level for each layer", "The same level for all"
-_SCHEDULE_COLUMNS = ("source", "figure", "value", "low", "high", "proven", "description")
+OURS, UNIFORM, PROPORTIONAL = "A level for each layer", "The same level for all", "Proportional rule"
 AXES: dict[str, str] = {
     "params": "Weights removed (%)",
     "bytes": "Bytes saved if stored compactly (%)",
@@ -151,6 +125,13 @@ AXES: dict[str, str] = {
     "bits": "Average bits of a weight",
     MILLISECONDS: "Predicted milliseconds of a call",
 }
+
+
+def range_question(kind: str) -> str:
+    """Return the question that whole schedules over the range of a budget answer."""
+    return "How few bits are enough?" if kind == "bits" else "How much can be removed?"
+
+
 AS_THEY_ARE = ("bits", MILLISECONDS)
 """Kinds whose figures are no shares."""
 
@@ -172,56 +153,94 @@ def figure_text(kind: str, figure: float) -> str:
     return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % {words[kind]}"
 
 
+def predicted_frame(curves: Mapping[str, Sequence[TradeOffPoint]], metric: str) -> pd.DataFrame:
+    """Return a row per point of each named curve; columns as in :func:`recommended_frame`."""
+    view = METRICS[metric]
+    return _models(
+        _model_row(name, point.kind, point.figure, (max(0.0, point.damage),) * 3, view, _lost(view, point.damage))
+        for name, points in curves.items()
+        for point in points
+    )
+
+
+def measured_frame(
+    validations: Iterable[ValidationResult], found: StrongestFound | None, *, kind: str, metric: str
+) -> pd.DataFrame:
+    """Return a row per measurement in ``metric`` of a schedule whose savings of ``kind`` are known.
+
+    Columns as in :func:`recommended_frame`.
+    """
+    measured: list[tuple[str, float | None, MetricChange | None]] = []
+    for each in validations:
+        figure = each.schedule.achieved.get(kind)
+        measured.append(("Measured", figure, change_in(each.changes, metric)))
+        measured.append((f"Measured after {each.repair_words[0]}", figure, change_in(each.repaired, metric)))
+    if found is not None and found.schedule.budget is not None and found.schedule.budget.kind == kind:
+        measured += [("Tried in a search", tried.figure, tried.change(metric)) for tried in found.tried]
+    view, rows = METRICS[metric], []
+    for name, figure, change in measured:
+        if figure is not None and change is not None:
+            ends = tuple(max(0.0, end) for end in (change.delta, change.ci_low, change.ci_high))
+            text = f"{_lost(view, change.delta)} ({view.interval_text(change.ci_low, change.ci_high)})"
+            rows.append(_model_row(name, kind, figure, ends, view, text, whole=True))
+    return _models(rows)
+
+
+def _lost(view: Metric, damage: float) -> str:
+    return f"{view.change_inside} {view.change_text(damage)}"
+
+
 def recommended_frame(found: Recommendation) -> pd.DataFrame:
-    """Return one row per measured schedule, in the order of their savings; ``proven`` ones are those of the proof.
+    """Return a row per measured schedule, in the order of their savings; ``whole`` ones are those of the proof.
 
     ``value``, ``low`` and ``high`` are what the metric itself shows, or the loss where value and loss do not differ by
-    the baseline.
+    the baseline. Other columns are ``source``, ``figure`` and ``description``.
     """
-    return pd.DataFrame(list(_rows(found)), columns=list(_SCHEDULE_COLUMNS))
+    view = METRICS[found.metric]
+    known = [
+        (source, each.figure, each.change(found.metric), False)
+        for source, tried in ((OURS, found.tried), (UNIFORM, found.uniform))
+        for each in tried
+    ]
+    if (proof := found.validation) is not None:
+        proven = ((OURS, found.loss, proof.schedule.achieved), (UNIFORM, found.uniform_loss, proof.uniform_achieved))
+        known += [(source, made[found.kind], loss, True) for source, loss, made in proven if found.kind in made]
+    rows = []
+    for source, figure, change, whole in known:
+        if change is not None:
+            images = f"{change.num_samples} images{', not used for anything else' if whole else ''}"
+            text = f"{view.value_text(change.value)} ({images})"
+            rows.append(_model_row(source, found.kind, figure, _ends(change, view), view, text, whole=whole))
+    return _models(rows)
 
 
-def _rows(found: Recommendation) -> Iterator[dict[str, Any]]:
-    for source, tried in ((OURS, found.tried), (UNIFORM, found.uniform)):
-        for each in tried:
-            if (change := each.change(found.metric)) is not None:
-                yield _schedule_row(source, found.kind, each.figure, change, proven=False)
-    if found.validation is None:
-        return
-    for source, change, achieved in (
-        (OURS, found.loss, found.validation.schedule.achieved),
-        (UNIFORM, found.uniform_loss, found.validation.uniform_achieved),
-    ):
-        if change is not None and found.kind in achieved:
-            yield _schedule_row(source, found.kind, achieved[found.kind], change, proven=True)
+def _models(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    columns = ["source", "figure", "value", "low", "high", "whole", "description"]
+    return pd.DataFrame(list(rows), columns=columns).astype({"whole": bool})
 
 
-def _schedule_row(source: str, kind: str, figure: float, change: MetricChange, *, proven: bool) -> dict[str, Any]:
-    view = METRICS[change.metric]
-    value, low, high = (view.factor * end for end in _ends(change, view))
+def _model_row(
+    source: str, kind: str, figure: float, ends: tuple[float, ...], view: Metric, text: str, *, whole: bool = False
+) -> dict[str, Any]:
+    value, low, high = (view.factor * end for end in ends)
     return {
         "source": source,
         "figure": round(shown_figure(kind, figure), 4),
         "value": value,
         "low": low,
         "high": high,
-        "proven": proven,
-        "description": f"{source}, {figure_text(kind, figure)}: {view.value_text(change.value)} "
-        f"({change.num_samples} images{', not used for anything else' if proven else ''})",
+        "whole": whole,
+        "description": f"{source}, {figure_text(kind, figure)}: {text}",
     }
 
 
 def _ends(change: MetricChange, view: Metric) -> tuple[float, float, float]:
+    """Return the value and the interval that the loss gives it, or the loss itself."""
     if not view.additive:
         return change.delta, change.ci_low, change.ci_high
-    low, high = _ends_of_value(change)
+    sign = -1 if view.higher_is_better else 1
+    low, high = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
     return change.value, low, high
-
-
-def _ends_of_value(change: MetricChange) -> list[float]:
-    """Return the ends of the interval that the loss gives the value."""
-    sign = -1 if METRICS[change.metric].higher_is_better else 1
-    return sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
 
 
 def baseline_value(found: Recommendation) -> float:
@@ -261,7 +280,9 @@ CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")
 
 
 def class_note(found: ChangedAnswers) -> str:
-    """Return the meaning of the drops of classes, and the correction of their intervals."""
+    """Return the meaning of the drops of classes, or that each class has too few images to say anything of it."""
+    if not any(map(_tells, found.classes)):
+        return "Each class has too few images to say what it loses."
     what = "of right answers" if found.by_labels else "of answers that stay the same, by the original's answer"
     what = f"of {found.measure}" if found.measure else what
     listed = f", the {len(found.classes)} that lose most" if len(found.classes) < found.num_classes else ""
@@ -272,18 +293,29 @@ def class_note(found: ChangedAnswers) -> str:
 
 
 def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
-    """Return class, images, drop, interval, and the mark of those whose interval excludes the mean."""
+    """Return class, images, drop, interval, and the mark of those whose interval excludes the mean.
+
+    Where no class has images enough to tell its drop, there are no rows.
+    """
     marks = {True: "loses more", False: "loses less"}
+    if not any(map(_tells, found.classes)):
+        return []
     return [
         (
-            each.name,
-            each.num_images,
-            f"{fmt.points(each.drop)} points",
-            fmt.points(each.low, each.high),
+            *(each.name, each.num_images),
+            *((f"{fmt.points(each.drop)} points", fmt.points(each.low, each.high)) if _tells(each) else _FEW_IMAGES),
             marks[each.drop > found.drop] if each.stands_out else "",
         )
         for each in found.classes
     ]
+
+
+_FEW_IMAGES = ("too few images", "")
+_UNTOLD = 0.1  # of a class: an interval from no loss to a larger one tells nothing
+
+
+def _tells(each: ClassDrop) -> bool:
+    return each.low > 0 or each.high <= _UNTOLD
 
 
 def difference_sentence(found: AnswerDifferences) -> str:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import Metric
@@ -39,18 +38,12 @@ def drop_domain(rows: pd.DataFrame, metric: Metric, *, num_classes: int = 0) -> 
     drops = rows["drop"].to_numpy(dtype=float)
     shown = known[["low", "drop", "high"]].to_numpy(dtype=float)
     ends = np.append(shown[np.isfinite(shown)], [0.0, metric.factor * metric.notable])
-    low, high = near_measured(drops[np.isfinite(drops)], ends)
+    low, high = float(ends.min()), float(ends.max())
+    near = drops[(drops >= 2 * low - high) & (drops <= 2 * high - low)]
+    low, high = min([low, *near]), max([high, *near])
     if not (rows["source"] == "measured").any():
         high = min(high, metric.largest_estimate(num_classes))
     return low - _MARGIN * (high - low), high + _ROOM_FOR_WORDS * (high - low)
-
-
-def near_measured(values: NDArray[np.float64], measured: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the ends of ``measured``, and of those ``values`` that are no further beyond them than they are apart."""
-    low, high = float(np.nanmin(measured)), float(np.nanmax(measured))
-    least, most = low - (high - low), high + (high - low)
-    near = values[(values >= least) & (values <= most)]
-    return min([low, *near.ravel()]), max([high, *near.ravel()])
 
 
 def cut_short(rows: pd.DataFrame, domain: tuple[float, float]) -> pd.DataFrame:

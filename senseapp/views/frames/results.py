@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from senseapp import descriptions
+from senseapp.descriptions import Effect
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.records.comparison import MatchedLayer
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, counted
@@ -88,7 +89,7 @@ def _rows(result: RunResult, items: Iterable[LayerMeasurement], metric: Metric) 
             "source": source,
             "group": item.group,
             "members": ", ".join(item.members) or item.layer,
-            "description": f"{item.layer}: {numbers['change_text']} at {level_text}, {source}",
+            "description": f"{item.layer}: {named_change(metric, numbers['change_text'])} at {level_text}, {source}",
             **numbers,
         }
 
@@ -113,6 +114,11 @@ def change_figures(change: MetricChange, metric: Metric, *, estimated: bool) -> 
         "unclear": known and low <= 0 <= high,
         "ranked": known,
     }
+
+
+def named_change(metric: Metric, text: str) -> str:
+    """Return a change as text: of a metric without a unit behind its name, ``harm 0.08``."""
+    return text if metric.change_unit else f"{metric.change_inside} {text}"
 
 
 def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False) -> pd.DataFrame:
@@ -154,36 +160,58 @@ def counted_rows(rows: pd.DataFrame) -> str:
 
 
 def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
-    """Return one row per entry of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
+    """Return one row per layer or group of ``schedule``: ``amount`` is percent, or bits with 32 for untouched weights.
 
-    ``drop`` is what the layer loses on its own at the level shown first, 0 where that is unknown, and ``band`` its
-    colour.
-    Other columns: ``layer``, ``row``, ``members``, ``amount_text``, ``drop_text``, ``damage_text``, ``description`` and
-    ``reason``, which says why a layer is left alone.
+    Of zeros and bits together it is the percentage of bytes left. ``drop`` is what the layer loses on its own at the
+    level shown first, 0 where that is unknown, and ``band`` its colour. Other columns: ``layer``, ``row``, ``members``,
+    ``amount_text``, ``drop_text``, ``damage_text``, ``description`` and ``reason``, which says why a layer is left
+    alone.
     """
     metric = METRICS[schedule.metric]
     alone = {str(row["layer"]): row for row in _at_opening_level(result, metric.name).to_dict("records")}
     usual = median([float(row["drop"]) for row in alone.values()] or [0.0])
-    rows = []
+    mixed, parts = is_mixed(schedule, result), dict[str, list[ScheduleEntry]]()
     for entry in schedule.entries:
-        own = alone.get(entry.layer)
-        amount, text = _amount(entry, result)
+        parts.setdefault(entry.layer, []).append(entry)
+    rows = []
+    for layer, (entry, *others) in parts.items():
+        own = alone.get(layer)
+        amount, text = _bytes_left([entry, *others], result) if mixed else _amount(entry, result)
         rows.append(
             {
-                "layer": entry.layer,
+                "layer": layer,
                 "row": row_name(entry),
                 "members": ", ".join(entry.members),
                 "amount": amount,
                 "amount_text": text,
                 "drop": float(own["drop"]) if own else 0.0,
                 "band": int(own["band"]) if own else NO_VALUE,
-                "drop_text": f"{own['change_text']} at {own['level_text']}" if own else "–",
+                "drop_text": f"{named_change(metric, own['change_text'])} at {own['level_text']}" if own else "–",
                 "damage_text": metric.change_text(entry.predicted_damage),
-                "description": f"{entry.layer}: {text}",
+                "description": f"{layer}: {text}",
                 "reason": _reason(entry, result, loss=float(own["drop"]) if own else None, usual=usual),
             }
         )
     return pd.DataFrame(rows)
+
+
+def is_mixed(schedule: Schedule, result: RunResult) -> bool:
+    """Return whether layers also get another compression than that of the run."""
+    return any(entry.compression not in ("none", result.compression.kind) for entry in schedule.entries)
+
+
+def _bytes_left(entries: list[ScheduleEntry], result: RunResult) -> tuple[float, str]:
+    """Return the percentage of a layer's bytes that zeros and bits together leave, and both in words."""
+    applied = [(descriptions.get(each.compression), each.level) for each in entries if each.compression != "none"]
+    parts = sorted(applied, key=lambda part: part[0].order)
+    weights = result.profile.layer(entries[0].layer).num_params
+    left = weight_bytes(
+        weights,
+        zeros=next((weights * level for what, level in parts if what.zeroes_weights), 0.0),
+        bits=next((level for what, level in parts if what.sets_bits), descriptions.DENSE_BITS),
+    )
+    words = [what.scale.reached_text(level) + " zeros" * what.zeroes_weights for what, level in parts]
+    return 100 * left / weight_bytes(weights), " and ".join(words) or "left alone"
 
 
 _FRAGILE = 2.0
@@ -219,42 +247,26 @@ def _at_opening_level(result: RunResult, metric: str) -> pd.DataFrame:
     return rows
 
 
-def mixed_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
-    """Return one row per layer of a schedule of zeros and bits together; ``amount`` is the percentage of bytes left.
-
-    Other columns as in :func:`schedule_frame`.
-    """
-    rows = schedule_frame(schedule, result).drop_duplicates("layer").set_index("layer", drop=False)
-    for layer in rows.index:
-        entries = [entry for entry in schedule.entries if entry.layer == layer and entry.compression != "none"]
-        applied = [(descriptions.get(entry.compression), entry.level) for entry in entries]
-        parts = sorted(applied, key=lambda part: part[0].order)
-        weights = result.profile.layer(layer).num_params
-        left = weight_bytes(
-            weights,
-            zeros=next((weights * level for what, level in parts if what.zeroes_weights), 0.0),
-            bits=next((level for what, level in parts if what.sets_bits), descriptions.DENSE_BITS),
-        )
-        words = [what.scale.reached_text(level) + " zeros" * what.zeroes_weights for what, level in parts]
-        text = " and ".join(words) or "left alone"
-        rows.loc[layer, "amount"] = 100 * left / weight_bytes(weights)
-        rows.loc[layer, "amount_text"] = text
-        rows.loc[layer, "description"] = f"{layer}: {text}"
-    return rows.reset_index(drop=True)
+_QUESTIONS = {
+    Effect.ZEROS: "How much of each layer is set to zero?",
+    Effect.CHANNELS: "How much of each layer is removed?",
+    Effect.BITS: "How many bits does each layer get?",
+}
 
 
-def amount_bars(schedule: Schedule, result: RunResult, *, mixed: bool) -> tuple[pd.DataFrame, str, float]:
-    """Return what bars of a schedule are drawn of: the rows, and title and end of the axis of amounts.
+def amount_bars(schedule: Schedule, result: RunResult) -> tuple[pd.DataFrame, str, str, float]:
+    """Return what bars of a schedule are drawn of: the rows, their question, and title and end of the axis of amounts.
 
     Bits end at the most that can be asked for, and at those of an untouched layer only where there is one.
     """
-    if mixed:
-        return mixed_frame(schedule, result), "Bytes left if stored compactly (%)", 100.0
     rows, scale = schedule_frame(schedule, result), result.compression.scale
-    if not scale.stronger_is_lower:
-        return rows, scale.axis, scale.per_level
-    most = max(scale.choices)
-    return rows, scale.axis, scale.untouched if (rows["amount"] > most).any() else most
+    if is_mixed(schedule, result):
+        return rows, "How much is left of each layer?", "Bytes left if stored compactly (%)", 100.0
+    most = scale.per_level
+    if scale.stronger_is_lower:
+        most = max(scale.choices)
+        most = scale.untouched if (rows["amount"] > most).any() else most
+    return rows, _QUESTIONS[result.compression.description.effect], scale.axis, most
 
 
 def editing_frame(
@@ -271,32 +283,31 @@ def editing_frame(
     and ``most`` are in percent, or bits with 32 for untouched weights; missing where nothing was
     set.
     """
-    metric = damage_metric(result)
-    frame = _at_opening_level(result, metric)
-    scale = result.spec.sensitivity.compression.scale
-    entries = {entry.layer: entry for entry in schedule.entries} if schedule is not None else {}
-    usual = median([float(drop) for drop in frame["drop"]] or [0.0])
+    metric = schedule.metric if schedule is not None else damage_metric(result)
+    scale, frame = result.compression.scale, _at_opening_level(result, metric)
+    made = schedule_frame(schedule, result).to_dict("records") if schedule is not None else []
+    entries = {str(entry["layer"]): entry for entry in made}
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     total = max(1, sum(num_params.values()))
     rows = []
     for item in frame.sort_values("order").to_dict("records"):
         layer = str(item["layer"])
         entry = entries.get(layer)
-        least, most = bounds.get(layer, (None, None))
+        ends = [None if end is None else scale.shown(end) for end in bounds.get(layer, (None, None))]
         held = scale.shown(fixed[layer]) if layer in fixed else None
         weights = sum(num_params[name] for name in str(item["members"]).split(", "))
         rows.append(
             {
                 "layer": layer,
                 "row": item["row"],
-                "amount": round(_amount(entry, result)[0], 4) if entry is not None else held,
+                "amount": held if entry is None else round(entry["amount"], 4),
                 "locked": layer in fixed,
-                "least": None if least is None else scale.shown(least),
-                "most": None if most is None else scale.shown(most),
-                "alone": f"{item['change_text']} at {item['level_text']}",
+                "least": ends[0],
+                "most": ends[1],
+                "alone": f"{named_change(METRICS[metric], item['change_text'])} at {item['level_text']}",
                 "share": 100 * weights / total,
-                "damage": METRICS[metric].change_text(entry.predicted_damage) if entry is not None else "–",
-                "reason": "" if entry is None else _reason(entry, result, loss=float(item["drop"]), usual=usual),
+                "damage": "–" if entry is None else entry["damage_text"],
+                "reason": "" if entry is None else entry["reason"],
             }
         )
     numbers = {"amount": "float64", "least": "float64", "most": "float64"}

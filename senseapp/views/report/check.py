@@ -12,13 +12,12 @@ from senseapp.views.report.document import filled
 from senseapp.views.report.tables import ReportTable, class_tables
 from senseapp.views.words.check import (
     CHANGE_COLUMNS,
-    LIMITS,
     OPERATOR_COLUMNS,
     PICTURE_COLUMNS,
     TENSOR_COLUMNS,
     change_rows,
+    conditions,
     file_facts,
-    limit_mark,
     measured_facts,
     operator_rows,
     picture_row,
@@ -37,7 +36,7 @@ def build_check_page(report: CheckReport) -> str:
     views = {
         "report": report,
         "verdict": verdict(report),
-        "limits": [(LIMITS[each.name], limit_mark(each), _SIGNS[limit_mark(each)], each) for each in report.limits],
+        "conditions": [(f"{_SIGNS[mark]} {title}: {mark}", reason) for title, mark, reason in conditions(report)],
         "facts": {
             "Reference": file_facts(report.reference),
             "Candidate": file_facts(report.candidate, size_ratio=report.size_ratio),

@@ -19,9 +19,9 @@ from senseapp.prove.decision import Decision, usual_decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
-from senseapp.records.recommendation import Recommendation
+from senseapp.records.resolution import baseline_warning
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.server.leaderboard import headline_level, shown_metric
+from senseapp.server.leaderboard import headline, headline_level, shown_metric
 from senseapp.views.charts.axes import picture_svg
 from senseapp.views.charts.layers import sensitivity_bars
 from senseapp.views.frames.levels import drop_domain, marked
@@ -49,30 +49,19 @@ _MOST_BARS = 60  # two screens; the table has all layers
 class ReportContents:
     """A run and everything that was made of it: unproven schedules, proofs, files, and answers that they change.
 
-    ``decided`` is what the page shows; None for the usual decision of the run. ``made_seconds`` is when the report is
-    made, in Unix time.
+    ``decided`` is what the Results page shows; None for the usual decision of the run. ``made_seconds`` is when the
+    report is made, in Unix time.
     """
 
     title: str
     result: RunResult
-    headline: str
     schedules: tuple[Schedule, ...] = ()
     validations: tuple[ValidationResult, ...] = ()
     changed: tuple[ChangedAnswers, ...] = ()
-    recommendation: Recommendation | None = None
     candidates: tuple[Candidate, ...] = ()
     decided: Decision | None = None
     finished: bool = True
     made_seconds: float = field(default_factory=time.time)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chart:
-    """A drawing as the address of an image, with its title and the finding in words."""
-
-    title: str
-    words: str
-    image: str
 
 
 def build_report(contents: ReportContents) -> str:
@@ -84,6 +73,8 @@ def build_report(contents: ReportContents) -> str:
     decided = contents.decided or usual_decision(contents.candidates, result.spec.goal)
     views: dict[str, Any] = {
         "contents": contents,
+        "finding": headline(result),
+        "warning": baseline_warning(result),
         "provenance": provenance_text(result),
         "caveat": caveat_of(result),
         "notes": notes_of(result),
@@ -104,22 +95,20 @@ def build_report(contents: ReportContents) -> str:
     return filled(_TEMPLATE, views, contents.made_seconds)
 
 
-def _chart(result: RunResult) -> _Chart | None:
-    """Return the bars of the level that the headline speaks of, of the most fragile layers; None without a value."""
+def _chart(result: RunResult) -> dict[str, str] | None:
+    """Return title, words and image of the bars of the most fragile layers at the level of the headline, if any."""
     metric, level = METRICS[shown_metric(result)], headline_level(result)
     rows = at_level(measurement_frame(result, metric.name, level=level), level, by_sensitivity=True)
     if rows.empty:
         return None
-    level_text, most = result.compression.scale.text(level), rows["description"].head(3)
     shown = rows.head(_MOST_BARS)
-    title = f"What does each layer lose alone at {level_text}?"
     domain = drop_domain(shown, metric, num_classes=result.profile.num_classes)
-    svg = picture_svg(
-        sensitivity_bars(marked(shown), metric, x_domain=domain),
-        title="",
-        legend=fragility_legend(metric),
-    )
-    return _Chart(title=title, words=f"Most fragile: {'; '.join(map(str, most))}.", image=_data_url(svg))
+    bars = sensitivity_bars(marked(shown), metric, x_domain=domain)
+    return {
+        "title": f"What does each layer lose alone at {result.compression.scale.text(level)}?",
+        "words": f"Most fragile: {'; '.join(map(str, rows['description'].head(3)))}.",
+        "image": _data_url(picture_svg(bars, title="", legend=fragility_legend(metric))),
+    }
 
 
 def _data_url(svg: str) -> str:

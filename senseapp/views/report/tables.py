@@ -14,11 +14,19 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.views.frames.files import CLASS_COLUMNS, PROOF_COLUMNS, STANDINGS, class_note, class_rows, proof_rows
+from senseapp.views.frames.files import (
+    CLASS_COLUMNS,
+    PROOF_COLUMNS,
+    candidates_frame,
+    class_note,
+    class_rows,
+    figure_text,
+    original_row,
+    proof_rows,
+)
 from senseapp.views.frames.results import (
     apart_frame,
     measurement_frame,
-    mixed_frame,
     ordered_levels,
     schedule_frame,
 )
@@ -41,18 +49,15 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
     """Return every file that was made, with its own figures; None where none was."""
     if not candidates:
         return None
+    rows = candidates_frame(candidates, decided)
+    bounds = {each.file: f"{each.evidence}. {each.bound_text}".strip() for each in candidates}
+    cells = rows.assign(bound=rows["file"].map(bounds))[["name", "size", "time", "answers", "bound", "standing"]]
     return ReportTable(
         title="Files that were made and measured",
         columns=("File", "Size", "Time", "Answers", "On new images", "Worth taking"),
-        rows=tuple(
-            (
-                *(each.made_of, each.size_text, each.time_text, f"{each.answers_text} ({each.evidence})"),
-                *(each.bound_text or "unknown", STANDINGS[decided.standings[each.file]]),
-            )
-            for each in candidates
-        ),
-        note="Each row was measured on the file itself, beside the original network in turns. Bounds are of each file "
-        "alone, on held-out images.",
+        rows=tuple(tuple(map(str, row)) for row in cells.to_numpy()),
+        note=f"{original_row(candidates)['description']}. Each row was measured on the file itself, in turns with the "
+        "original. Bounds are of each file alone, on unseen images.",
         figures=False,
     )
 
@@ -118,14 +123,9 @@ def apart_table(result: RunResult) -> ReportTable | None:
     )
 
 
-def is_mixed(schedule: Schedule) -> bool:
-    """Whether a schedule sets zeros and bits together."""
-    return len({entry.compression for entry in schedule.entries} - {"none"}) > 1
-
-
 def schedule_table(schedule: Schedule, result: RunResult) -> ReportTable:
     """Return the amount of each layer, and what it loses alone."""
-    frame = mixed_frame(schedule, result) if is_mixed(schedule) else schedule_frame(schedule, result)
+    frame = schedule_frame(schedule, result)
     columns = ["members", "amount_text", "reason", "damage_text", "drop_text"]
     return ReportTable(
         title="Amount of each layer",
@@ -141,7 +141,6 @@ _METHODS = {
     "uniform": "The same level everywhere",
     "manual": "Chosen by hand",
 }
-_BUDGETS = {"params": "weights", "macs": "multiplications"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,23 +160,20 @@ def schedule_sections(
     result: RunResult,
 ) -> tuple[ScheduleSection, ...]:
     """Return the schedules with a proof, and those without."""
-    proven = [_section(validation.schedule, validation, result) for validation in validations]
-    shown = [validation.schedule for validation in validations]
-    return (*proven, *(_section(schedule, None, result) for schedule in schedules if schedule not in shown))
+    proven = [validation.schedule for validation in validations]
+    sections = [_section(each.schedule, each, result) for each in validations]
+    return (*sections, *(_section(each, None, result) for each in schedules if each not in proven))
 
 
 def _section(schedule: Schedule, validation: ValidationResult | None, result: RunResult) -> ScheduleSection:
-    metric = METRICS[schedule.metric]
+    metric, budget = METRICS[schedule.metric], schedule.budget
     predicted = validation.predicted if validation else schedule.predicted_damage
     facts = {
         "Method": _METHODS.get(schedule.method, schedule.method),
-        "Goal": _budget(schedule),
+        "Goal": figure_text(budget.kind, budget.target) if budget is not None else "no budget",
         f"Predicted {metric.change_inside}": metric.change_text(predicted),
+        **({"Measured": "Not yet"} if validation is None else size_changes(validation)),
     }
-    if validation is None:
-        facts["Measured"] = "Not yet"
-    else:
-        facts |= size_changes(validation)
     return ScheduleSection(
         title=f"{facts['Method']}, {facts['Goal']}",
         facts=facts,
@@ -185,18 +181,6 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
         amounts=schedule_table(schedule, result),
         notes=(*schedule.notes, *(_notes(validation) if validation else ())),
     )
-
-
-def _budget(schedule: Schedule) -> str:
-    budget = schedule.budget
-    if budget is None:
-        return "no budget"
-    if budget.kind == "bits":
-        return f"{budget.target:g} bits on average"
-    removed = fmt.percent(budget.target)
-    if budget.kind == "bytes":
-        return f"{removed} of the bytes removed if stored compactly"
-    return f"{removed} of the {_BUDGETS[budget.kind]} removed"
 
 
 def _notes(validation: ValidationResult) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from senseapp.core.markdown import Markdown, md
 from senseapp.descriptions import CompressionConfig, LevelScale, options_of
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import Side
-from senseapp.records.deployment import CHECKPOINT, model_file
+from senseapp.records.deployment import model_file
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
@@ -33,7 +33,9 @@ def model_facts(result: RunResult) -> dict[str, str]:
     """Return the facts about the model; sizes only if known."""
     profile, model = result.profile, result.spec.model
     facts = {"Model": profile.title}
-    facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else _weights(result)
+    weights = "Trained" if profile.pretrained else "Random: figures are indicative only"
+    weights = weights if model.is_runnable else "Unknown (imported figures)"
+    facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else weights
     if not profile.sizes_known:  # an imported table without its model
         return facts | {"Layers": str(len(profile.layers))}
     return facts | {
@@ -49,12 +51,6 @@ def model_facts(result: RunResult) -> dict[str, str]:
         "Input": fmt.shape(profile.input_shape),
         task_named(model.task).output_title: str(profile.num_classes),
     }
-
-
-def _weights(result: RunResult) -> str:
-    if not result.spec.model.is_runnable:
-        return "Unknown (imported figures)"
-    return "Trained" if result.profile.pretrained else "Random: figures are indicative only"
 
 
 def image_facts(result: RunResult) -> dict[str, str]:
@@ -124,7 +120,7 @@ def baselines_of(result: RunResult) -> dict[str, str]:
     return {
         f"{metric.label}, uncompressed": metric.value_text(result.baseline[name])
         for name, metric in METRICS.items()
-        if metric.needs_labels and name in result.baseline
+        if metric.needs_labels and metric.primary and name in result.baseline
     }
 
 
@@ -146,7 +142,10 @@ def passes_text(result: RunResult) -> str:
     estimated = [item for item in result.shown if item.estimated]
     corrected = " and true passes over a few images" if any(item.images_passed for item in estimated) else ""
     parts = [f"estimates from one backward pass{corrected}"] if estimated else []
-    parts += [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}", *_place(result)]
+    parts += [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}"]
+    device, workers = result.environment.get("device"), result.environment.get("workers")
+    if device:
+        parts.append(f"on {device} of {workers} workers" if workers else f"on {device}")
     return " · ".join(parts)
 
 
@@ -164,14 +163,6 @@ def _evidence(result: RunResult) -> str:
     if not result.profile.pretrained:
         parts.insert(1, "random weights")
     return " · ".join(parts)
-
-
-def _place(result: RunResult) -> list[str]:
-    """Return the devices of the passes, as far as known: ``on cpu``, ``on cuda:0 of 4 workers``."""
-    device, workers = result.environment.get("device"), result.environment.get("workers")
-    if not device:
-        return []
-    return [f"on {device} of {workers} workers" if workers else f"on {device}"]
 
 
 def _source(result: RunResult) -> str:
@@ -260,8 +251,6 @@ STATES = {
 
 
 _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "file_bytes": ("Checkpoint", fmt.bytes_size),
-    "bytes": ("If stored compactly (estimated, no such file)", fmt.bytes_size),
     "zeros": ("Zeros", fmt.count),
     "params": ("Parameters", fmt.count),
     "macs": ("Multiplications", fmt.count),
@@ -270,18 +259,12 @@ _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def size_changes(validation: ValidationResult) -> dict[str, str]:
-    """Return each size before and after, as label and text; sizes of files are those on the disk."""
-    found = {}
+    """Return the sizes of the files on the disk, and what else changed, before and after, as label and text."""
+    found = {f"{model_file(suffix).label}, on disk": fmt.bytes_size(size) for suffix, size in validation.files.items()}
     for kind, (title, write) in _SIZES.items():
         before, after = validation.sizes.get(kind, (0.0, 0.0))
         if before or after:
             found[title] = f"{write(before)} → {write(after)}"
-        if kind == "file_bytes":
-            found |= {
-                model_file(suffix).label: fmt.bytes_size(count)
-                for suffix, count in validation.files.items()
-                if suffix != CHECKPOINT.suffix
-            }
     return found
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from senseapp.app.common.state import LayerEdits
 from senseapp.app.schedule.layers import take_row
-from senseapp.app.schedule.trade_off import measured_frame, predicted_frame
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule, mixed_schedule
 from senseapp.solve.trade_off import trade_off
-from senseapp.views.charts.savings import trade_off_chart
-from senseapp.views.frames.results import editing_frame, mixed_frame, schedule_frame
+from senseapp.views.charts.savings import damage_channel, models_chart
+from senseapp.views.frames.files import OURS, UNIFORM, measured_frame, predicted_frame
+from senseapp.views.frames.results import editing_frame, schedule_frame
 from tests.pages.records import change, result
 from tests.schedule_cases import quantized_run, sparse_run
 
@@ -37,7 +37,7 @@ def test_the_table_shows_amounts_locks_and_limits_in_percent():
     assert by_layer.loc["conv1", "least"] == 20
     assert pd.isna(by_layer.loc["conv1", "most"])
     assert by_layer["share"].sum() == pytest.approx(100)
-    assert by_layer.loc["layer2.0.conv1", "alone"] == "0.080 at 50 %"
+    assert by_layer.loc["layer2.0.conv1", "alone"] == "harm 0.080 at 50 %"
 
 
 def test_the_table_stays_where_there_is_no_schedule():
@@ -104,7 +104,7 @@ def test_layers_that_are_compressed_need_no_reason():
 
 def test_zeros_and_bits_together_are_bytes_left():
     budget = ResourceBudget(kind="bytes", target=0.9)
-    rows = mixed_frame(mixed_schedule(sparse_run(), quantized_run(), budget=budget), sparse_run())
+    rows = schedule_frame(mixed_schedule(sparse_run(), quantized_run(), budget=budget), sparse_run())
     assert list(rows["layer"]) == ["conv1", "conv2", "conv3", "fc"]
     weights = [layer.num_params for layer in sparse_run().profile.layers]
     left = sum(amount / 100 * count for amount, count in zip(rows["amount"], weights, strict=True)) / sum(weights)
@@ -134,22 +134,25 @@ def test_proofs_and_tried_schedules_are_marks_of_the_trade_off():
     ]
 
 
+def drawn(rows: pd.DataFrame) -> dict:
+    y = damage_channel(rows, "Harm", 0.02)
+    return models_chart(rows, x_title="Removed (%)", y=y, rule={"x": 50.0}, picks=OURS).to_dict(validate=True)
+
+
 def test_the_chart_has_a_line_for_each_method_and_picks_figures():
     run = sparse_run()
-    curves = [(name, trade_off(run, "params", 6, method=method)) for name, method in
-              (("Least damage", "optimal"), ("Uniform", "uniform"))]  # fmt: skip
-    predicted = predicted_frame(curves, "kl")
+    methods = {OURS: "optimal", UNIFORM: "uniform"}
+    curves = {name: trade_off(run, "params", 6, method=method) for name, method in methods.items()}
     measured = measured_frame((a_validation(make_schedule(run, budget=HALF)),), None, kind="params", metric="kl")
-    chart = trade_off_chart(predicted, measured, now=50.0, x_title="Removed (%)", y_title="KL", notable=0.02).to_dict()
+    chart = drawn(pd.concat([predicted_frame(curves, "kl"), measured]))
     (selection,) = (param for param in chart["params"] if "select" in param)
     assert selection["select"]["fields"] == ["figure"]
-    text = json.dumps(chart)
-    assert "Proportional rule" not in text
-    assert "Tried in a search" not in text
-    assert '"type": "symlog"' in text
+    assert chart["layer"][1]["encoding"]["color"]["scale"]["domain"] == [
+        *(OURS, UNIFORM, "Measured", "Measured after repair")
+    ]
+    assert '"type": "symlog"' in json.dumps(chart)
 
 
 def test_a_loss_of_nothing_can_be_drawn():
-    flat = predicted_frame([("Least damage", trade_off(sparse_run(), "params", 3))], "kl").assign(damage=0.0)
-    chart = trade_off_chart(flat, flat.head(0), now=50.0, x_title="x", y_title="y", notable=0.02)
-    assert chart.to_dict()["layer"]
+    flat = predicted_frame({OURS: trade_off(sparse_run(), "params", 3)}, "kl").assign(value=0.0)
+    assert drawn(flat)["layer"]

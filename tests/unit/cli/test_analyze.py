@@ -50,7 +50,7 @@ def test_analyze_writes_its_three_files_and_says_the_headline(engine, out, capsy
     assert run(*DEMO, out=out) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith(
-        "Most fragile: head loses 2.0 points at 50 %. Too few images to say for 2 of 4 layers: 100 images"
+        "Most fragile: head, harm 0.040 at 50 %. 1 of 4 layers loses nothing measurable: 100 images"
     )
     summary = loads((out / "result.json").read_text(), RunResult).summary
     assert captured.out.splitlines()[0] == summary

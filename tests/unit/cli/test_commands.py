@@ -176,7 +176,7 @@ def test_models_says_when_nothing_matches(capsys):
     assert capsys.readouterr().out == "No architecture matches 'no such thing'.\n"
 
 
-@pytest.mark.parametrize("command", [[], *([command.NAME] for command in COMMANDS)])
+@pytest.mark.parametrize("command", [[], *([command] for command in COMMANDS)])
 def test_help(command, capsys):
     with pytest.raises(SystemExit) as leaving:
         main([*command, "--help"])

@@ -93,10 +93,7 @@ def test_names_that_fit_nothing_are_refused_with_what_to_do():
         resolve_class_map(["unicorn", "tabby"], PETS, 4)
     message = str(caught.value)
     assert message.startswith("1 of 2 classes in the images match none of the model's 4: unicorn. Expected")
-    assert message.endswith(
-        "Say which class each of them means (with --class-map FILE, or in the table of classes on the Analyze page), "
-        "or measure without labels."
-    )
+    assert message.endswith("Say which class each of them means (with --class-map FILE), or measure without labels.")
 
 
 def test_a_confirmed_mapping_is_taken_as_it_is():

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from senseapp.data import decoding
-from senseapp.data.bit_depth import Depth
+from senseapp.data.channels import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from tests.pictures import encoded, png, random_picture

@@ -72,6 +72,20 @@ def test_outputs_stay_while_norms_are_folded_and_everything_comes_back(
     assert_as_before(model, tensors, values)
 
 
+@torch.no_grad()
+def test_a_norm_with_an_activation_inside_keeps_that_while_it_is_folded() -> None:
+    model = lively(OwnNorm())
+    pictures = torch.randn(2, 3, PIXELS, PIXELS)
+    norms = foldable_norms(trace_calls(model, pictures[:1]), model, subclasses=True)
+    before, tensors = model(pictures), tensors_of(model)
+    values = {name: tensor.clone() for name, tensor in tensors.items()}
+    with norms_folded(model, norms):
+        torch.testing.assert_close(model(pictures), before, rtol=1e-4, atol=1e-5)
+        assert not torch.equal(model.layer.weight, values["layer.weight"])
+    assert list(norms) == ["layer"]
+    assert_as_before(model, tensors, values)
+
+
 def test_everything_comes_back_after_an_error() -> None:
     model = lively(nn.Sequential(nn.Conv2d(3, WIDTH, 3), nn.BatchNorm2d(WIDTH)))
     tensors = tensors_of(model)

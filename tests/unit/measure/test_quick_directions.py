@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.tasks.classification.directions import ScoreDirections, choose_directions
+from senseapp.tasks.directions import ScoreDirections, choose_directions
 
 
 def _scores(images: int, classes: int) -> Tensor:

@@ -21,7 +21,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
-from senseapp.tasks.classification.directions import largest_divergence
+from senseapp.tasks.directions import largest_divergence
 
 COUNT, CLASSES = 48, 5
 SHARES = (("a", 1.0), ("b", 0.5), ("c", 0.1))

@@ -48,6 +48,15 @@ def asked(path: Path, images: Path) -> RunSpec:
     )
 
 
+def told(path: Path) -> Path:
+    """Add the metadata of Ultralytics to a file."""
+    model = onnx.load(path)
+    for key, value in {"stride": "32", "task": "segment", "names": "{0: 'r', 1: 'g', 2: 'b'}"}.items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.save(model, path)
+    return path
+
+
 def figure(choice: PreparationChoice) -> str:
     assert choice.chosen is not None
     return choice.chosen.result
@@ -103,6 +112,16 @@ def test_an_order_of_channels_that_no_family_fixes_is_asked_where_answers_differ
     assert ("BGR" in {trial.title for trial in choice.trials}) is coloured
 
 
+def test_an_original_that_finds_nothing_is_asked_about(tmp_path: Path) -> None:
+    """Even where a file says how it is read: nothing could be compared, so any file would seem to keep everything."""
+    path = told(exported_detector(tmp_path / "a.onnx", "masks"))
+    (tmp_path / "plain").mkdir()
+    Image.new("RGB", (64, 64), (120, 120, 120)).save(tmp_path / "plain" / "a.png")
+    choice = choose_preparation(asked(path, tmp_path / "plain"))
+    assert choice.question.startswith("a.onnx takes images of 64 × 64 pixels. The uncompressed model finds no object")
+    assert len(choice.trials) == 1
+
+
 def test_what_a_person_gives_is_kept(tmp_path: Path, unlabelled: Path) -> None:
     spec = asked(exported_detector(tmp_path / "a.onnx", "columns", high=255.0), unlabelled)
     given = replace(spec, data=replace(spec.data, mean=(0.0,) * 3, std=BYTES))
@@ -124,13 +143,7 @@ def test_labels_of_other_pictures_say_that_it_is_read_wrongly(tmp_path: Path, la
 
 
 def test_metadata_of_ultralytics_decide_without_labels(tmp_path: Path, unlabelled: Path) -> None:
-    path = exported_detector(tmp_path / "a.onnx", "masks")
-    model = onnx.load(path)
-    for key, value in {"stride": "32", "task": "segment", "names": "{0: 'r', 1: 'g', 2: 'b'}"}.items():
-        entry = model.metadata_props.add()
-        entry.key, entry.value = key, value
-    onnx.save(model, path)
-    choice = choose_preparation(asked(path, unlabelled))
+    choice = choose_preparation(asked(told(exported_detector(tmp_path / "a.onnx", "masks")), unlabelled))
     assert choice.question == ""
     loaded = load_model(choice.spec.model)
     assert (loaded.num_classes, loaded.class_names) == (3, ("r", "g", "b"))

@@ -17,6 +17,7 @@ from senseapp.core.errors import InvalidDataset, InvalidInput, InvalidSpec, NoLa
 from senseapp.data.images import TensorImages
 from senseapp.measure import sweep as sweep_module
 from senseapp.measure.plan import Layout
+from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep, measure
 from senseapp.records.measurement import LayerMeasurement, Status, latest
 from senseapp.records.spec import SensitivitySpec
@@ -84,6 +85,8 @@ def test_the_private_model_is_restored_too_also_on_cancel(config: object, levels
     run.close()
     assert fingerprint(sweep.context.model) == before
     list(sweep.measure())
+    assert fingerprint(sweep.context.model) == before
+    assert list(quick_scan(sweep))
     assert fingerprint(sweep.context.model) == before
 
 

@@ -17,7 +17,7 @@ from senseapp.metrics.bounds import (
     Floats,
     _least_sum_of_logarithms,
     images_needed,
-    images_needed_at,
+    most_changed_within,
     upper_bound_of_net_share,
     upper_bound_of_share,
     upper_bound_of_sums,
@@ -112,19 +112,24 @@ def test_the_sum_of_cubics_is_below_that_of_logarithms(values: Floats, share: fl
     assert least[0] <= np.log1p(y).sum() + 1e-6 * (1 + np.abs(y).max() ** 3 * y.size)
 
 
-@given(st.floats(0.001, 0.5), st.integers(0, 20), st.sampled_from([0.9, 0.95, 0.99]))
-def test_so_many_images_are_enough_and_one_less_is_not(share: float, changed: int, sure: float) -> None:
-    needed = images_needed(share, sure, changed)
-    assert upper_bound_of_share(changed, needed, sure) <= share
-    assert needed - 1 < max(1, changed) or upper_bound_of_share(changed, needed - 1, sure) > share
-
-
-def test_images_at_a_rate() -> None:
-    assert images_needed_at(0.0, 0.01) == images_needed(0.01) == 299
-    needed = images_needed_at(0.03, 0.05)
+@given(st.floats(0.001, 0.5), st.floats(0, 0.9), st.sampled_from([0.9, 0.95, 0.99]))
+def test_so_many_images_are_enough_and_one_less_is_not(share: float, part: float, sure: float) -> None:
+    rate = part * share
+    needed = images_needed(share, sure, rate=rate)
     assert needed is not None
-    assert upper_bound_of_share(math.ceil(0.03 * needed), needed) <= 0.05
-    assert images_needed_at(0.05, 0.05) is None
+    assert upper_bound_of_share(math.ceil(rate * needed - 1e-9), needed, sure) <= share
+    assert needed == 1 or upper_bound_of_share(math.ceil(rate * (needed - 1) - 1e-9), needed - 1, sure) > share
+
+
+def test_no_number_of_images_shows_a_share_that_is_reached() -> None:
+    assert images_needed(0.05, rate=0.05) is None
+
+
+@given(st.floats(0.001, 0.5), st.integers(1, 400))
+def test_the_most_that_may_change_keeps_the_bound(share: float, images: int) -> None:
+    most = most_changed_within(share, images)
+    assert most is None or upper_bound_of_share(most, images) <= share
+    assert upper_bound_of_share(0 if most is None else most + 1, images) > share
 
 
 @pytest.mark.parametrize(

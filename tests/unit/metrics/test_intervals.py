@@ -9,7 +9,6 @@ from senseapp.metrics import change_of, merge_moments
 from senseapp.metrics.intervals import (
     discordant_interval,
     mean_interval,
-    nonnegative_mean_interval,
     proportion_interval,
     ratio_interval,
 )
@@ -81,20 +80,19 @@ def test_tiny_spread_on_a_large_mean_stays_finite_and_narrow():
 
 def test_one_image_says_nothing_about_a_mean():
     assert mean_interval(1, (2.0, 4.0, 8.0)) == (-INF, INF)
-    assert nonnegative_mean_interval(1, (2.0, 4.0, 8.0)) == (0, INF)
+    assert mean_interval(1, (2.0, 4.0, 8.0), low=0, high=1) == (0, 1)
     assert ratio_interval(1, (2.0, 1.0), (4.0, 1.0, 2.0)) == (0, INF)
 
 
 def test_right_skewed_values_move_the_interval_right():
-    low, high = nonnegative_mean_interval(100, sums([0.01] * 95 + [1.0] * 5))
+    low, high = mean_interval(100, sums([0.01] * 95 + [1.0] * 5), low=0)
     mean = 0.0595
     assert 0 <= low < mean < high
     assert high - mean > 1.5 * (mean - low)
 
 
-def test_nonnegative_values_never_get_a_negative_bound():
-    low, _ = nonnegative_mean_interval(3, sums([0.0, 0.0, 1.0]))
-    assert low == 0
+def test_an_interval_stays_in_the_range_of_the_values():
+    assert mean_interval(3, sums([0.0, 0.0, 1.0]), low=0, high=1) == (0, 1)
 
 
 def test_squares_that_overflow_make_the_interval_unbounded():

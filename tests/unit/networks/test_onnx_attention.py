@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -23,7 +21,7 @@ from senseapp.networks.onnx.attention import layers_of_products
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.networks.profile import profile_model
-from tests.onnx_files import exported
+from tests.onnx_files import exported, newly_exported
 
 SIDE, WIDTH, HEADS = 16, 24, 3
 IMAGES = torch.rand(3, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
@@ -83,18 +81,9 @@ def run(content: bytes, images: Tensor) -> np.ndarray:
     return session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
 
 
-def newly_exported(module: nn.Module) -> bytes:
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        batch = {"x": {0: torch.export.Dim("batch")}}
-        torch.onnx.export(module, (IMAGES[:2],), dynamo=True, verbose=False, dynamic_shapes=batch).save(buffer)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize("export", [
-    pytest.param(lambda module: exported(module, side=SIDE), id="older exporter"),
-    pytest.param(newly_exported, id="newer exporter", marks=pytest.mark.wide),
+    pytest.param(lambda module: exported(module, side=SIDE), id="older"),
+    pytest.param(lambda module: newly_exported(module, side=SIDE, free=True), id="newer", marks=pytest.mark.wide),
 ])  # fmt: skip
 def test_a_transformer_has_the_groups_of_its_module_but_for_heads(export: Callable[[nn.Module], bytes]) -> None:
     module = vit()

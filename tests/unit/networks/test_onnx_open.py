@@ -94,7 +94,9 @@ def test_weights_with_channels_last_are_known_by_their_tensor_and_its_order() ->
     tensors = {"kernel": weights(3, 2, 3, 5), "offset": weights(1, 5, 1, 1), "flat": np.array([5])}
     opened = open_onnx(file_of(nodes, tensors))
     [(name, layer)] = _layers(opened.network).items()
-    assert opened.layers == {name: ("kernel", "offset")}
+    assert {key: each.initializer for key, each in opened.tensors.items()} == {
+        f"{name}.weight": "kernel", f"{name}.bias": "offset",
+    }  # fmt: skip
     for attribute in ("weight", "bias"):
         stored = opened.tensors[f"{name}.{attribute}"]
         parameter = getattr(layer, attribute).detach()
@@ -108,7 +110,7 @@ def test_a_product_and_the_sum_after_it_are_one_linear_layer() -> None:
     opened = open_onnx(file_of(nodes, {"m": weights(8, 5), "fc.bias": weights(5)}))
     layer = opened.network.fc
     assert isinstance(layer, nn.Linear)
-    assert opened.layers == {"fc": ("m", "fc.bias")}
+    assert opened.tensors["fc.bias"].initializer == "fc.bias"
     assert opened.tensors["fc.weight"] == StoredAs(initializer="m", order=(1, 0))
     np.testing.assert_array_equal(layer.weight.detach(), weights(8, 5).T)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from senseapp.networks.onnx.evaluate import evaluate
+from senseapp.networks.onnx.infer import evaluate
 from senseapp.networks.onnx.operators import TABLE
 from senseapp.networks.onnx.torch_graph import Node
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.onnx.open import open_onnx
-from tests.onnx_files import exported
+from tests.onnx_files import exported, newly_exported
 
 
 def _network() -> nn.Module:
@@ -89,17 +88,6 @@ def test_the_narrow_type_of_a_file_is_named(element_type: int, dtype: torch.dtyp
     assert "export the network in float32" in " ".join(opened.notes) or notes == 1
 
 
-def _newly_exported(network: nn.Module, count: int = 2) -> bytes:
-    file = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        shapes = ({0: torch.export.Dim("images", min=1, max=64)},)
-        images = (torch.zeros(count, 3, 16, 16),)
-        program = torch.onnx.export(network, images, dynamo=True, verbose=False, optimize=False, dynamic_shapes=shapes)
-    program.save(file)
-    return file.getvalue()
-
-
 def test_norms_in_training_mode_are_refused_for_images_change_each_other() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = onnx.load_from_string(exported(network))
@@ -118,7 +106,7 @@ def test_instance_norms_with_kept_statistics_take_any_number_of_images() -> None
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.5, 2)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
-    content, images = _newly_exported(network), torch.rand(5, 3, 16, 16)
+    content, images = newly_exported(network, free=True, optimize=False), torch.rand(5, 3, 16, 16)
     opened = open_onnx(content)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     known = session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]

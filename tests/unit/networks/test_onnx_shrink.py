@@ -23,9 +23,9 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.shrink import shrunk
 from senseapp.networks.onnx.write import with_weights
-from senseapp.networks.profile import profile_model
+from senseapp.networks.profile import compressible_weights, profile_model
 from tests.cases import first_of
-from tests.onnx_files import exported
+from tests.onnx_files import exported, newly_exported
 
 SIDE = 64
 IMAGES = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
@@ -177,6 +177,21 @@ def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     onnx.checker.check_model(after, full_check=True)
 
 
+@pytest.mark.parametrize("newer", [False, True], ids=["older, one image", "newer, any number"])
+def test_other_forms_of_an_export_are_the_network_that_it_was_for_any_number_of_images(*, newer: bool) -> None:
+    module = trained(UNet)
+    opened = open_onnx(newly_exported(module, side=32, free=True) if newer else exported(module, side=32, batch=1))
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted, found = module(images), opened.network(images)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=float(1e-5 * wanted.abs().max()))
+    mine, theirs = (
+        [(name, each.weight.shape) for name, each, _ in compressible_weights(network)]
+        for network in (opened.network, module)
+    )
+    assert mine == theirs
+
+
 def test_a_part_of_a_split_is_read_twice_where_an_exporter_writes_gelu_in_steps() -> None:
     torch.manual_seed(0)
     module = Gated().eval()
@@ -204,22 +219,7 @@ def test_a_norm_of_whole_images_is_one_step_where_an_exporter_writes_reshapes() 
     np.testing.assert_allclose(run(edited.content, IMAGES), own(IMAGES), atol=1e-4)
 
 
-def newly_exported(network: nn.Module, *, optimize: bool = True) -> bytes:
-    """Return ``network`` as torch's newer exporter writes it, for one image; ``optimize`` folds norms into weights."""
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(network.eval(), (IMAGES[:1],), dynamo=True, verbose=False, optimize=optimize).save(buffer)
-    return buffer.getvalue()
-
-
-NEWLY_EXPORTED = (
-    *("unet", "detector"),
-    *(pytest.param(name, marks=pytest.mark.wide) for name in NETWORKS if name not in {"unet", "detector"}),
-)
-
-
-@pytest.mark.parametrize("name", NEWLY_EXPORTED)
+@pytest.mark.parametrize("name", first_of(["detector", *(name for name in NETWORKS if name != "detector")]))
 def test_a_file_of_the_newer_exporter_has_the_groups_of_its_module(name: str) -> None:
     """Norms divide all channels by one number here, so that folding them leaves the order of channels as it is."""
     torch.manual_seed(0)
@@ -227,7 +227,7 @@ def test_a_file_of_the_newer_exporter_has_the_groups_of_its_module(name: str) ->
     for each in module.modules():
         if isinstance(each, nn.BatchNorm2d):
             each.weight.data.fill_(1.0)  # some begin at zero
-    opened = open_onnx(newly_exported(module))
+    opened = open_onnx(newly_exported(module, side=SIDE))
     (own, kept, layers), (built, built_kept, built_layers) = pruned(module), pruned(opened.network)
     assert built_layers == layers != []
     shared = kept.keys() & built_kept.keys()
@@ -241,7 +241,7 @@ def test_a_file_of_the_newer_exporter_has_the_groups_of_its_module(name: str) ->
 def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimised() -> None:
     """It computes zeros for the missing bias, in the type of the images and the length of the weight."""
     module = trained(lambda: nn.Sequential(_normed(3, 8), _normed(8, 12), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
-    opened = open_onnx(newly_exported(module, optimize=False))
+    opened = open_onnx(newly_exported(module, side=SIDE, optimize=False))
     assert opened.notes == ()
     assert sum(isinstance(each, nn.BatchNorm2d) for each in opened.network.modules()) == 2
     (own, kept, layers), (built, built_kept, built_layers) = pruned(module), pruned(opened.network)
@@ -257,7 +257,7 @@ def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimis
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_folded_norms_are_said_for_they_change_the_order_of_weights(*, dynamo: bool) -> None:
     module = trained(lambda: nn.Sequential(_normed(3, 8), nn.Conv2d(8, 12, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
-    opened = open_onnx(newly_exported(module) if dynamo else folded_by_the_older_exporter(module))
+    opened = open_onnx(newly_exported(module, side=SIDE) if dynamo else folded_by_the_older_exporter(module))
     assert "folded batch norms into the weights of 1 layer." in " ".join(opened.notes)
     (own, kept, _), (built, built_kept, _) = pruned(module), pruned(opened.network)
     assert kept["0.0"] != built_kept["0.0"]
@@ -279,7 +279,7 @@ def _normed(ins: int, outs: int) -> nn.Module:
 
 def test_a_fixed_target_of_a_flattening_is_corrected() -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
-    opened = open_onnx(newly_exported(network))
+    opened = open_onnx(newly_exported(network, side=SIDE))
     assert any(node.op_type == "Reshape" for node in onnx.load_from_string(opened.content).graph.node)
     (own, _, layers), (built, _, built_layers) = pruned(network), pruned(opened.network)
     assert layers == built_layers == ["0"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -24,6 +22,7 @@ from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.write import network_in, with_weights
 from tests.cases import first_of
+from tests.onnx_files import exported, newly_exported
 from tests.onnx_graphs import file_of, model_of, node, weights
 
 SAME = {"pads": [1, 1, 1, 1]}
@@ -254,20 +253,14 @@ def test_a_weight_that_the_graph_computes_becomes_a_tensor_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dynamo"), first_of([("resnet10t", False), ("test_vit", True), ("mobilenetv3_small_050", True)], 2)
+    ("name", "dynamo"), first_of([("resnet10t", False), ("test_vit", True), ("mobilenetv3_small_050", True)])
 )
 def test_an_exported_network_is_edited_and_runs(name: str, dynamo: bool) -> None:
     torch.manual_seed(0)
     module = timm.create_model(name, num_classes=5).eval()
-    images = torch.rand(1, 3, *module.default_cfg["input_size"][1:])
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if dynamo:
-            torch.onnx.export(module, (images,), dynamo=True, verbose=False).save(buffer)
-        else:
-            torch.onnx.export(module, (images,), buffer, dynamo=False)
-    opened = open_onnx(buffer.getvalue())
+    side = module.default_cfg["input_size"][-1]
+    images = torch.rand(1, 3, side, side)
+    opened = open_onnx(newly_exported(module, side=side) if dynamo else exported(module, side=side, batch=1))
     changed = halved(opened.network)
     for each in changed.modules():
         if isinstance(each, nn.BatchNorm2d):

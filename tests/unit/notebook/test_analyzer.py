@@ -71,6 +71,16 @@ def _stem_runs(eval_fn: Callable[[nn.Module], float], *args: object, **given: ob
     return runs
 
 
+@pytest.fixture(scope="module")
+def sparse() -> SensitivityResult:
+    return _analyze(small_network())
+
+
+@pytest.fixture(scope="module")
+def pruned() -> SensitivityResult:
+    return _analyze(small_network(), _loss, "pruning", 30)
+
+
 @pytest.mark.parametrize(("compression", "level"), CASES)
 def test_replayed_numbers_are_those_of_whole_passes(compression: str, level: float) -> None:
     model = small_network()
@@ -177,7 +187,7 @@ def test_a_model_that_writes_into_its_input_is_measured_on_the_images() -> None:
 
 
 @pytest.mark.parametrize(("compression", "level"), CASES)
-@pytest.mark.parametrize("fails_at", [None, 1, 3])
+@pytest.mark.parametrize("fails_at", [None, 3])
 def test_the_model_comes_back_identical(compression: str, level: float, fails_at: int | None) -> None:
     model = small_network().train()
     model.stem.requires_grad_(False)
@@ -198,9 +208,8 @@ def test_the_model_comes_back_identical(compression: str, level: float, fails_at
     assert fingerprint(model) == before
 
 
-def test_pruning_groups_share_one_row_content_and_what_cannot_be_pruned_says_so() -> None:
-    result = _analyze(small_network(), _loss, "pruning", 30)
-    rows = {layer.name: layer for layer in result.layers}
+def test_pruning_groups_share_one_row_content_and_what_cannot_be_pruned_says_so(pruned: SensitivityResult) -> None:
+    rows = {layer.name: layer for layer in pruned.layers}
     members = ("stem", "blocks.0.conv2", "blocks.1.conv2")
     assert {rows[name].group_id for name in members} == {"stem"}
     assert {rows[name].group_members for name in members} == {members}
@@ -209,7 +218,13 @@ def test_pruning_groups_share_one_row_content_and_what_cannot_be_pruned_says_so(
     assert not rows["head"].prunable
     assert rows["head"].reason
     assert math.isnan(rows["head"].delta)
-    assert "head" not in {layer.name for layer in result.top(10)}
+    assert "head" not in {layer.name for layer in pruned.top(10)}
+    targets = pruned.to_layer_targets(target_pct=40)
+    assert len({targets[name] for name in members}) == 1
+    assert "head" not in targets
+    too_few = _analyze(small_network(), _loss, "pruning", 5)  # less than one of eight channels
+    assert not any(layer.prunable for layer in too_few.layers)
+    assert all(layer.reason for layer in too_few.layers)
 
 
 def test_layers_are_chosen_by_name_pattern_and_type() -> None:
@@ -289,8 +304,10 @@ def test_a_sweep_gives_what_single_runs_give() -> None:
     assert len(analyzer.sweep(verbose=False)) == 3
 
 
-def test_the_result_as_table_dictionary_and_words(capsys: pytest.CaptureFixture[str]) -> None:
-    result = _analyze(small_network())
+def test_the_result_as_table_dictionary_and_words(
+    sparse: SensitivityResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = sparse
     table = result.to_dataframe()
     assert list(table["name"]) == [layer.name for layer in result.layers]
     assert set(table.columns) >= {"params", "delta", "group_id", "group_members", "prunable", "ci_low", "ci_high"}
@@ -306,24 +323,19 @@ def test_the_result_as_table_dictionary_and_words(capsys: pytest.CaptureFixture[
     assert top[0].delta >= top[1].delta >= bottom[1].delta >= bottom[0].delta
 
 
-def test_plot_is_a_valid_chart_of_the_measured_layers() -> None:
-    chart = _analyze(small_network(), _loss, "pruning", 30).plot()
+def test_plot_is_a_valid_chart_of_the_measured_layers(pruned: SensitivityResult) -> None:
+    chart = pruned.plot()
     assert isinstance(chart, alt.Chart)
     drawn = chart.to_dict()  # validated against the Vega-Lite schema
     (rows,) = drawn["datasets"].values()
-    assert [row["layer"] for row in rows] == [
-        "stem",
-        "blocks.0.conv1",
-        "blocks.0.conv2",
-        "blocks.1.conv1",
-        "blocks.1.conv2",
-    ]
-    assert json.dumps(drawn)
+    assert [row["layer"] for row in rows] == [layer.name for layer in pruned.layers if layer.name != "head"]
+    sized = pruned.plot(figsize=(14, 5)).to_dict()
+    assert (sized["width"], sized["height"]) == (14 * 72, 5 * 72)
+    assert sized["encoding"]["x"]["field"] == "layer"
 
 
-def test_layer_targets_meet_the_mean_and_say_what_is_out_of_reach() -> None:
-    model = small_network()
-    result = _analyze(model)
+def test_layer_targets_meet_the_mean_and_say_what_is_out_of_reach(sparse: SensitivityResult) -> None:
+    model, result = small_network(), sparse
     targets = result.to_layer_targets(model, target_pct=50, min_pct=10, max_pct=80, gamma=1.5)
     params = {layer.name: layer.params for layer in result.layers}
     mean = sum(targets[name] * params[name] for name in targets) / sum(params.values())
@@ -333,18 +345,6 @@ def test_layer_targets_meet_the_mean_and_say_what_is_out_of_reach() -> None:
     assert result.to_schedule(model, 50, 10, 80, 1.5) == targets
     with pytest.raises(InfeasibleBudget, match="80"):
         result.to_layer_targets(target_pct=90, max_pct=80)
-
-
-def test_coupled_layers_get_one_target() -> None:
-    targets = _analyze(small_network(), _loss, "pruning", 30).to_layer_targets(target_pct=40)
-    assert len({targets[name] for name in ("stem", "blocks.0.conv2", "blocks.1.conv2")}) == 1
-    assert "head" not in targets
-
-
-def test_a_layer_that_cannot_reach_the_level_has_its_reason() -> None:
-    result = _analyze(small_network(), _loss, "pruning", 5)  # less than one of eight channels
-    assert not any(layer.prunable for layer in result.layers)
-    assert all(layer.reason for layer in result.layers)
 
 
 def test_progress_is_shown_unless_silenced(capsys: pytest.CaptureFixture[str]) -> None:
@@ -431,12 +431,6 @@ def test_the_compression_is_spelled_as_in_the_reference_and_gives_targets(
     params = {layer.name: layer.params for layer in result.layers}
     mean = sum(targets[name] * params[name] for name in params) / sum(params.values())
     assert mean == pytest.approx(40, abs=0.05)
-
-
-def test_a_figure_has_the_size_that_was_asked_for() -> None:
-    drawn = _analyze(small_network()).plot(figsize=(14, 5)).to_dict()
-    assert (drawn["width"], drawn["height"]) == (14 * 72, 5 * 72)
-    assert drawn["encoding"]["x"]["field"] == "layer"
 
 
 def test_the_analyzer_shows_what_it_was_given() -> None:

@@ -31,7 +31,7 @@ from senseapp.tasks import task_named
 from senseapp.views.report.check import build_check_page
 from senseapp.views.words.check import operator_rows
 from tests.cases import first_of
-from tests.check_pairs import FAILS, OTHER_TOOLS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
+from tests.check_pairs import FAILS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair
 from tests.detector_exports import exported_detector, shape_pictures
 
 CLASSIFICATION = task_named("classification")
@@ -59,8 +59,6 @@ def test_the_verdict_on_a_pair_made_elsewhere_is_right(shop: Workshop, name: str
 @pytest.mark.wide
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.name not in SHORT], ids=lambda pair: pair.name)
 def test_the_verdict_on_every_pair_is_right(shop: Workshop, detector: DetectorWorkshop, pair: Pair) -> None:
-    if pair.needs_other_tools and not OTHER_TOOLS:
-        pytest.skip("SENSEAPP_OTHER_TOOLS_PYTHON names no Python with nncf and onnxsim")
     outcome = check_pair(pair, detector if pair.detects else shop)
     assert not outcome.wrong, outcome.said
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.network import nested, nesting_text
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.tasks import CLASSIFICATION
+from senseapp.tasks import CLASSIFICATION, SEGMENTATION
 from senseapp.tasks.classification import Classification
 from tests.toy_task import REGRESSION
 
@@ -161,3 +161,15 @@ def test_nesting_comes_back_as_it_was(places: object) -> None:
         return None if part is None else tensors[part]  # type: ignore[call-overload]
 
     assert nested(tensors, nesting_text(places)) == filled(places)
+
+
+def test_a_reference_that_says_nothing_is_compared_with_nothing() -> None:
+    """Else any network would keep all of its answers."""
+    network = nn.Conv2d(3, 2, 1)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.copy_(torch.tensor([0.0, 1.0]))  # type: ignore[union-attr]
+    dense = MeasurementContext.prepare(network.eval(), TensorImages(IMAGES), task=SEGMENTATION)
+    judge = Judge(SEGMENTATION, JudgingImages.of_set(dense.images, dense), dense, num_outputs=2)
+    with pytest.raises(InvalidInput, match=r"Nothing can be compared. .* the same class \(1\)"):
+        judge.require_answers()

@@ -154,7 +154,7 @@ def test_where_nothing_keeps_a_promise_the_record_says_so() -> None:
 def test_a_search_does_not_begin_with_too_few_held_out_images() -> None:
     made_up = MadeUpPromise(SparsityConfig, 0.7, 0.7)
     made_up.images = 200
-    with pytest.raises(InvalidSpec, match=r"takes at least 315 held-out images. The 200 held-out images"):
+    with pytest.raises(InvalidSpec, match=r"takes at least 315 unseen images. The 200 unseen images"):
         made_up.recommended(Promise(most=ALLOWED))
     assert made_up.measured == []
 
@@ -214,7 +214,7 @@ def test_the_words_say_what_was_measured() -> None:
     percent = 100 * found.schedule.achieved["params"]
     assert found.headline == f"You can remove {percent:.0f} % of the weights and keep 98.0 % of the answers right"
     assert found.evidence == (
-        "Measured on 512 held-out images: 98.0 % before, 98.0 % after, 0 points lost (−0.4 to 0.4; 1.0 "
+        "Measured on 512 unseen images: 98.0 % before, 98.0 % after, 0 points lost (−0.4 to 0.4; 1.0 "
         "allowed). The same level in every layer loses 0 points."
     )
     unlabelled = records.change("agreement", 12 / 24, 0.1)

@@ -16,7 +16,7 @@ from tests.deployments import a_candidate, a_deployment, some_figures
 
 def test_the_headline_says_size_time_and_answers_with_their_interval() -> None:
     assert a_candidate().headline == (
-        "18.8 MB → 4.70 MB · 0.55 × the time (0.54 to 0.56) · 96 of 100 answers stay (94 to 98; 200 held-out images)"
+        "18.8 MB → 4.70 MB · 0.55 × the time (0.54 to 0.56) · 96 of 100 answers stay (94 to 98; 200 unseen images)"
     )
 
 
@@ -81,7 +81,7 @@ def test_the_original_of_a_run_has_one_size_that_of_the_file_that_runs() -> None
 def test_a_busy_machine_is_said_beside_the_time() -> None:
     one = a_candidate()
     busy = replace(one, figures=replace(one.figures, busy=True))
-    assert "0.55 × the time (0.54 to 0.56), measured on a busy machine · " in busy.headline
+    assert "0.55 × the time (0.54 to 0.56), while the computer was busy · " in busy.headline
 
 
 def test_a_file_of_a_search_that_computes_in_float_says_that_its_weights_have_8_bits() -> None:

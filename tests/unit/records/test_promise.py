@@ -112,16 +112,16 @@ def test_where_none_passes_a_sentence_says_what_can_be_promised_and_what_it_take
     promise = Promise(most=0.01)
     assert shortfall([a_judged_candidate(0)], promise) == ""
     assert shortfall([a_judged_candidate(2), a_judged_candidate(9, size=3_000_000)], promise) == (
-        "No file is shown to lose at most 1 point, with 95 % certainty. What can be promised with these 500 held-out "
-        "images is at most 1.3 %: ONNX in int8. If it goes on losing 0.4 %, it takes about 1,077 held-out "
+        "No file is shown to lose at most 1 point, with 95 % certainty. What can be promised with these 500 unseen "
+        "images is at most 1.3 %: ONNX in 8-bit numbers. If it goes on losing 0.4 %, it takes about 1,077 unseen "
         "images."
     )
     assert shortfall([a_judged_candidate(9)], promise).endswith(
         "It lost 1.8 % on them: more images would not help, a milder file would."
     )
     few = a_judged_candidate(0, 100)
-    assert f"It takes {images_needed(0.01, 1 - 0.0425)} held-out images without a loss." in shortfall([few], promise)
-    assert "has none left: at least 315 held-out images" in shortfall([a_judged_candidate(0, held_out=False)], promise)
+    assert f"It takes {images_needed(0.01, 1 - 0.0425)} unseen images without a loss." in shortfall([few], promise)
+    assert "has none left: at least 315 unseen images" in shortfall([a_judged_candidate(0, held_out=False)], promise)
     verdict = verdicts([few], promise)[few.file]
     assert refusal(verdict, promise).startswith("It is not shown to lose at most 1 point")
     assert refusal(replace(verdict, holds=True), promise) == ""
@@ -130,10 +130,10 @@ def test_where_none_passes_a_sentence_says_what_can_be_promised_and_what_it_take
 def test_too_few_images_are_known_before_anything_is_measured() -> None:
     assert too_few(images_needed(0.01, 1 - 0.0425), Promise(most=0.01)) == ""
     assert too_few(200, Promise(most=0.01)) == (
-        "To lose at most 1 point, with 95 % certainty, takes at least 315 held-out images. The 200 held-out images of "
+        "To lose at most 1 point, with 95 % certainty, takes at least 315 unseen images. The 200 unseen images of "
         "this run can promise at most 1.6 points, of a file that loses nothing on them."
     )
-    assert "0 held-out images" in too_few(0, Promise(most=0.01))
+    assert "0 unseen images" in too_few(0, Promise(most=0.01))
 
 
 def test_a_promise_may_be_of_another_metric_that_was_measured() -> None:

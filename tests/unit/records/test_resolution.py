@@ -25,11 +25,12 @@ from senseapp.records.resolution import (
     mean_ranks,
     opening_level,
     rank_intervals,
+    seen_from,
     shared_ranks,
     smallest_visible_loss,
     spearman,
     undecided,
-    visible_words,
+    unseen_below,
 )
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.tasks.classification import near_chance
@@ -83,16 +84,17 @@ def test_estimates_have_no_say():
 
 
 def test_losses_that_matter_and_stay_hidden_are_said():
-    hidden = "20 images cannot show a loss of right answers under about 16 points"
+    hidden = "20 images cannot show losses under about 16 points"
     assert hides_losses(run_with((-0.161, 0.161)), "top1") == hidden
     assert hides_losses(run_with((-0.006, 0.006), num_samples=628), "top1") == ""
-    assert "a harm under about 0.300" in hides_losses(run_with((0.0, 0.3), metric="kl"), "kl")
+    assert "cannot show harm under about 0.300" in hides_losses(run_with((0.0, 0.3), metric="kl"), "kl")
 
 
 def test_how_small_a_loss_shows_is_said_no_more_exactly_than_it_is_known():
-    said = [visible_words("top1", loss) for loss in (0.16125, 0.0138, 0.0061)]
+    said = [unseen_below(20, "top1", loss).partition("about ")[2] for loss in (0.16125, 0.0138, 0.0061)]
     assert said == ["16 points", "1.4 points", "0.6 points"]
-    assert visible_words("kl", 0.00002) == "< 0.001"
+    assert unseen_below(1, "kl", 0.00002) == "1 image cannot show harm under about < 0.001"
+    assert seen_from(0, "kl", 0.00002) == "these images show harm from under 0.001"
 
 
 def test_what_the_interval_leaves_open_cannot_be_told():

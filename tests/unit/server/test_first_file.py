@@ -17,7 +17,7 @@ from senseapp.server.execution import Measurement
 from senseapp.server.job_progress import JobCancelled
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
-from senseapp.server.tasks import TaskContext
+from senseapp.server.tasks import EarlierRun, TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.deployments import a_candidate
 from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
@@ -41,6 +41,9 @@ class Events:
         self.found.append(sentence)
         if sentence and sentence == self._stops_at:
             raise Stop
+
+    def identified(self, content_key: str) -> None:
+        pass
 
     def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
         self.found.append(f"opened with {len(head.estimates)} estimates")
@@ -170,7 +173,8 @@ def test_a_file_of_the_same_weights_and_images_is_taken_from_another_run(tmp_pat
     folder = RunFolder(tmp_path / "run")
     folder.make()
     gone = RunFolder(tmp_path / "deleted").path
-    context = TaskContext(folder=folder, observer=Events(), alike=(gone, made.path))
+    earlier = tuple(EarlierRun(title="", folder=path) for path in (gone, made.path))
+    context = TaskContext(folder=folder, observer=Events(), earlier=earlier)
     evaluator = SimpleNamespace(original_key=lambda runtime: key, runtime=lambda name: None)
 
     def make(*_: object) -> None:

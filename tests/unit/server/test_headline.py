@@ -8,11 +8,29 @@ from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.records.measurement import Status
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline, headline_level
-from tests.fake_session import a_change, a_measurement, a_result
+from tests.fake_session import a_change, a_measurement
+from tests.fake_session import a_result as any_result
 
 
 def spec_of(**settings):
-    return RunSpec(sensitivity=SensitivitySpec(**settings))
+    """Return the settings of a run by right answers, as a person has chosen."""
+    return RunSpec(sensitivity=SensitivitySpec(**{"metric": "top1"} | settings))
+
+
+def a_result(measurements=(), *, spec=None, **changes):
+    return any_result(measurements, spec=spec or spec_of(), **changes)
+
+
+def test_the_metric_is_that_of_the_bars_and_named():
+    """Harm unless a person has chosen another: live views have nothing else, so it stays the same until the end."""
+    found = [
+        a_measurement("stem", delta=0.064),
+        a_measurement("head", changes=(a_change(0.0, metric="kl", noise=0.1),)),
+    ]
+    assert headline(any_result(found)) == (
+        "Most fragile: stem, harm 0.128 at 50 %. Too few images to say for 1 of 2 layers: 100 images cannot show harm "
+        "under about 0.100."
+    )
 
 
 def test_the_sentence_of_a_usual_run():
@@ -54,8 +72,8 @@ def test_what_few_images_cannot_show_is_the_answer_where_nothing_is_seen():
     )
     without = replace(a_result([unclear("stem", "top1")]), num_samples=20)
     assert headline(without).endswith("(1 layer measured): add images.")
-    by_kl = replace(few, metric="kl")
-    assert headline(by_kl).endswith("add images.")
+    by_harm = replace(few, spec=RunSpec())
+    assert headline(by_harm).endswith("add images.")
 
 
 def test_a_model_that_does_not_do_its_task_is_the_headline():

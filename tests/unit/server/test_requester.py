@@ -14,7 +14,7 @@ import pytest
 from senseapp.core.errors import Abandoned, OutOfMemory, ReadingStopped
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.check_jobs import check_bytes
+from senseapp.server.check_jobs import CheckTask
 from senseapp.server.execution import Measurement
 from senseapp.server.process import requester
 from senseapp.server.process.processes import takes_too_long
@@ -117,6 +117,10 @@ def test_a_small_onnx_file_may_take_little_and_a_large_one_what_large_networks_t
     assert model_bytes(of(400, "timm")) > 8e9  # its architecture is a library's
     assert model_bytes(small, large.checkpoint) > 8e9
     images = DataSpec(kind="archive", path=large.checkpoint)
+
+    def check_bytes(spec: CheckSpec) -> float:
+        return CheckTask(check_id="", spec=spec).most_bytes
+
     assert check_bytes(CheckSpec(reference=small, candidate=of(500))) < 1.3e9
     assert check_bytes(CheckSpec(reference=small, candidate=of(500), data=images)) > 8e9
     assert check_bytes(CheckSpec(reference=small, candidate=of(400, "timm"))) > 8e9

@@ -53,8 +53,8 @@ def test_a_run_from_start_to_result(service, backend, engine):
     assert len(result.estimates) == TOTAL
     record = service.run(run_id)
     assert record.headline == (
-        "Most fragile: head loses 2.0 points at 50 %. Too few images to say for 2 of 4 layers: 100 images "
-        "cannot show losses under about 1.8 points."
+        "Most fragile: head, harm 0.040 at 50 %. 1 of 4 layers loses nothing measurable: 100 images show harm from "
+        "about 0.020."
     )
     assert [record.title for record in service.runs()] == ["First"]
     assert engine.opened[0].closed

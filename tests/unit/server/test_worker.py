@@ -25,13 +25,21 @@ class Clock:
         return self.now
 
 
+class Task(str):
+    """A task that is its own id."""
+
+    @property
+    def job_id(self):
+        return self
+
+
 class Log:
     """Collects changes of state, as the store would."""
 
     def __init__(self):
         self.states = []
 
-    def __call__(self, snapshot):
+    def __call__(self, task, snapshot):
         self.states.append((snapshot.run_id, snapshot.state))
 
 
@@ -42,7 +50,7 @@ def inline(work, **options):
 def test_a_job_goes_from_queued_through_running_to_done():
     log, seen = Log(), []
     runner = inline(lambda run_id, control: seen.append(runner.snapshot(run_id).state), on_change=log)
-    assert runner.submit(ID).state is RunState.QUEUED
+    assert runner.submit(Task(ID)).state is RunState.QUEUED
     assert runner.run_next()
     assert seen == [RunState.RUNNING]
     assert log.states == [(ID, RunState.RUNNING), (ID, RunState.DONE)]
@@ -55,7 +63,7 @@ def test_jobs_run_in_order_and_show_their_places():
     order = []
     runner = inline(lambda run_id, control: order.append(run_id))
     for run_id in ("one", "two", "three"):
-        runner.submit(run_id)
+        runner.submit(Task(run_id))
     assert [runner.snapshot(run_id).queue_place for run_id in ("one", "two", "three")] == [1, 2, 3]
     runner.cancel("two")
     assert runner.snapshot("three").queue_place == 2
@@ -68,22 +76,22 @@ def test_jobs_run_in_order_and_show_their_places():
 
 def test_submitting_a_waiting_job_again_changes_nothing():
     runner = inline(lambda run_id, control: None)
-    runner.submit(ID)
-    assert runner.submit(ID).queue_place == 1
+    runner.submit(Task(ID))
+    assert runner.submit(Task(ID)).queue_place == 1
     assert runner.run_next()
     assert not runner.run_next()
-    assert runner.submit(ID).state is RunState.QUEUED
+    assert runner.submit(Task(ID)).state is RunState.QUEUED
 
 
 def test_a_full_queue_is_refused_and_a_running_job_takes_no_place():
     runner = inline(lambda run_id, control: None, max_queue=2)
-    runner.submit("one")
-    runner.submit("two")
+    runner.submit(Task("one"))
+    runner.submit(Task("two"))
     with pytest.raises(QueueFull, match="At most 2 runs may wait"):
-        runner.submit("three")
+        runner.submit(Task("three"))
     assert runner.snapshot("three") is None
     runner.run_next()
-    assert runner.submit("three").queue_place == 2
+    assert runner.submit(Task("three")).queue_place == 2
 
 
 def test_progress_elapsed_and_remaining_time():
@@ -101,7 +109,7 @@ def test_progress_elapsed_and_remaining_time():
         seen.append(runner.snapshot(run_id))
 
     runner = inline(work, clock=clock)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     clock.now += 50
     assert runner.snapshot(ID).elapsed_seconds == 0
     runner.run_next()
@@ -122,7 +130,7 @@ def test_work_that_lacks_its_files_is_done_and_says_why():
         raise Unfinished("The files could not be made.")
 
     runner = inline(work)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     runner.run_next()
     assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.DONE, "The files could not be made.")
 
@@ -136,7 +144,7 @@ def test_cancel_reaches_the_next_report_and_keeps_what_was_done():
         pytest.fail("the work went on after a cancel")
 
     runner = inline(work)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     runner.run_next()
     assert (runner.snapshot(ID).state, runner.snapshot(ID).done) == (RunState.CANCELLED, 2)
     assert not runner.cancel(ID)
@@ -146,7 +154,7 @@ def test_cancel_reaches_the_next_report_and_keeps_what_was_done():
 def test_a_waiting_job_is_cancelled_at_once_and_never_starts():
     log = Log()
     runner = inline(lambda run_id, control: pytest.fail("started"), on_change=log)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     assert runner.cancel(ID)
     assert log.states == [(ID, RunState.CANCELLED)]
     assert not runner.run_next()
@@ -170,8 +178,8 @@ def test_whatever_the_work_raises_the_next_job_runs(error, sentence, caplog):
             raise error
 
     runner = inline(work)
-    runner.submit(ID)
-    runner.submit("next")
+    runner.submit(Task(ID))
+    runner.submit(Task("next"))
     with caplog.at_level(logging.WARNING):
         runner.run_next()
     assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.FAILED, sentence)
@@ -182,11 +190,11 @@ def test_whatever_the_work_raises_the_next_job_runs(error, sentence, caplog):
 
 
 def test_a_store_that_fails_does_not_stop_the_worker(caplog):
-    def broken(snapshot):
+    def broken(task, snapshot):
         raise OSError("disk full")
 
     runner = inline(lambda run_id, control: None, on_change=broken)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     runner.run_next()
     assert runner.snapshot(ID).state is RunState.DONE
     assert "could not be stored" in caplog.text
@@ -195,13 +203,13 @@ def test_a_store_that_fails_does_not_stop_the_worker(caplog):
 def test_an_end_is_stored_before_it_is_shown_and_can_be_resumed_at_once():
     shown, places = [], []
 
-    def store(snapshot):
+    def store(task, snapshot):
         if snapshot.state.finished and not shown:
             shown.append(runner.snapshot(ID).state)
-            places.append(runner.submit(ID).queue_place)
+            places.append(runner.submit(Task(ID)).queue_place)
 
     runner = inline(lambda run_id, control: None, on_change=store)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     runner.run_next()
     assert shown == [RunState.RUNNING]
     assert places == [1]
@@ -217,8 +225,8 @@ def test_closing_interrupts_what_waits_and_what_runs():
         control.check()
 
     runner = inline(work, on_change=log)
-    runner.submit("running")
-    runner.submit("waiting")
+    runner.submit(Task("running"))
+    runner.submit(Task("waiting"))
     runner.run_next()
     assert log.states == [
         ("running", RunState.RUNNING),
@@ -226,13 +234,13 @@ def test_closing_interrupts_what_waits_and_what_runs():
         ("running", RunState.INTERRUPTED),
     ]
     with pytest.raises(QueueFull, match="shutting down"):
-        runner.submit("late")
+        runner.submit(Task("late"))
 
 
 def test_only_the_newest_finished_jobs_are_remembered():
     runner = inline(lambda run_id, control: None)
     for number in range(150):
-        runner.submit(str(number))
+        runner.submit(Task(str(number)))
         runner.run_next()
     assert runner.snapshot("0") is None
     assert runner.snapshot("149").state is RunState.DONE
@@ -248,7 +256,7 @@ def test_the_worker_thread_is_a_daemon_and_ends_on_close():
         control.check()
 
     runner = JobRunner(work)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     assert started.wait(5)
     new = set(threading.enumerate()) - before
     (thread,) = [thread for thread in new if thread.name.startswith("senseapp-worker")]
@@ -270,7 +278,7 @@ def test_close_does_not_wait_for_work_that_never_reports():
 
     log = Log()
     runner = JobRunner(work, on_change=log)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     assert started.wait(5)
     runner.close(timeout_seconds=0.05)
     assert runner.snapshot(ID).state is RunState.RUNNING
@@ -285,8 +293,8 @@ def test_not_even_an_exit_inside_the_work_ends_the_worker(error):
             raise error
 
     runner = JobRunner(work)
-    runner.submit(ID)
-    runner.submit("next")
+    runner.submit(Task(ID))
+    runner.submit(Task("next"))
     while not runner.snapshot("next").state.finished:
         pass
     assert runner.snapshot(ID).state is RunState.FAILED
@@ -301,7 +309,7 @@ def test_snapshots_are_never_half_written_while_a_job_runs():
             control.measured("stem")
 
     runner = JobRunner(work)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     while not (snapshot := runner.snapshot(ID)).state.finished:
         assert snapshot.total in (0, 2000)
         if snapshot.done:
@@ -317,7 +325,7 @@ def test_cancelled_is_no_error_that_users_see():
         raise JobCancelled
 
     runner = inline(work)
-    runner.submit(ID)
+    runner.submit(Task(ID))
     runner.run_next()
     assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.CANCELLED, "")
 
@@ -357,11 +365,11 @@ def state(runner: JobRunner, run_id: str) -> RunState:
 def test_a_short_job_does_not_wait_for_a_long_one(lanes: Lanes) -> None:
     runner, ends, _ = lanes
     for run_id in ("long", "longer"):
-        runner.submit(run_id)
+        runner.submit(Task(run_id))
     wait_until(lambda: state(runner, "long") is RunState.RUNNING)
-    assert runner.submit("short", short=True).queue_place <= 1  # of its own lane
+    assert runner.submit(Task("short"), short=True).queue_place <= 1  # of its own lane
     wait_until(lambda: state(runner, "short") is RunState.RUNNING)
-    waiting = runner.submit("shorter", short=True)
+    waiting = runner.submit(Task("shorter"), short=True)
     assert (waiting.queue_place, waiting.behind) == (1, "short")
     behind = runner.snapshot("longer")
     assert behind is not None
@@ -373,11 +381,11 @@ def test_a_short_job_does_not_wait_for_a_long_one(lanes: Lanes) -> None:
 
 def test_a_long_job_never_takes_the_short_lane(lanes: Lanes) -> None:
     runner, ends, _ = lanes
-    runner.submit("short", short=True)
+    runner.submit(Task("short"), short=True)
     wait_until(lambda: state(runner, "short") is RunState.RUNNING)
-    runner.submit("long")
+    runner.submit(Task("long"))
     wait_until(lambda: state(runner, "long") is RunState.RUNNING)  # the worker of long jobs was left free for it
-    runner.submit("longer")
+    runner.submit(Task("longer"))
     ends["short"].set()
     wait_until(lambda: state(runner, "short") is RunState.DONE)
     assert state(runner, "longer") is RunState.QUEUED
@@ -386,10 +394,10 @@ def test_a_long_job_never_takes_the_short_lane(lanes: Lanes) -> None:
 def test_without_memory_for_both_a_short_job_waits_and_then_runs(lanes: Lanes) -> None:
     runner, ends, closed = lanes
     closed.set()
-    runner.submit("long")
+    runner.submit(Task("long"))
     wait_until(lambda: state(runner, "long") is RunState.RUNNING)
-    runner.submit("short", short=True)
-    runner.submit("shorter", short=True)
+    runner.submit(Task("short"), short=True)
+    runner.submit(Task("shorter"), short=True)
     assert state(runner, "short") is RunState.QUEUED
     ends["long"].set()
     wait_until(lambda: state(runner, "short") is RunState.RUNNING)  # by the worker that is free now
@@ -402,7 +410,7 @@ def test_people_take_turns() -> None:
     order: list[str] = []
     runner = inline(lambda run_id, control: order.append(run_id), max_queue=10)
     for run_id, person in (("a1", "ann"), ("a2", "ann"), ("a3", "ann"), ("b1", "bob"), ("c1", "cas"), ("b2", "bob")):
-        runner.submit(run_id, person=person)
+        runner.submit(Task(run_id), person=person)
     places = {run_id: runner.snapshot(run_id).queue_place for run_id in ("a1", "b1", "c1", "a2", "b2", "a3")}
     assert list(places.values()) == [1, 2, 3, 4, 5, 6]
     while runner.run_next():
@@ -413,33 +421,33 @@ def test_people_take_turns() -> None:
 def test_a_person_fills_three_quarters_of_the_queue() -> None:
     runner = inline(lambda run_id, control: None, max_queue=4)
     for run_id in ("a1", "a2", "a3"):
-        runner.submit(run_id, person="ann")
+        runner.submit(Task(run_id), person="ann")
     with pytest.raises(QueueFull, match="At most 3 of your runs may wait"):
-        runner.submit("a4", person="ann")
-    runner.submit("b1", person="bob")
+        runner.submit(Task("a4"), person="ann")
+    runner.submit(Task("b1"), person="bob")
     with pytest.raises(QueueFull, match="At most 4 runs may wait"):
-        runner.submit("c1", person="cas")
+        runner.submit(Task("c1"), person="cas")
     alone = inline(lambda run_id, control: None, max_queue=2)
     for run_id in ("one", "two"):
-        alone.submit(run_id)
+        alone.submit(Task(run_id))
 
 
 def test_nobody_waits_for_the_overdue_short_jobs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_LANE_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "_LOOK_SECONDS", 0.01)
     clock, end = Clock(), threading.Event()
     runner = JobRunner(lambda run_id, control: end.wait(20), short_workers=1, overtakes=True, clock=clock)
     try:
         for run_id in ("hostile 1", "hostile 2", "hostile 3"):
-            runner.submit(run_id, short=True, person="ann")
+            runner.submit(Task(run_id), short=True, person="ann")
         wait_until(lambda: state(runner, "hostile 2") is RunState.RUNNING)  # both lanes
-        runner.submit("long", person="bob")
-        runner.submit("short", short=True, person="cas")
+        runner.submit(Task("long"), person="bob")
+        runner.submit(Task("short"), short=True, person="cas")
         clock.now += 9
         time.sleep(0.1)
         assert {state(runner, run_id) for run_id in ("long", "short")} == {RunState.QUEUED}
         clock.now += 2
         wait_until(lambda: {state(runner, run_id) for run_id in ("long", "short")} == {RunState.RUNNING})
-        runner.submit("dan's", short=True, person="dan")
+        runner.submit(Task("dan's"), short=True, person="dan")
         clock.now += 100
         time.sleep(0.1)
         assert state(runner, "hostile 3") is state(runner, "dan's") is RunState.QUEUED  # two at most

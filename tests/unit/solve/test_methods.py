@@ -293,7 +293,7 @@ def a_run_of_twenty_images(delta, noise, metric="top1"):
     ("noise", "metric", "said"),
     [
         (0.16125, "top1", ["20 images cannot show losses under about 16 points"]),
-        (0.16125, "kl", ["20 images cannot show losses under about 0.162"]),
+        (0.16125, "kl", ["20 images cannot show harm under about 0.162"]),
         (0.006, "top1", []),
     ],
 )

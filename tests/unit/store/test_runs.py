@@ -141,12 +141,13 @@ def test_only_runs_that_ended_and_were_left_alone_are_old(store, monkeypatch):
     assert not store.folder_of_runs.joinpath(ids["old"]).exists()
 
 
-def test_runs_alike_are_the_owners_own(store):
+def test_other_runs_are_the_owners_own(store):
     first, second, foreign = (store.create(SPEC, owner=owner).run_id for owner in ("ann", "ann", "bob"))
-    for run_id in (first, second, foreign):
+    for run_id in (first, foreign):
         store.update(run_id, content_key="the same")
-    assert [record.run_id for record in store.with_content_key(second, "the same")] == [first]
-    assert store.with_content_key(second, "another") == ()
+    third = store.create(SPEC, owner="ann", title="Newest").run_id
+    assert [(run_id, key) for run_id, _, key in store.others(second)] == [(third, ""), (first, "the same")]
+    assert store.others(second, most=1)[0][1] == "Newest"
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,17 @@ def test_boxes_follow_the_picture(tmp_path: Path, fit: str, above: int) -> None:
     assert set(images.batch(0, 1)[0, :, above + 20 :].mul(255).round().flatten().tolist()) == {114.0}  # grey
 
 
+@pytest.mark.parametrize("form", ["coco", "yolo"])
+def test_boxes_in_another_form_reach_beyond_their_pictures(tmp_path: Path, form: str) -> None:
+    corners = [[50.0, 8.0, 78.0, 20.0], [30.0, 30.0, 60.0, 38.0], [4.0, 4.0, 6.0, 6.0]]
+    annotations = [{"id": n, "image_id": 7, "category_id": 3, "bbox": box} for n, box in enumerate(corners)]
+    shares = [[side / whole for side, whole in zip(box, (*WIDE, *WIDE), strict=True)] for box in corners]
+    lines = "".join(f"1 {' '.join(map(str, box))}\n" for box in shares).encode()
+    files = {"boxes.json": coco(annotations=annotations)} if form == "coco" else {"labels/a.txt": lines}
+    with pytest.raises(InvalidDataset, match=r"2 of 3 boxes reach beyond their picture"):
+        load({"images/a.png": picture(), **files}, tmp_path)
+
+
 def test_yolo_files_with_names_in_yaml(tmp_path: Path) -> None:
     files = {
         "data.yaml": b"path: .\nnames:\n  0: cat\n  1: traffic light\n",

@@ -74,6 +74,47 @@ def test_five_and_classes_as_yolov5_exports_them() -> None:
     assert layout.words == "252 boxes (centre, width and height in pixels) with 3 classes and an object's score"
 
 
+def cells() -> Tensor:
+    """Return a box around the middle of each cell, row by row, as corners (2, CELLS, 4) in pixels."""
+    found = []
+    for stride in (8, 16, 32):
+        y, x = torch.meshgrid(*[(torch.arange(SIDE // stride) + 0.5) * stride] * 2, indexing="ij")
+        found.append(torch.stack([x - stride, y - stride, x + stride, y + stride], dim=2).reshape(-1, 4))
+    return torch.cat(found).expand(2, -1, -1).clone() + torch.randn(
+        2, CELLS, 4, generator=torch.Generator().manual_seed(0)
+    )
+
+
+@pytest.mark.parametrize("pair", [True, False])
+def test_boxes_that_name_y_before_x_as_tensorflow(pair: bool) -> None:
+    boxes, scores = cells()[..., [1, 0, 3, 2]], rare(2, CELLS, CLASSES)
+    boxes[0, PLACE], scores[0, PLACE, LABEL] = torch.tensor(WANTED)[[1, 0, 3, 2]], 0.9
+    raw = [boxes / SIDE, scores] if pair else torch.cat([boxes / SIDE, scores], dim=2)
+    layout = head_readers(raw, (SIDE, SIDE), CLASSES)[0]
+    assert_found(layout(raw))
+    assert "corners, y before x, in shares of a side" in layout.words
+
+
+def test_an_order_of_sides_that_boxes_do_not_tell_is_left_to_labels() -> None:
+    pair = [cells()[:, torch.randperm(CELLS)], rare(2, CELLS, CLASSES)]
+    assert [each.rows_first for each in head_readers(pair, (SIDE, SIDE))] == [False]
+    assert [each.rows_first for each in head_readers(pair, (SIDE, SIDE), every=True)] == [False, True]
+
+
+def test_shifts_from_anchors_that_no_file_holds_are_no_boxes() -> None:
+    for raw in ([torch.randn(2, CELLS, 4), rare(2, CELLS, CLASSES)], torch.randn(2, 50, 4 + CLASSES)):
+        with pytest.raises(UnsupportedModel, match="none that is known"):
+            head_readers(raw, (SIDE, SIDE))
+
+
+def test_an_objects_score_that_is_1_everywhere_is_no_class_as_yolov6() -> None:
+    values = torch.cat([random_pixels(CELLS), torch.ones(2, CELLS, 1), rare(2, CELLS, CLASSES)], dim=2)
+    values[0, PLACE] = torch.cat([centre(), torch.tensor([1.0, 0.001, 0.9, 0.001])])
+    layout, heads = read(values)
+    assert_found(heads)
+    assert layout.num_classes == CLASSES
+
+
 def test_shifts_in_cells_as_yolox() -> None:
     values = torch.cat([torch.zeros(2, CELLS, 4), rare(2, CELLS, 1 + CLASSES)], dim=2)
     x, y, width, height = centre().tolist()
@@ -110,6 +151,8 @@ def test_distributions_of_distances_as_yolov8() -> None:
     assert_found(from_maps)
     assert layout.words == "maps of strides 8, 16, 32 with distances in 16 steps (DFL) and 3 classes, as of YOLOv8"
     torch.testing.assert_close(from_maps["rows"], heads["rows"])
+    parted = [part for each in maps for part in (each[:, :64], each[:, 64:].sigmoid(), each[:, :1])]  # for RKNN
+    torch.testing.assert_close(read(parted)[1]["rows"], heads["rows"], atol=1e-3, rtol=1e-3)
 
 
 def test_distances_by_stride_as_picodet() -> None:
@@ -135,8 +178,13 @@ def test_anchored_maps_as_yolov5() -> None:
     layout, heads = read(maps)
     assert_found(heads)
     assert layout.words.startswith("maps of strides 8, 16, 32 with three anchors")
+    maps[0][0, 1, 3, 3, :4] = torch.tensor([(x / 8 - 3), (y / 8 - 3), 0.0, 0.0]).logit().nan_to_num(neginf=0.0)
+    maps[0][0, 1, 3, 3, 2:4] = torch.tensor([width / 16, height / 30]).log()
+    layout = head_readers(maps, (SIDE, SIDE), every=True)[1]
+    assert layout.words.endswith("as of YOLOv3")
+    assert_found(layout(maps))
     flat = [each.permute(0, 1, 4, 2, 3).reshape(2, -1, *each.shape[2:4]) for each in maps]
-    torch.testing.assert_close(read(flat)[1]["rows"], heads["rows"])
+    torch.testing.assert_close(layout(flat)["rows"], layout(maps)["rows"])
 
 
 def test_a_softmax_with_corners_as_ssd() -> None:

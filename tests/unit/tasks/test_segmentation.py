@@ -130,6 +130,19 @@ def test_the_output_is_the_main_map() -> None:
         CLASSIFICATION.check_output({"out": main}, 2)
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_map_without_an_axis_of_classes_is_one_of_two_classes(shares: bool) -> None:
+    maps = 4 * torch.randn(2, 8, 12, generator=torch.Generator().manual_seed(0))
+    (reader,) = SEGMENTATION.readers(maps.sigmoid() if shares else maps, (16, 24))
+    scores = SEGMENTATION.output(reader(maps.sigmoid() if shares else maps))
+    assert scores.shape == (2, 2, 16, 24)
+    enlarged = torch.nn.functional.interpolate(maps[:, None], (16, 24), mode="bilinear")[:, 0]
+    wanted = enlarged > 0
+    if shares:  # these are enlarged as they are
+        wanted = torch.nn.functional.interpolate(maps[:, None].sigmoid(), (16, 24), mode="bilinear")[:, 0] > 0.5
+    assert torch.equal(scores.argmax(1) > 0, wanted)
+
+
 def test_histograms_have_a_score_and_a_loss_with_gradients() -> None:
     maps, (_, targets) = torch.randn(2, 3, SIDE, SIDE, requires_grad=True), scenes(2)
     targets[0, :5] = VOID

@@ -174,19 +174,14 @@ def test_measured_values_are_never_cut_short() -> None:
     assert cut_short(rows, (low, high)) is rows
 
 
-def test_a_curve_of_estimates_that_leaves_the_axis_is_marked_at_its_edge() -> None:
-    rows = curve_rows(far_off(), SparsityConfig.scale)
-    spec = sensitivity_curves(rows, all_layers=NAMES, x_title="x", y_title="KL").to_dict(validate=True)
-    top = marks(spec)["line"]["encoding"]["y"]["scale"]["domain"][1]
-    assert top < 1
-    edge = next(layer for layer in spec["layer"] if layer["encoding"]["y"].get("field") == "edge")
-    assert edge["transform"][0]["filter"].startswith(f"datum.drop > {top}")
-    guessed = curve_rows(far_off(measured=0), SparsityConfig.scale)
-    alone = sensitivity_curves(guessed, all_layers=NAMES, x_title="x", y_title="KL", most=2.0).to_dict(validate=True)
-    assert marks(alone)["line"]["encoding"]["y"]["scale"]["domain"] == pytest.approx([-0.1, 2.1])
-    calm = curve_rows(FRAME, SparsityConfig.scale)
-    plain = sensitivity_curves(calm, all_layers=NAMES, x_title="x", y_title="Drop").to_dict()
-    assert "domain" not in marks(plain)["line"]["encoding"]["y"]["scale"]
+def test_curves_of_estimates_leave_the_axis_of_what_is_measured() -> None:
+    frame = far_off()
+    domain = drop_domain(frame, METRICS["kl"])
+    assert domain[1] < 1
+    rows = curve_rows(frame, SparsityConfig.scale)
+    spec = sensitivity_curves(rows, all_layers=NAMES, x_title="x", y_title="KL", y_domain=domain).to_dict(validate=True)
+    line = marks(spec)["line"]
+    assert (line["encoding"]["y"]["scale"]["domain"], line["mark"]["clip"]) == (list(domain), True)
 
 
 def test_the_whole_name_change_and_interval_are_in_the_tooltip() -> None:

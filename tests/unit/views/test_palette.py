@@ -77,7 +77,7 @@ def test_a_metric_in_nats_has_the_same_bands_in_its_own_unit() -> None:
 def test_the_legend_names_every_colour_in_the_unit_of_the_metric() -> None:
     found = fragility_legend(TOP1)
     assert [entry.text for entry in found] == [
-        "up to 1 point",
+        "Loss of right answers up to 1 point",
         "to 3",
         "to 10",
         "to 30",
@@ -85,7 +85,7 @@ def test_the_legend_names_every_colour_in_the_unit_of_the_metric() -> None:
         "too few images to say",
     ]
     assert [entry.color for entry in found] == [*FRAGILITY, UNCLEAR]
-    assert [entry.text for entry in fragility_legend(METRICS["kl"])][:3] == ["up to 0.02", "to 0.06", "to 0.2"]
+    assert [entry.text for entry in fragility_legend(METRICS["kl"])][:3] == ["Harm up to 0.02", "to 0.06", "to 0.2"]
     assert fragility_legend(TOP1, no_value=True)[-1].text == "no value"
 
 

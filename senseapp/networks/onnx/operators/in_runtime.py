@@ -22,14 +22,9 @@ _IR_VERSION = 10  # of ONNX 1.16: knows integers of 4 bits, and every supported 
 _OTHER_DOMAIN_VERSION = 1  # of operators that only onnxruntime has
 _WIDENED = frozenset({torch.float16, torch.bfloat16})  # files are read in float32
 _TYPES = {
-    torch.float32: TensorProto.FLOAT,
-    torch.float64: TensorProto.DOUBLE,
-    torch.int64: TensorProto.INT64,
-    torch.int32: TensorProto.INT32,
-    torch.int16: TensorProto.INT16,
-    torch.int8: TensorProto.INT8,
-    torch.uint8: TensorProto.UINT8,
-    torch.bool: TensorProto.BOOL,
+    **{torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE},
+    **{torch.int64: TensorProto.INT64, torch.int32: TensorProto.INT32, torch.int16: TensorProto.INT16},
+    **{torch.int8: TensorProto.INT8, torch.uint8: TensorProto.UINT8, torch.bool: TensorProto.BOOL},
 }
 
 
@@ -40,7 +35,7 @@ class InRuntime:
     """
 
     def __init__(self, node: Node) -> None:
-        self.title = f"“{node.name}” ({node.op})"
+        self.title = node.title
         self._source = node.source
         self._captured = node.captured
         self._version = node.version
@@ -76,27 +71,16 @@ class InRuntime:
 
     def _session(self, types: tuple[torch.dtype | None, ...]) -> Any:
         if types not in self._sessions:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 4
-            options.intra_op_num_threads = torch.get_num_threads()
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-            content = self._model(types).SerializeToString()
-            self._sessions = {
-                types: onnxruntime.InferenceSession(
-                    content, options, providers=["CPUExecutionProvider"], enable_fallback=0
-                )
-            }
+            self._sessions = {types: open_session(self._model(types).SerializeToString(), optimised=True)}
         return self._sessions[types]
 
     def _model(self, types: tuple[torch.dtype | None, ...]) -> ModelProto:
         """Return a model of this node alone, whose inputs and outputs are numbered."""
         node = NodeProto.FromString(self._source)
         count = len(node.input)
-        renamed = [_input(index) if name else "" for index, name in enumerate(node.input)]
         outputs = [f"output {index}" if name else "" for index, name in enumerate(node.output)]
-        del node.input[:], node.output[:]
-        node.input.extend(renamed)
-        node.output.extend(outputs)
+        node.input[:] = [_input(index) if name else "" for index, name in enumerate(node.input)]
+        node.output[:] = outputs
         captured = [
             helper.make_node("Identity", [_input(count + index)], [name]) for index, name in enumerate(self._captured)
         ]
@@ -122,6 +106,18 @@ class _WithoutGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_gradients: Tensor) -> Any:
         raise UnsupportedModel(f"Node {ctx.title} is computed by onnxruntime, which has no gradient of it.")
+
+
+def open_session(content: bytes, *, optimised: bool) -> Any:
+    """Return a quiet session of onnxruntime on the CPU, with as many threads as torch has."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # Without the fallback a file that cannot be opened is not tried twice, and nothing is printed.
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import operator
+from senseapp.networks.onnx.operators.registry import enter, operator
 
 
 @operator("BatchNormalization")
@@ -28,17 +28,6 @@ def _batch_norm(
     return F.batch_norm(x, mean.detach(), variance.detach(), scale, bias, False, 0.0, epsilon)
 
 
-@operator("InstanceNormalization")
-def _instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    return F.group_norm(x, x.shape[1], scale, bias, epsilon)  # also defined for one element a channel
-
-
-@operator("ImageNormalization")
-def _image_norm(x: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    """Not of ONNX: what older exporters write as two reshapes around an instance norm of one channel."""
-    return F.group_norm(x, 1, None, None, epsilon)
-
-
 @operator("LayerNormalization")
 def _layer_norm(
     x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5
@@ -49,8 +38,7 @@ def _layer_norm(
 
 @operator("RMSNormalization")
 def _rms_norm(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:
-    axes = tuple(range(axis % x.ndim, x.ndim))
-    return x * torch.rsqrt(x.pow(2).mean(axes, keepdim=True) + epsilon) * scale
+    return F.rms_norm(x, x.shape[axis:], None, epsilon) * scale
 
 
 @operator("GroupNormalization")
@@ -64,14 +52,8 @@ def by_channel(weights: Tensor, channels: int) -> Tensor:
     return weights if len(weights) == channels else weights.repeat_interleave(channels // len(weights))
 
 
-@operator("LpNormalization")
-def _lp_norm(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, p, axis, keepdim=True)
-    return x / norm
-
-
 @operator("MeanVarianceNormalization")
-def _mean_variance(x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
+def _mean_variance(x: Tensor, *, axes: Any = None) -> Tensor:
     over = tuple(axes or (0, 2, 3))
     centred = x - x.mean(over, keepdim=True)
     return centred / ((centred * centred).mean(over, keepdim=True).sqrt() + 1e-9)
@@ -83,3 +65,16 @@ def _local_response(x: Tensor, *, size: int = 1, alpha: float = 1e-4, beta: floa
     squares = F.pad((x * x).unsqueeze(1), [0, 0] * (x.ndim - 2) + [before, after])
     summed = squares.unfold(2, size, 1).sum(-1).squeeze(1)  # over neighbouring channels
     return x / (bias + alpha / size * summed).pow(beta)
+
+
+enter(
+    {
+        # A group for each channel is also defined for one element a channel, where torch's instance norm is not.
+        "InstanceNormalization": lambda x, scale, bias, *, epsilon=1e-5: F.group_norm(
+            x, x.shape[1], scale, bias, epsilon
+        ),
+        # Not of ONNX: what older exporters write as two reshapes around an instance norm of one channel.
+        "ImageNormalization": lambda x, *, epsilon=1e-5: F.group_norm(x, 1, None, None, epsilon),
+        "LpNormalization": lambda x, *, axis=-1, p=2: x / torch.linalg.vector_norm(x, p, axis, keepdim=True),
+    }
+)

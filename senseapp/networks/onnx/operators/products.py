@@ -1,8 +1,8 @@
 """Products of two computed tensors, the steps that attention is made of, and rotary embeddings.
 
-Products with a constant weight become layers (``layers.py``). The steps of attention (``compound.py``) are not of ONNX:
-heads are the second axis, queries are (N, H, Q, D), keys and values (N, K, T, D), where each of K heads of keys serves
-H / K heads of queries.
+Products with a constant weight become layers (``layers.py``). The steps of attention (``rewrite/attention.py``) are not
+of ONNX: heads are the second axis, queries are (N, H, Q, D), keys and values (N, K, T, D), where each of K heads of
+keys serves H / K heads of queries.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import FormNotRead, operator, plain
+from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
 
-plain({"MatMul": torch.matmul, "Det": torch.linalg.det})
+enter(
+    {
+        "MatMul": torch.matmul,
+        "Det": torch.linalg.det,
+        "Einsum": lambda *tensors, equation="": torch.einsum(equation.replace(" ", ""), *tensors),
+        "AttentionValues": lambda weights, values: torch.matmul(weights, _served(values, weights.shape[1])),
+    }
+)
 
 
 @operator("Gemm")
@@ -31,11 +38,6 @@ def _gemm(
 ) -> Tensor:
     product = alpha * torch.matmul(a.T if transA else a, b.T if transB else b)
     return product if c is None else product + beta * c
-
-
-@operator("Einsum")
-def _einsum(*tensors: Tensor, equation: str = "") -> Tensor:
-    return torch.einsum(equation.replace(" ", ""), *tensors)
 
 
 @operator("AttentionScores")
@@ -73,11 +75,6 @@ def _softmax(scores: Tensor, *, axis: int = -1) -> Tensor:
     return torch.where(weights.isnan(), torch.zeros_like(weights), weights)
 
 
-@operator("AttentionValues")
-def _values(weights: Tensor, values: Tensor) -> Tensor:
-    return torch.matmul(weights, _served(values, weights.shape[1]))
-
-
 @operator("RotaryEmbedding")
 def _rotated(
     x: Tensor,
@@ -92,7 +89,7 @@ def _rotated(
     """Rotate the first numbers of each head, as pairs of neighbours (interleaved) or of both halves."""
     if x.ndim == 3 and not num_heads:
         raise FormNotRead("it does not say how many heads its input has.")
-    by_head = x if x.ndim == 4 else x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)  # (N, H, T, D)
+    by_head = x if x.ndim == 4 else torch.unflatten(x, -1, (num_heads, -1)).transpose(1, 2)  # (N, H, T, D)
     if places is not None:
         cosines, sines = cosines[places], sines[places]
     cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)  # (N, 1, T, D / 2)

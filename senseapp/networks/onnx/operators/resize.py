@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ _ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "ceil": torch.ceil,
 }
 _TORCH_MODES = {("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic"}
+_TORCH_CUBIC = -0.75  # torch's coefficient, and that of the specification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +30,9 @@ class _Way:
     mode: str
     coordinates: str
     rounding: str
-    cubic: float
-    outside_excluded: bool
-    antialias: bool
+    cubic: float = _TORCH_CUBIC
+    outside_excluded: bool = False
+    antialias: bool = False
 
     def positions(self, length: int, wanted: int, scale: float) -> Tensor:
         """Return where the ``wanted`` new pixels lie on an axis of ``length`` old ones; float64."""
@@ -47,8 +49,7 @@ class _Way:
             case "tf_half_pixel_for_nn":
                 return (x + 0.5) / scale
             case "half_pixel_symmetric":
-                centre = length / 2 * (1 - wanted / (scale * length))
-                return centre + (x + 0.5) / scale - 0.5
+                return length / 2 * (1 - wanted / (scale * length)) + (x + 0.5) / scale - 0.5
         raise FormNotRead(f"its coordinates “{self.coordinates[:40]}” are not read.")
 
     def nearest(self, length: int, wanted: int, scale: float) -> Tensor:
@@ -58,26 +59,16 @@ class _Way:
         return _ROUNDINGS[self.rounding](exact).clamp(0, length - 1).to(torch.int64)
 
     def weights(self, length: int, wanted: int, scale: float) -> Tensor:
-        """Return the (wanted, length) matrix that resizes an axis."""
-        positions = self.positions(length, wanted, scale)
-        if self.antialias:
-            return self._antialiased(positions, length, min(1.0, scale))
-        first = torch.floor(positions)
-        matrix = torch.zeros(wanted, length, dtype=torch.float64)
-        for step in range(-1, 3) if self.mode == "cubic" else range(2):
-            place = first + step
-            share = self._share((positions - place).abs())
-            if self.outside_excluded:
-                share = torch.where((place < 0) | (place >= length), 0.0, share)
-            matrix.scatter_add_(1, place.clamp(0, length - 1).to(torch.int64).unsqueeze(1), share.unsqueeze(1))
-        return matrix / matrix.sum(1, keepdim=True) if self.outside_excluded else matrix
+        """Return the (wanted, length) matrix that resizes an axis.
 
-    def _antialiased(self, positions: Tensor, length: int, narrowing: float) -> Tensor:
-        """Return the same for a kernel that is as wide as a new pixel; beyond the image its border pixels go on."""
+        With :attr:`antialias` the kernel is as wide as a new pixel. Border pixels go on beyond the image.
+        """
+        narrowing = min(1.0, scale) if self.antialias else 1.0
         beyond = 0 if self.outside_excluded else math.ceil((2 if self.mode == "cubic" else 1) / narrowing) + 1
         places = torch.arange(-beyond, length + beyond)
+        positions = self.positions(length, wanted, scale)
         shares = self._share((positions.unsqueeze(1) - places).abs() * narrowing)
-        matrix = torch.zeros(len(positions), length, dtype=torch.float64)
+        matrix = torch.zeros(wanted, length, dtype=torch.float64)
         matrix.index_add_(1, places.clamp(0, length - 1), shares)
         return matrix / matrix.sum(1, keepdim=True)
 
@@ -100,10 +91,10 @@ def _resize(
     mode: str = "nearest",
     coordinate_transformation_mode: str = "half_pixel",
     nearest_mode: str = "round_prefer_floor",
-    cubic_coeff_a: float = -0.75,
+    cubic_coeff_a: float = _TORCH_CUBIC,
     exclude_outside: bool = False,
     antialias: bool = False,
-    axes: Sequence[int] | None = None,
+    axes: Any = None,
     keep_aspect_ratio_policy: str = "stretch",
 ) -> Tensor:
     way = _Way(
@@ -114,28 +105,23 @@ def _resize(
         outside_excluded=exclude_outside,
         antialias=antialias,
     )
-    places = [each % x.ndim for each in axes] if axes is not None else list(range(x.ndim))
+    places = list(range(x.ndim)) if axes is None else [each % x.ndim for each in axes]
+    lengths = [x.shape[axis] for axis in places]
     if sizes:
-        sizes = _kept_ratio([x.shape[axis] for axis in places], sizes, keep_aspect_ratio_policy)
-        ratios = [size / x.shape[axis] for axis, size in zip(places, sizes, strict=True)]
+        sizes = _kept_ratio(lengths, sizes, keep_aspect_ratio_policy)
+        ratios = [size / length for length, size in zip(lengths, sizes, strict=True)]
     else:
         ratios = list(scales or [])
-        sizes = [math.floor(x.shape[axis] * ratio) for axis, ratio in zip(places, ratios, strict=True)]
+        sizes = [math.floor(length * ratio) for length, ratio in zip(lengths, ratios, strict=True)]
     return _resized(x, dict(zip(places, zip(sizes, ratios, strict=True), strict=True)), way)
 
 
 @operator("Resize", "Upsample", numbers=(1,))
-def _resize_10(
-    x: Tensor, given: Sequence[float] | None = None, *, mode: str = "nearest", scales: Sequence[float] | None = None
-) -> Tensor:
+def _resize_10(x: Tensor, given: Sequence[float] | None = None, *, mode: str = "nearest", scales: Any = None) -> Tensor:
     """Resize before version 11, with a pixel's corner as its place."""
-    return _resize(
-        x,
-        scales=scales if given is None else given,
-        mode=mode.replace("bilinear", "linear"),
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
+    ratios = scales if given is None else given
+    mode = mode.replace("bilinear", "linear")
+    return _resize(x, None, ratios, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
 
 def _resized(x: Tensor, wanted: dict[int, tuple[int, float]], way: _Way) -> Tensor:
@@ -143,7 +129,7 @@ def _resized(x: Tensor, wanted: dict[int, tuple[int, float]], way: _Way) -> Tens
     changed = {axis: (size, ratio) for axis, (size, ratio) in wanted.items() if size != x.shape[axis] or ratio != 1}
     if not changed:
         return x
-    if _is_spatial(x, changed) and not way.antialias:
+    if 3 <= x.ndim <= 5 and min(changed) >= 2 and not way.antialias:
         quick = _by_torch(x, changed, way)
         if quick is not None:
             return quick
@@ -164,10 +150,6 @@ def _kept_ratio(lengths: Sequence[int], sizes: Sequence[int], policy: str) -> li
     return [math.floor(length * ratio + 0.5) for length in lengths]
 
 
-def _is_spatial(x: Tensor, changed: dict[int, tuple[int, float]]) -> bool:
-    return 3 <= x.ndim <= 5 and min(changed) >= 2
-
-
 def _by_torch(x: Tensor, changed: dict[int, tuple[int, float]], way: _Way) -> Tensor | None:
     """Return what torch's own kernel gives, where it means the same; else None."""
     size = [changed.get(axis, (x.shape[axis], 1.0))[0] for axis in range(2, x.ndim)]
@@ -184,6 +166,6 @@ def _by_torch(x: Tensor, changed: dict[int, tuple[int, float]], way: _Way) -> Te
     mode = _TORCH_MODES.get((way.mode, x.ndim - 2))
     if mode is None or not (halves or aligned) or not (exact or aligned) or way.outside_excluded:
         return None
-    if way.mode == "cubic" and way.cubic != -0.75:
+    if way.mode == "cubic" and way.cubic != _TORCH_CUBIC:
         return None
     return F.interpolate(x, size, mode=mode, align_corners=aligned)

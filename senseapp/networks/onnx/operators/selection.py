@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,17 +11,12 @@ from torch import Tensor
 from senseapp.networks.onnx.operators.registry import FormNotRead, operator
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+Numbers = Sequence[int] | int
 
 
-@operator("Slice")
-def _slice_1(
-    x: Tensor,
-    *,
-    starts: Sequence[int] | None = None,
-    ends: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
-) -> Tensor:
-    return _slice(x, starts or [], ends or [], axes)
+def _one(numbers: Numbers) -> int:
+    """Return the number of an input that files give with one axis or with none."""
+    return int(numbers[0] if isinstance(numbers, Sequence) else numbers)
 
 
 @operator("Slice", since=10, numbers=(1, 2, 3, 4))
@@ -32,15 +28,19 @@ def _slice(
     steps: Sequence[int] | None = None,
 ) -> Tensor:
     cuts = [slice(None)] * x.ndim
-    for start, end, axis, step in zip(
-        starts, ends, range(len(starts)) if axes is None else axes, steps or [1] * len(starts), strict=True
-    ):
+    axes, steps = range(len(starts)) if axes is None else axes, steps or [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step > 0:
             cuts[axis] = slice(*slice(start, end, step).indices(x.shape[axis]))  # none counts from the end
         else:  # torch has no negative steps
             taken = range(*slice(start, end, step).indices(x.shape[axis]))
             x = x.index_select(axis, torch.tensor(list(taken), dtype=torch.int64, device=x.device))
     return x[tuple(cuts)]
+
+
+@operator("Slice")
+def _slice_1(x: Tensor, *, starts: Any = (), ends: Any = (), axes: Any = None) -> Tensor:
+    return _slice(x, starts, ends, axes)
 
 
 @operator("Gather", scalars=(1,))
@@ -67,11 +67,9 @@ def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     if not batch_dims:
         return x[_index(x, indices)]
-    flat = x.reshape(-1, *x.shape[batch_dims:])
-    picked = indices.reshape(-1, *indices.shape[batch_dims:])
+    flat, picked = x.flatten(0, batch_dims - 1), indices.flatten(0, batch_dims - 1)
     image = torch.arange(len(flat), device=x.device).reshape(-1, *[1] * (picked.ndim - 2))
-    found = flat[(image, *_index(flat[0], picked))]
-    return found.reshape(*x.shape[:batch_dims], *found.shape[1:])
+    return torch.unflatten(flat[(image, *_index(flat[0], picked))], 0, x.shape[:batch_dims])
 
 
 def _index(x: Tensor, indices: Tensor) -> tuple[Tensor, ...]:
@@ -94,18 +92,17 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
 
 
 @operator("OneHot", numbers=(1,))
-def _one_hot(indices: Tensor, depth: int | Sequence[int], values: Tensor, *, axis: int = -1) -> Tensor:
-    length = int(depth[0] if isinstance(depth, Sequence) else depth)
+def _one_hot(indices: Tensor, depth: Numbers, values: Tensor, *, axis: int = -1) -> Tensor:
+    length = _one(depth)
     hot = _from_start(indices, length).unsqueeze(axis)
     positions = torch.arange(length, device=indices.device)
-    shape = [1] * hot.ndim
-    shape[axis] = length
+    shape = [length if each == axis % hot.ndim else 1 for each in range(hot.ndim)]
     return torch.where(hot == positions.reshape(shape), values[1], values[0])
 
 
 @operator("CumSum", numbers=(1,))
-def _cumsum(x: Tensor, axis: int | Sequence[int], *, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    axis = int(axis[0] if isinstance(axis, Sequence) else axis)
+def _cumsum(x: Tensor, axis: Numbers, *, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    axis = _one(axis)
     x = x.flip(axis) if reverse else x
     total = x.cumsum(axis, dtype=x.dtype)
     total = total - x if exclusive else total
@@ -113,15 +110,12 @@ def _cumsum(x: Tensor, axis: int | Sequence[int], *, exclusive: bool = False, re
 
 
 @operator("Trilu", numbers=(1,))
-def _trilu(x: Tensor, shift: int | Sequence[int] | None = None, *, upper: bool = True) -> Tensor:
-    shift = int(shift[0] if isinstance(shift, Sequence) else shift or 0)
-    return x.triu(shift) if upper else x.tril(shift)
+def _trilu(x: Tensor, shift: Numbers | None = None, *, upper: bool = True) -> Tensor:
+    return x.triu(_one(shift or 0)) if upper else x.tril(_one(shift or 0))
 
 
 @operator("TopK", numbers=(1,))
 def _topk(
-    x: Tensor, wanted: Sequence[int] | int | None = None, *, k: int = 0, axis: int = -1, largest: bool = True
+    x: Tensor, wanted: Numbers | None = None, *, k: int = 0, axis: int = -1, largest: bool = True
 ) -> tuple[Tensor, ...]:
-    if wanted is not None:
-        k = int(wanted[0] if isinstance(wanted, Sequence) else wanted)
-    return tuple(torch.topk(x, k, axis, largest=largest, sorted=True))
+    return tuple(torch.topk(x, k if wanted is None else _one(wanted), axis, largest=largest, sorted=True))

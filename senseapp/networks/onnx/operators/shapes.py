@@ -10,9 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import FormNotRead, operator
+from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
 
 Axes = Sequence[int]
+enter(
+    {
+        "Transpose": lambda x, *, perm=None: x.permute(tuple(reversed(range(x.ndim)) if perm is None else perm)),
+        "Concat": lambda *tensors, axis=1: torch.cat(tensors, dim=axis),
+        "EyeLike": lambda x, *, k=0: torch.ones_like(x).triu(k).tril(k),
+        # Not of ONNX: what files write as two parts of an axis in the other order.
+        "Roll": lambda x, *, shift=0, axis=0: torch.roll(x, shift, axis),
+    }
+)
 
 
 @operator("Reshape", numbers=(1,))
@@ -28,55 +37,35 @@ def _flatten(x: Tensor, *, axis: int = 1) -> Tensor:
     return x.reshape(math.prod(x.shape[:axis]), -1)
 
 
-@operator("Transpose")
-def _transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
-    return x.permute(tuple(perm) if perm is not None else tuple(reversed(range(x.ndim))))
-
-
 @operator("Squeeze", numbers=(1,))
-def _squeeze(x: Tensor, given: Axes | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+def _squeeze(x: Tensor, given: Axes | None = None, *, axes: Any = None) -> Tensor:
     axes = axes if given is None else given
     return x.squeeze() if axes is None else x.squeeze(tuple(axes))
 
 
 @operator("Unsqueeze", numbers=(1,))
-def _unsqueeze(x: Tensor, given: Axes | int | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
-    wanted = [given] if isinstance(given, int) else (given if given is not None else axes or [])
+def _unsqueeze(x: Tensor, given: Axes | int | None = None, *, axes: Any = ()) -> Tensor:
+    wanted = [given] if isinstance(given, int) else axes if given is None else given
     rank = x.ndim + len(wanted)
     for axis in sorted(each % rank for each in wanted):
         x = x.unsqueeze(axis)
     return x
 
 
-@operator("Concat")
-def _concat(*tensors: Tensor, axis: int = 1) -> Tensor:
-    return torch.cat(tensors, dim=axis)
-
-
 @operator("Split", numbers=(1,))
 def _split(
-    x: Tensor,
-    lengths: Axes | None = None,
-    *,
-    axis: int = 0,
-    split: Sequence[int] | None = None,
-    num_outputs: int = 1,
+    x: Tensor, lengths: Axes | None = None, *, axis: int = 0, split: Any = None, num_outputs: int = 1
 ) -> tuple[Tensor, ...]:
     lengths = split if lengths is None else lengths
-    if lengths is None:
-        part = -(-x.shape[axis] // num_outputs)  # the last one is shorter where they do not divide
-        found = torch.split(x, part, dim=axis)
-    else:
-        found = torch.split(x, list(lengths), dim=axis)
+    # The last part is shorter where equal ones do not divide the axis.
+    found = torch.split(x, -(-x.shape[axis] // num_outputs) if lengths is None else list(lengths), dim=axis)
     # What prunes channels counts the readers of a split, and takes each for a part: so each part has one reader.
     return tuple(torch.ops.aten.alias(each) for each in found)
 
 
 @operator("Expand", numbers=(1,))
 def _expand(x: Tensor, shape: Axes) -> Tensor:
-    rank = max(x.ndim, len(shape))
-    lengths = zip((1,) * (rank - x.ndim) + tuple(x.shape), (1,) * (rank - len(shape)) + tuple(shape), strict=True)
-    return x.expand([mine if wanted == 1 else wanted for mine, wanted in lengths])
+    return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))  # type: ignore[no-untyped-call]
 
 
 @operator("ExpandLike")
@@ -85,12 +74,6 @@ def _expand_like(x: Tensor, like: Tensor, *, axis: int = 0, like_axis: int = 0) 
     lengths = list(x.shape)
     lengths[axis] = like.shape[like_axis]
     return x.narrow(axis, 0, 1).expand(lengths)
-
-
-@operator("Roll")
-def _roll(x: Tensor, *, shift: int = 0, axis: int = 0) -> Tensor:
-    """Not of ONNX: what files write as two parts of an axis in the other order."""
-    return torch.roll(x, shift, axis)
 
 
 @operator("Tile", numbers=(1,))
@@ -114,9 +97,9 @@ def _prod_of_first(numbers: Mapping[int, Any]) -> float:
 
 
 @operator("ConstantOfShape", numbers=(0,), elements=_prod_of_first)
-def _constant_of_shape(shape: Axes, *, value: Tensor | None = None) -> Tensor:
+def _constant_of_shape(shape: Axes, *, value: Any = None) -> Tensor:
     value = torch.zeros(1) if value is None else value
-    return value.reshape(()).expand(tuple(shape)).clone()
+    return torch.as_tensor(value).reshape(()).expand(tuple(shape)).clone()
 
 
 def _range_elements(numbers: Mapping[int, Any]) -> float:
@@ -129,32 +112,18 @@ def _range(start: float, limit: float, step: float) -> Tensor:
     return torch.arange(start, limit, step)
 
 
-@operator("EyeLike")
-def _eye_like(x: Tensor, *, k: int = 0) -> Tensor:
-    return torch.ones_like(x).triu(k).tril(k)
-
-
 @operator("DepthToSpace")
 def _depth_to_space(x: Tensor, *, blocksize: int = 1, mode: str = "DCR") -> Tensor:
-    block = blocksize
     if mode != "DCR":
-        return F.pixel_shuffle(x, block)
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, block, block, c // block**2, h, w)  # (N, b, b, C', H, W)
-    return blocks.permute(0, 3, 4, 1, 5, 2).reshape(n, c // block**2, h * block, w * block)
+        return F.pixel_shuffle(x, blocksize)
+    blocks = torch.unflatten(x, 1, (blocksize**2, -1)).transpose(1, 2)  # (N, C', b², H, W)
+    return F.pixel_shuffle(blocks.flatten(1, 2), blocksize)
 
 
 @operator("SpaceToDepth")
 def _space_to_depth(x: Tensor, *, blocksize: int = 1) -> Tensor:
-    n, c, h, w = x.shape
-    block = blocksize
-    blocks = x.reshape(n, c, h // block, block, w // block, block)
-    return blocks.permute(0, 3, 5, 1, 2, 4).reshape(n, c * block**2, h // block, w // block)
-
-
-@operator("Pad")
-def _pad_1(x: Tensor, *, pads: Sequence[int] | None = None, mode: str = "constant", value: float = 0.0) -> Tensor:
-    return _pad(x, pads, value, mode=mode)
+    blocks = torch.unflatten(F.pixel_unshuffle(x, blocksize), 1, (x.shape[1], -1))  # (N, C, b², H, W)
+    return blocks.transpose(1, 2).flatten(1, 2)
 
 
 @operator("Pad", since=11, numbers=(1, 2, 3))
@@ -178,6 +147,11 @@ def _pad(
         if before or after:
             x = x.index_select(axis, _padded_positions(x.shape[axis], before, after, mode).to(x.device))
     return x
+
+
+@operator("Pad")
+def _pad_1(x: Tensor, *, pads: Any = None, mode: str = "constant", value: float = 0.0) -> Tensor:
+    return _pad(x, pads, value, mode=mode)
 
 
 def _padded_positions(length: int, before: int, after: int, mode: str) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from senseapp.networks.onnx.operators.registry import Attributes, FormNotRead, operator
+from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
 
 Ends = tuple[tuple[int, int], ...]  # what is added before and after each spatial axis
+Settings = Mapping[str, Any]  # attributes of a node
 _CONVOLUTIONS: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED: dict[int, Any] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 _MAX_POOLS: dict[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
@@ -40,19 +41,20 @@ class Window:
     ceil: bool = False
 
     @classmethod
-    def of(cls, at: Attributes, kernel: Sequence[int]) -> Window:
-        """Read the settings of a node whose window has the lengths ``kernel``."""
+    def of(cls, at: Settings, kernel: Sequence[int] | None = None) -> Window:
+        """Read the settings of a node; the lengths of its window are ``kernel``, else an attribute."""
+        kernel = at.get("kernel_shape", ()) if kernel is None else kernel
         rank = len(kernel)
-        pads = at.ints("pads") or [0] * (2 * rank)
+        pads = at.get("pads") or [0] * (2 * rank)
         if len(pads) != 2 * rank:
             raise FormNotRead(f"it has {len(pads)} pads for {rank} spatial axes.")
         return cls(
             kernel=tuple(kernel),
-            strides=tuple(at.ints("strides") or [1] * rank),
-            dilations=tuple(at.ints("dilations") or [1] * rank),
+            strides=tuple(at.get("strides") or [1] * rank),
+            dilations=tuple(at.get("dilations") or [1] * rank),
             pads=tuple(zip(pads[:rank], pads[rank:], strict=True)),
-            automatic=at.text("auto_pad", "NOTSET"),
-            ceil=bool(at.whole("ceil_mode", 0)),
+            automatic=at.get("auto_pad", "NOTSET"),
+            ceil=bool(at.get("ceil_mode")),
         )
 
     @property
@@ -71,27 +73,36 @@ class Window:
             return self.pads
         if self.automatic == "VALID":
             return ((0, 0),) * self.rank
-        return tuple(
-            _same_ends(length, stride, reach, upper=self.automatic == "SAME_UPPER")
+        totals = (
+            max(0, (-(-length // stride) - 1) * stride + reach - length)
             for length, stride, reach in zip(lengths, self.strides, self.reach, strict=True)
         )
+        return self.halves(totals)
 
-    def pooled(self, lengths: Sequence[int]) -> tuple[int, ...]:
-        """Return the lengths of a pool's output; a window that starts behind the input is left out."""
+    def halves(self, totals: Any) -> Ends:
+        """Return what is added or cut in all of each axis as its two ends; the larger one is behind for SAME_UPPER."""
+        halves = ((total // 2, total - total // 2) for total in totals)
+        return tuple(each if self.automatic == "SAME_UPPER" else each[::-1] for each in halves)
+
+    def whole_ends(self, lengths: Sequence[int]) -> Ends:
+        """Return ends with which whole windows give exactly the output of a pool.
+
+        A window that starts behind the input is left out.
+        """
         found = []
-        for length, (before, after), reach, stride in zip(
-            lengths, self.ends(lengths), self.reach, self.strides, strict=True
-        ):
+        sides = zip(lengths, self.ends(lengths), self.reach, self.strides, strict=True)
+        for length, (before, after), reach, stride in sides:
             steps = (length + before + after - reach) / stride
-            count = (math.ceil(steps) if self.ceil else math.floor(steps)) + 1
-            found.append(count - 1 if self.ceil and (count - 1) * stride >= length + before else count)
+            last = math.ceil(steps) if self.ceil else math.floor(steps)
+            last -= self.ceil and last * stride >= length + before
+            found.append((before, last * stride + reach - length - before))
         return tuple(found)
 
-
-def _same_ends(length: int, stride: int, reach: int, *, upper: bool) -> tuple[int, int]:
-    total = max(0, (-(-length // stride) - 1) * stride + reach - length)
-    small, large = total // 2, total - total // 2
-    return (small, large) if upper else (large, small)
+    def torch_padding(self, lengths: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the padding of a pool where torch's own pools have it: even, and at most half of the window."""
+        padding = symmetric(self.ends(lengths))
+        fits = padding is not None and all(2 * pad <= k for pad, k in zip(padding, self.kernel, strict=True))
+        return padding if fits else None
 
 
 def symmetric(ends: Ends) -> tuple[int, ...] | None:
@@ -105,65 +116,38 @@ def flat(ends: Ends) -> list[int]:
 
 
 @operator("Conv")
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Attributes) -> Tensor:
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Settings, group: int = 1) -> Tensor:
     window = Window.of(at, weight.shape[2:])
     ends = window.ends(x.shape[2:])
     padding = symmetric(ends)
     if padding is None:
         x, padding = F.pad(x, flat(ends)), (0,) * window.rank
-    result: Tensor = _CONVOLUTIONS[window.rank](
-        x,
-        weight,
-        bias,
-        window.strides,
-        padding,
-        window.dilations,
-        at.whole("group", 1),
-    )
-    return result
+    convolve = _CONVOLUTIONS[window.rank]
+    return convolve(x, weight, bias, window.strides, padding, window.dilations, group)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransposedEnds:
-    """Padding at the end of a transposed convolution, and crop of its full output."""
-
-    output_padding: tuple[int, ...]
-    cut: Ends
-
-
-def transposed_ends(at: Attributes, window: Window, lengths: Sequence[int]) -> TransposedEnds:
-    """Return how a ``ConvTranspose`` of an input of spatial ``lengths`` ends."""
-    added = tuple(at.ints("output_padding") or [0] * window.rank)
-    wanted = at.ints("output_shape")
+def transposed_ends(at: Settings, window: Window, lengths: Sequence[int]) -> tuple[tuple[int, ...], Ends]:
+    """Return padding at the end of a ``ConvTranspose`` of spatial ``lengths``, and what is cut from its full output."""
+    added = tuple(at.get("output_padding") or [0] * window.rank)
+    wanted = at.get("output_shape")
     if wanted is None and window.automatic in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [length * stride for length, stride in zip(lengths, window.strides, strict=True)]
     if wanted is None:
-        return TransposedEnds(output_padding=added, cut=window.ends(lengths))
-    wanted = wanted[-window.rank :]
-    cut = []
-    for length, stride, reach, extra, target in zip(lengths, window.strides, window.reach, added, wanted, strict=True):
-        total = max(0, stride * (length - 1) + extra + reach - target)
-        small, large = total // 2, total - total // 2
-        cut.append((small, large) if window.automatic == "SAME_UPPER" else (large, small))
-    return TransposedEnds(output_padding=added, cut=tuple(cut))
+        return added, window.ends(lengths)
+    sides = zip(lengths, window.strides, window.reach, added, wanted[-window.rank :], strict=True)
+    totals = (max(0, stride * (length - 1) + extra + reach - target) for length, stride, reach, extra, target in sides)
+    return added, window.halves(totals)
 
 
 @operator("ConvTranspose")
-def _convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Attributes) -> Tensor:
+def _transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, at: Settings, group: int = 1) -> Tensor:
     window = Window.of(at, weight.shape[2:])
-    ends = transposed_ends(at, window, x.shape[2:])
-    padding = symmetric(ends.cut)
-    result: Tensor = _TRANSPOSED[window.rank](
-        x,
-        weight,
-        bias,
-        window.strides,
-        padding or (0,) * window.rank,
-        ends.output_padding,
-        at.whole("group", 1),
-        window.dilations,
-    )
-    return result if padding is not None else cropped(result, ends=ends.cut)
+    added, cut = transposed_ends(at, window, x.shape[2:])
+    padding = symmetric(cut)
+    used = padding or (0,) * window.rank
+    convolve = _TRANSPOSED[window.rank]
+    result: Tensor = convolve(x, weight, bias, window.strides, used, added, group, window.dilations)
+    return result if padding is not None else cropped(result, ends=cut)
 
 
 def cropped(x: Tensor, *, ends: Ends) -> Tensor:
@@ -172,72 +156,46 @@ def cropped(x: Tensor, *, ends: Ends) -> Tensor:
 
 
 @operator("MaxPool")
-def _max_pools(x: Tensor, *, at: Attributes, num_outputs: int = 1, storage_order: int = 0) -> Any:
-    window = Window.of(at, at.ints("kernel_shape") or [])
-    if num_outputs == 1:
-        return _max_pool(x, window)
-    if storage_order:
-        raise FormNotRead("it counts positions column by column.")
-    return _max_pool_with_positions(x, window)
-
-
-def _max_pool_with_positions(x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """Return largest numbers, and their positions in the whole of ``x``."""
-    padding = symmetric(window.ends(x.shape[2:]))
-    if padding is None or any(2 * pad > reach for pad, reach in zip(padding, window.kernel, strict=True)):
-        raise FormNotRead("it returns positions, with more padding on one side.")
-    largest, places = _MAX_POOLS[window.rank](
-        x, window.kernel, window.strides, padding, window.dilations, window.ceil, return_indices=True
+def _max_pool(x: Tensor, *, at: Settings, num_outputs: int = 1, storage_order: int = 0) -> Any:
+    """Return largest numbers, and their positions in the whole of ``x`` where they are asked for."""
+    window = Window.of(at)
+    pool, padding = _MAX_POOLS[window.rank], window.torch_padding(x.shape[2:])
+    if num_outputs > 1 and (storage_order or padding is None):
+        raise FormNotRead("it returns positions, column by column or with more padding on one side.")
+    if padding is None:
+        lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+        padded = F.pad(x, flat(window.whole_ends(x.shape[2:])), value=lowest)
+        return pool(padded, window.kernel, window.strides, 0, window.dilations)
+    found = pool(
+        x, window.kernel, window.strides, padding, window.dilations, window.ceil, return_indices=num_outputs > 1
     )
+    if num_outputs == 1:
+        return found
     images = torch.arange(x.shape[0] * x.shape[1], device=x.device).reshape(*x.shape[:2], *[1] * window.rank)
-    return largest, places + images * math.prod(x.shape[2:])
+    return found[0], found[1] + images * math.prod(x.shape[2:])
 
 
 @operator("MaxUnpool", numbers=(2,))
-def _max_unpool(x: Tensor, places: Tensor, wanted: Sequence[int] | None = None, *, at: Attributes) -> Tensor:
+def _max_unpool(x: Tensor, places: Tensor, wanted: Sequence[int] | None = None, *, at: Settings) -> Tensor:
     """Put numbers at their positions in a whole of zeros, as a max pool counted them."""
-    window = Window.of(at, at.ints("kernel_shape") or [])
+    window = Window.of(at)
     sides = zip(x.shape[2:], window.strides, window.kernel, window.pads, strict=True)
-    usual = [(length - 1) * stride + kernel - sum(ends) for length, stride, kernel, ends in sides]
-    shape = [*x.shape[:2], *usual]
+    shape = [*x.shape[:2], *((length - 1) * stride + kernel - sum(ends) for length, stride, kernel, ends in sides)]
     if wanted is not None and list(wanted) != shape:
         raise FormNotRead("it makes another size than its window does.")
     return x.new_zeros(math.prod(shape)).scatter(0, places.reshape(-1), x.reshape(-1)).reshape(shape)
 
 
-def _max_pool(x: Tensor, window: Window) -> Tensor:
-    ends = window.ends(x.shape[2:])
-    padding = symmetric(ends)
-    pool = _MAX_POOLS[window.rank]
-    if padding is not None and all(2 * pad <= reach for pad, reach in zip(padding, window.kernel, strict=True)):
-        return pool(x, window.kernel, window.strides, padding, window.dilations, window.ceil)  # type: ignore[no-any-return]
-    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    padded = F.pad(x, flat(_to_length(window, x.shape[2:], ends)), value=lowest)
-    return pool(padded, window.kernel, window.strides, 0, window.dilations)  # type: ignore[no-any-return]
-
-
-def _to_length(window: Window, lengths: Sequence[int], ends: Ends) -> Ends:
-    """Return ends with which whole windows give exactly the pool's output."""
-    counts = window.pooled(lengths)
-    return tuple(
-        (before, (count - 1) * stride + reach - length - before)
-        for count, stride, reach, length, (before, _) in zip(
-            counts, window.strides, window.reach, lengths, ends, strict=True
-        )
-    )
-
-
 @operator("AveragePool")
-def _mean_pool(x: Tensor, *, at: Attributes, count_include_pad: bool = False) -> Tensor:
-    window = Window.of(at, at.ints("kernel_shape") or [])
-    ends = window.ends(x.shape[2:])
-    padding = symmetric(ends)
-    near = padding is not None and all(2 * pad <= k for pad, k in zip(padding, window.kernel, strict=True))
-    if near and set(window.dilations) == {1}:
-        return _MEAN_POOLS[window.rank](x, window.kernel, window.strides, padding, window.ceil, count_include_pad)  # type: ignore[no-any-return]
+def _mean_pool(x: Tensor, *, at: Settings, count_include_pad: bool = False) -> Tensor:
+    window = Window.of(at)
+    padding = window.torch_padding(x.shape[2:])
+    if padding is not None and set(window.dilations) == {1}:
+        pool = _MEAN_POOLS[window.rank]
+        return pool(x, window.kernel, window.strides, padding, window.ceil, count_include_pad)  # type: ignore[no-any-return]
+    ends, whole = window.ends(x.shape[2:]), window.whole_ends(x.shape[2:])
     counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
     counted = F.pad(counted, flat(ends), value=1.0 if count_include_pad else 0.0)
-    whole = _to_length(window, x.shape[2:], ends)
     more = tuple((0, want - have) for (_, want), (_, have) in zip(whole, ends, strict=True))
     return _window_sums(F.pad(x, flat(whole)), window) / _window_sums(F.pad(counted, flat(more)), window)
 
@@ -251,34 +209,25 @@ def _window_sums(x: Tensor, window: Window) -> Tensor:
 
 
 @operator("LpPool")
-def _lp_pool(x: Tensor, *, at: Attributes, p: int = 2) -> Tensor:
-    window = Window.of(at, at.ints("kernel_shape") or [])
-    ends = _to_length(window, x.shape[2:], window.ends(x.shape[2:]))
-    return _window_sums(F.pad(x.abs().pow(p), flat(ends)), window).pow(1 / p)
+def _lp_pool(x: Tensor, *, at: Settings, p: int = 2) -> Tensor:
+    window = Window.of(at)
+    return _window_sums(F.pad(x.abs().pow(p), flat(window.whole_ends(x.shape[2:]))), window).pow(1 / p)
 
 
-@operator("GlobalAveragePool")
-def _global_mean(x: Tensor) -> Tensor:
-    return x.mean(tuple(range(2, x.ndim)), keepdim=True)
-
-
-@operator("GlobalMaxPool")
-def _global_max(x: Tensor) -> Tensor:
-    return x.amax(tuple(range(2, x.ndim)), keepdim=True)
-
-
-@operator("GlobalLpPool")
-def _global_norm(x: Tensor, *, p: int = 2) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, p, tuple(range(2, x.ndim)), keepdim=True)
-    return norm
-
-
-@operator("GridSample")
-def _grid_sample(
-    x: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros", align_corners: bool = False
-) -> Tensor:
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
-    return F.grid_sample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+_SAMPLED = {  # as torch calls the modes, by their names before and since opset 20
+    **{"bilinear": "bilinear", "bicubic": "bicubic", "nearest": "nearest"},
+    **{"linear": "bilinear", "cubic": "bicubic"},
+}
+enter(
+    {
+        "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.ndim)), keepdim=True),
+        "GlobalMaxPool": lambda x: x.amax(tuple(range(2, x.ndim)), keepdim=True),
+        "GlobalLpPool": lambda x, *, p=2: torch.linalg.vector_norm(x, p, tuple(range(2, x.ndim)), keepdim=True),
+        "GridSample": lambda x, grid, *, mode="linear", padding_mode="zeros", align_corners=False: F.grid_sample(
+            x, grid, mode=_SAMPLED[mode], padding_mode=padding_mode, align_corners=align_corners
+        ),
+    }
+)
 
 
 @operator("AffineGrid", numbers=(1,))
@@ -310,7 +259,7 @@ operator("RoiAlign")(partial(_roi_align, coordinate_transformation_mode="output_
 
 
 @operator("Col2Im", numbers=(1, 2))
-def _col2im(x: Tensor, image: Sequence[int], block: Sequence[int], *, at: Attributes) -> Tensor:
+def _col2im(x: Tensor, image: Sequence[int], block: Sequence[int], *, at: Settings) -> Tensor:
     window = Window.of(at, block)
     padding = symmetric(window.pads)
     if padding is None or window.rank != 2:

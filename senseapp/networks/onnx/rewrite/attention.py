@@ -26,7 +26,7 @@ def split_attention(node: Node, *, in_runtime: bool) -> tuple[list[Node], dict[s
         if in_runtime:
             return [node], {}
         raise UnreadNode(
-            f"Node “{node.name}” ({node.op}) is not supported: only queries, keys, values and a mask are. Past and "
+            f"Node {node.title} is not supported: only queries, keys, values and a mask are. Past and "
             "present keys, lengths of sequences and windows are not read. Export the network without a cache."
         )
     parts = _Parts(node=replace(node, source=b""))

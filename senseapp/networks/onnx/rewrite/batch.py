@@ -64,19 +64,11 @@ class _Freeing:
     def followed(self, node: Node) -> list[Node]:
         """Return ``node``, or what takes its place."""
         varying = [name for name in node.inputs if name and self._changed(name) is not None]
-        if not varying:
-            return [node]
-        if node.op == "Gather" and self._only_reshapes(node):
-            return [self._reshape(self._as_reshape(node))]
-        if node.op == "Reshape" and not self.values[node.inputs[1]].is_meta:
-            return [self._reshape(node)]
-        if node.op == "Expand" and not self.values[node.inputs[1]].is_meta:
-            return [self._expand(node)]
-        if node.op == "Resize" and len(node.inputs) > 3 and node.inputs[3] in self.constants:
-            return [self._resize(node)]
-        if node.op == "Concat" or node.op in _BROADCASTING:
+        if varying and (node.op == "Concat" or node.op in _BROADCASTING):
             return self._together(node, varying[0])
-        return [node]
+        changes = {"Gather": self._gather, "Reshape": self._reshape, "Expand": self._expand, "Resize": self._resize}
+        change = changes.get(node.op) if varying else None
+        return [node if change is None else change(node)]
 
     def _changed(self, name: str) -> int | None:
         """Return the axis whose length differs between the batches; None where there is not exactly one."""
@@ -86,47 +78,43 @@ class _Freeing:
 
     def _reshape(self, node: Node) -> Node:
         old, new = self.reference[node.inputs[0]].shape, self.values[node.inputs[0]].shape
-        axis = self._changed(node.inputs[0])
+        axis, stored = self._changed(node.inputs[0]), self.values[node.inputs[1]]
         target = self.reference[node.outputs[0]].shape
-        if axis is None:
-            return node
-        place = place_of_batch(old, axis, target, self.batch)
-        if place is None:
+        place = None if axis is None or stored.is_meta else place_of_batch(old, axis, target, self.batch)
+        if axis is None or place is None:
             return node
         wanted = list(target)
         wanted[place] = target[place] * new[axis] // old[axis]
-        stored = self.values[node.inputs[1]].tolist()
-        if _target(stored, new, allow_zero=bool(node.attributes.get("allowzero", 0))) == wanted:
+        if _target(stored.tolist(), new, allow_zero=bool(node.attributes.get("allowzero", 0))) == wanted:
             return node
         return self._with(node, 1, [-1 if each == place else length for each, length in enumerate(target)])
 
-    def _only_reshapes(self, node: Node) -> bool:
-        """Return whether a Gather takes every element of a flat tensor in order, as exports of ``as_strided`` do."""
-        indices = self.constants.get(node.inputs[1])
-        old = self.reference[node.inputs[0]]
+    def _gather(self, node: Node) -> Node:
+        """Return a Reshape for a Gather of every element of a flat tensor in order, as ``as_strided`` is exported."""
+        indices, old = self.constants.get(node.inputs[1]), self.reference[node.inputs[0]]
         if indices is None or old.ndim != 1 or indices.value.numel() != old.numel():
-            return False
-        return torch.equal(indices.value.reshape(-1).to(torch.int64), torch.arange(old.numel()))
-
-    def _as_reshape(self, node: Node) -> Node:
+            return node
+        if not torch.equal(indices.value.flatten().long(), torch.arange(old.numel())):
+            return node
         shape = list(self.reference[node.outputs[0]].shape)
-        return replace(self._with(node, 1, shape), op="Reshape", attributes={})
+        return self._reshape(replace(self._with(node, 1, shape), op="Reshape", attributes={}))
 
     def _expand(self, node: Node) -> Node:
-        axis = self._changed(node.inputs[0])
-        stored = self.values[node.inputs[1]].tolist()
-        place = None if axis is None else len(stored) - self.reference[node.inputs[0]].ndim + axis
-        if place is None or place < 0 or stored[place] == 1:
+        axis, lengths = self._changed(node.inputs[0]), self.values[node.inputs[1]]
+        if axis is None or lengths.is_meta:
+            return node
+        stored = lengths.tolist()
+        place = len(stored) - self.reference[node.inputs[0]].ndim + axis
+        if place < 0 or stored[place] == 1:
             return node
         return self._with(node, 1, [1 if each == place else length for each, length in enumerate(stored)])
 
     def _resize(self, node: Node) -> Node:
-        axis = self._changed(node.inputs[0])
-        sizes = self.constants[node.inputs[3]].value.tolist()
-        if axis is None or node.attributes.get("axes") is not None or len(sizes) <= axis:
+        axis, sizes = self._changed(node.inputs[0]), self.constants.get("".join(node.inputs[3:4]))
+        if axis is None or sizes is None or node.attributes.get("axes") is not None or sizes.value.numel() <= axis:
             return node
-        axes = [each for each in range(len(sizes)) if each != axis]
-        changed = self._with(node, 3, [sizes[each] for each in axes])
+        axes = [each for each in range(sizes.value.numel()) if each != axis]
+        changed = self._with(node, 3, sizes.value[axes].tolist())
         return replace(changed, attributes={**node.attributes, "axes": axes}, version=max(18, node.version))
 
     def _together(self, node: Node, like: str) -> list[Node]:
@@ -179,7 +167,7 @@ def _check_same_rows(node: Node, value: Tensor, axis: int) -> None:
     if value.shape[axis] == 1:
         return
     if value.is_meta or not torch.equal(value, value.narrow(axis, 0, 1).expand(value.shape)):
-        raise UnsupportedModel(f"Node “{node.name}” ({node.op}) has other numbers for each image of a batch.")
+        raise UnsupportedModel(f"Node {node.title} has other numbers for each image of a batch.")
 
 
 def place_of_batch(old: Shape, axis: int, target: Shape, batch: int) -> int | None:

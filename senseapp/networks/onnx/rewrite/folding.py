@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.evaluate import TooLarge, evaluate
-from senseapp.networks.onnx.infer import Folding
+from senseapp.networks.onnx.infer import Folding, TooLarge, evaluate
 from senseapp.networks.onnx.operators import entry_of
 from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 
 _FOLDED = 1 << 24  # elements of one computed constant
 _FOLDED_IN_ALL = 1 << 26  # elements of all of them, 256 MB in float32
+_FEW = 64  # elements of tensors that are compared by their numbers
 _RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _KEPT_WHOLE = frozenset({"Identity", "Transpose"})
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -39,24 +39,25 @@ def fold_constants(graph: TorchGraph) -> TorchGraph:
         if not _is_constant(node, constants):
             left.append(node)
             continue
-        key = (node.op, _frozen(node.attributes), node.inputs)
-        if key in computed:
-            renamed.update(zip(node.outputs, computed[key], strict=False))
+        key = (node.op, tuple((name, _hashable(value)) for name, value in sorted(node.attributes.items())), node.inputs)
+        if key in computed or node.op == "Identity":
+            renamed.update(zip(node.outputs, computed.get(key, node.inputs), strict=False))
             continue
-        if node.op == "Identity":
-            renamed[node.outputs[0]] = node.inputs[0]
-            continue
-        folding.spend(node, [constants[name].value if name else None for name in node.inputs])
-        results = _computed(node, constants, min(budget, _FOLDED))
-        if results is None:
+        operands = [constants[name].value if name else None for name in node.inputs]
+        folding.spend(node, operands)
+        try:
+            results = evaluate(node, operands, most=min(budget, _FOLDED))
+        except (TooLarge, UnsupportedModel):  # too large to keep, or refused later, if it is needed at all
             left.append(node)
             continue
-        budget -= sum(each.value.numel() for each in results.values())
-        constants.update(results)
+        source = constants.get(node.inputs[0]) if node.inputs else None
+        for output, value in zip(node.outputs, results, strict=False):
+            if output and isinstance(value, Tensor):
+                constants[output] = _derived(node, source, value)
+                budget -= value.numel()
         computed[key] = node.outputs
-    outputs = tuple(graph.outputs)
-    constants.update({alias: constants[name] for alias, name in renamed.items() if alias in outputs})
-    return replace(graph, nodes=tuple(left), constants=constants).needed_for(outputs)
+    constants.update({alias: constants[name] for alias, name in renamed.items() if alias in graph.outputs})
+    return replace(graph, nodes=tuple(left), constants=constants).needed_for(graph.outputs)
 
 
 def _is_constant(node: Node, constants: Mapping[str, Constant]) -> bool:
@@ -79,48 +80,27 @@ def _with_held(graph: TorchGraph) -> dict[str, Constant]:
     return constants
 
 
-def _computed(node: Node, constants: Mapping[str, Constant], most: int) -> dict[str, Constant] | None:
-    """Return what ``node`` computes; None where that is too large to keep, and so stays in the graph."""
-    values = [constants[name].value if name else None for name in node.inputs]
-    try:
-        results = evaluate(node, values, most=most)
-    except TooLarge:
-        return None
-    except UnsupportedModel:
-        return None  # refused later, if it is needed at all
-    source = constants[node.inputs[0]] if node.inputs and node.inputs[0] else None
-    return {
-        output: _derived(node, source, result)
-        for output, result in zip(node.outputs, results, strict=False)
-        if output and isinstance(result, Tensor)
-    }
-
-
 def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
+    """Return the constant ``value`` that ``node`` computes, with what is still known of the tensor of the file."""
     if source is None or node.op not in _READ_FROM_STORED:
         return Constant(value=value)
+    order = source.order
     if node.op == "Transpose":
         permutation = node.attributes.get("perm", range(value.ndim)[::-1])
-        kept = len(source.order) == value.ndim and not source.reshaped
-        order = tuple(source.order[axis] for axis in permutation) if kept else ()
+        kept = len(order) == value.ndim and not source.reshaped
+        order = tuple(order[axis] for axis in permutation) if kept else ()
     else:
         kept = node.op in _RESHAPING or (node.op == "Cast" and value.dtype == source.value.dtype)
-        order = source.order if kept else ()
-    return Constant(
+    return replace(
+        source,
         value=value,
         initializer=source.initializer if kept else "",
-        order=order,
+        order=order if kept else (),
         reshaped=source.reshaped or node.op in _RESHAPING,
-        weight=source.weight,
-        held=source.held,
     )
-
-
-def _frozen(attributes: Mapping[str, Any]) -> object:
-    return tuple((name, _hashable(value)) for name, value in sorted(attributes.items()))
 
 
 def _hashable(value: Any) -> object:
     if isinstance(value, Tensor):
-        return (tuple(value.shape), value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
+        return (value.shape, value.dtype, tuple(value.flatten().tolist()) if value.numel() < _FEW else id(value))
     return tuple(value) if isinstance(value, list) else value

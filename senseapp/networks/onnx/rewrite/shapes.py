@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from senseapp.networks.onnx.infer import Facts
+from senseapp.networks.onnx.infer import Facts, evaluate
 from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 
 
@@ -65,15 +65,37 @@ def merge_rolls(graph: TorchGraph, facts: Facts) -> TorchGraph:
     makers = graph.producers()
 
     def merged(node: Node) -> Node:
-        if node.op == "Concat" and len(node.inputs) == 2:
-            axis = int(node.attributes.get("axis", 0))
-            end, start = (_part_of_axis(makers.get(name), axis, graph, facts) for name in node.inputs)
-            if end and start and end.follows(start):
-                attributes = {"shift": -end.first, "axis": axis}
-                return replace(node, op="Roll", version=18, inputs=(end.source,), attributes=attributes)
-        return node
+        if node.op != "Concat":
+            return node
+        parts = [maker for name in node.inputs if (maker := makers.get(name)) is not None]
+        axis = int(node.attributes.get("axis", 0))
+        shift = _shift(parts, axis, graph, facts) if len(parts) == len(node.inputs) == 2 else None
+        if shift is None:
+            return node
+        attributes = {"shift": shift, "axis": axis}
+        return replace(node, op="Roll", version=18, inputs=parts[0].inputs[:1], attributes=attributes)
 
     return graph.mapped(merged)
+
+
+def _shift(parts: Sequence[Node], axis: int, graph: TorchGraph, facts: Facts) -> int | None:
+    """Return by how much an axis is rolled that is joined of ``parts``; None where these are not two slices of it."""
+    numbers = [[graph.constants.get(name) for name in part.inputs[1:]] for part in parts]
+    sources = {part.inputs[0] for part in parts}
+    if any(part.op != "Slice" or len(part.inputs) < 4 or None in own for part, own in zip(parts, numbers, strict=True)):
+        return None
+    shapes = [values[name].shape for name in sources for _, values in facts]
+    axis, rank = axis % len(shapes[0]), len(shapes[0])
+    operands = [[each.value for each in own if each is not None] for own in numbers]
+    if len(sources) > 1 or len({shape[axis] for shape in shapes}) > 1 or any(own[2].numel() != 1 for own in operands):
+        return None
+    if any(int(own[2]) % rank != axis for own in operands):
+        return None
+    places = torch.arange(shapes[0][axis])
+    row = places.reshape([-1 if each == axis else 1 for each in range(rank)])
+    joined = torch.cat([evaluate(part, [row, *own])[0].flatten() for part, own in zip(parts, operands, strict=True)])
+    shift = -int(joined[0]) if len(joined) else 0
+    return shift if torch.equal(joined, places.roll(shift)) else None
 
 
 def merge_image_norms(graph: TorchGraph, facts: Facts) -> TorchGraph:
@@ -105,37 +127,6 @@ def _is_plain_norm(node: Node, graph: TorchGraph) -> bool:
         return False
     scale, bias = (graph.constants.get(name) for name in node.inputs[1:3])
     return scale is not None and bias is not None and bool((scale.value == 1).all()) and not bias.value.any()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PartOfAxis:
-    """Positions from ``first`` to before ``last`` of an axis of ``source`` that is ``length`` long at any batch."""
-
-    source: str
-    first: int
-    last: int
-    length: int
-
-    def follows(self, start: _PartOfAxis) -> bool:
-        """Return whether this is all that is left behind ``start``, which begins the axis."""
-        both = (self.source, 0, self.first, self.length)
-        return both == (start.source, start.first, start.last, self.last)
-
-
-def _part_of_axis(node: Node | None, axis: int, graph: TorchGraph, facts: Facts) -> _PartOfAxis | None:
-    """Return which part of ``axis`` a Slice takes; None where it takes others too, or not all of that part."""
-    if node is None or node.op != "Slice" or len(node.inputs) < 4:
-        return None
-    numbers = [graph.constants.get(name) for name in node.inputs[1:]]
-    lengths = {values[node.inputs[0]].shape[axis] for _, values in facts}
-    if len(lengths) > 1 or any(each is None or each.value.numel() != 1 for each in numbers):
-        return None
-    start, end, cut, *step = [int(each.value) for each in numbers if each is not None]
-    (length,), rank = lengths, facts[0][1][node.inputs[0]].ndim
-    if cut % rank != axis % rank or step not in ([], [1]):
-        return None
-    first, last, _ = slice(start, end).indices(length)
-    return _PartOfAxis(source=node.inputs[0], first=first, last=last, length=length)
 
 
 def _unshaped(name: str, makers: Mapping[str, Node]) -> str:

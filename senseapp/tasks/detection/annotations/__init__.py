@@ -20,7 +20,7 @@ _MOST_FILES, _MOST_BYTES = 2_000, 8_000_000  # that are looked at before picture
 class BoxReader(AnnotationReader):
     """Reads boxes; targets are dictionaries of ``boxes`` (n, 4), ``labels``, ``crowd`` and ``names`` (n,).
 
-    ``left_out`` is the number of boxes of the picture that are too small to be seen.
+    ``left_out`` and ``beyond`` count the boxes that are too small to be seen, and those that reach beyond the picture.
 
     Attributes:
         columns: of long lines in text files, which is decided by all files of a set.
@@ -68,7 +68,9 @@ class BoxReader(AnnotationReader):
         import numpy as np
         import torch
 
-        boxes = geometry.boxes(annotation.in_pixels(geometry.size))
+        written, sides = annotation.in_pixels(geometry.size), np.array(geometry.size)
+        beyond = (written[:, 2:] > 1.05 * sides) | (written[:, :2] < -0.05 * sides)
+        boxes = geometry.boxes(written)
         kept = np.flatnonzero(np.all(boxes[:, 2:] - boxes[:, :2] >= 1.0, axis=1))
         named = tuple(annotation.names[place] for place in kept.tolist())
         return {
@@ -77,6 +79,7 @@ class BoxReader(AnnotationReader):
             "crowd": torch.from_numpy(annotation.crowd[kept]),
             "names": named,
             "left_out": len(boxes) - len(kept),
+            "beyond": int(beyond.any(axis=1).sum()),
         }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import plural
 from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PerImage
 from senseapp.tasks.class_numbers import ModelClasses, WrittenClasses, fit_numbers
@@ -17,6 +18,7 @@ from senseapp.tasks.labels import FittedAnnotations
 
 MOST_BOXES = 5_000
 """Of one picture; photographs have some tens."""
+_MOST_BEYOND = 0.4  # share of boxes: corners in place of widths and heights are more than that
 MOST_CLASSES = 10_000  # LVIS has 1,203; results keep a number for each
 
 
@@ -131,6 +133,13 @@ def fit_boxes(
         numbers = {name: number for number, name in enumerate(names)}
         targets = tuple(
             each | {"labels": each["labels"].new_tensor([numbers[name] for name in each["names"]])} for each in targets
+        )
+    total, beyond = sum(len(each["boxes"]) for each in targets), sum(each["beyond"] for each in targets)
+    if beyond > _MOST_BEYOND * total:
+        raise InvalidDataset(
+            f"{beyond:,} of {plural(total, 'box', 'boxes')} reach beyond their picture, so their four numbers are read "
+            "wrongly: COCO has left, top, width and height, YOLO centre, width and height, in shares of a side. Write "
+            "the files so."
         )
     written = WrittenClasses(
         used={int(label) for each in targets for label in each["labels"]}.union(files.used),

@@ -32,7 +32,7 @@ def head_readers(
     elif tensors and all(each.ndim == 3 for each in tensors):
         found = list(recognise.of_several(tensors, size, every=every))
     elif tensors and all(each.ndim in (4, 5) for each in tensors):
-        found = list(recognise.of_maps(tensors, size))
+        found = list(recognise.of_maps(tensors, size, every=every))
     if not found:
         raise _unknown(raw)
     return tuple(each for each in found if each.num_classes - (each.background != "none") == num_classes) or tuple(

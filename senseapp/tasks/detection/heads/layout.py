@@ -45,8 +45,9 @@ _WORDS = {
     "distributions": "{boxes:,} cells with distances in 16 steps (DFL) and {classes}, as of YOLOv8",
     "maps of distributions": "{maps} with distances in 16 steps (DFL) and {classes}, as of YOLOv8",
     "grid": "{boxes:,} boxes in cells with {classes}{score}, as of YOLOX",
-    "distances by stride": "{maps} with distances in steps and {classes}, as of PicoDet and NanoDet",
+    "distances by stride": "{maps} with distances in steps and {classes}, as of PicoDet, NanoDet and RKNN",
     "anchored maps": "{maps} with three anchors, taken to be those for COCO, and {classes}, as of YOLOv5",
+    "anchored maps of logarithms": "{maps} with three anchors, taken to be those for COCO, and {classes}, as of YOLOv3",
     "centre maps": "maps of centres for {classes}, with sizes, as of CenterNet{points}",
     "centre maps of logarithms": "maps of centres for {classes}, with logarithms of heights and widths, as of "
     "CenterFace{points}",
@@ -68,6 +69,7 @@ class HeadLayout(OutputReader):
         probabilities: whether class values are probabilities already; else logits.
         relative: whether boxes are shares of the input's sides; else pixels.
         as_corners: whether boxes are corners; else centre, width and height.
+        rows_first: whether y comes before x, and height before width.
         anchors_last: whether the last axis lists the boxes; else the second.
         order: of the tensors: those of classes, boxes and offsets, by place in the flattened output.
         family: networks that always use this layout, by name; empty where several differ in how they take pictures.
@@ -83,6 +85,7 @@ class HeadLayout(OutputReader):
     probabilities: bool = False
     relative: bool = False
     as_corners: bool = False
+    rows_first: bool = False
     anchors_last: bool = False
     order: tuple[int, ...] = ()
     family: str = ""
@@ -97,12 +100,18 @@ class HeadLayout(OutputReader):
         return _USUAL_INPUTS.get(self.family)
 
     @property
+    def is_anchored(self) -> bool:
+        """Whether boxes are told beside anchors."""
+        return self.name.startswith("anchored maps")
+
+    @property
     def words(self) -> str:
         """The layout, as part of a sentence."""
         classes = plural(self.num_classes, "class", "classes")
         if self.background != "none":
             classes = f"a softmax of {classes}, the {self.background} the background"
         form = "corners" if self.as_corners else "centre, width and height"
+        form += ", y before x," if self.rows_first else ""
         return _WORDS[self.name].format(
             boxes=self.num_boxes,
             form=f"{form} in {'shares of a side' if self.relative else 'pixels'}",
@@ -137,7 +146,7 @@ class HeadLayout(OutputReader):
             return torch.cat(tables[half:], dim=1), None, torch.cat(tables[:half], dim=1)
         table = torch.cat(tables, dim=1)
         first = self.first_class or table.shape[2] - self.num_classes
-        has_object = self.has_object or self.name == "anchored maps"
+        has_object = self.has_object or self.is_anchored
         classes = table[..., first : first + self.num_classes]
         return table[..., : first - has_object], table[..., first - 1] if has_object else None, classes
 
@@ -145,7 +154,7 @@ class HeadLayout(OutputReader):
         """Return one tensor as (N, A, C)."""
         if values.ndim == 3:
             return values.transpose(1, 2) if self.anchors_last else values
-        if self.name == "anchored maps" and values.ndim == 4:
+        if self.is_anchored and values.ndim == 4:
             images, _, height, width = values.shape
             values = values.reshape(images, len(_ANCHORS[0]), -1, height, width).permute(0, 1, 3, 4, 2)
         return values.flatten(1, 3) if values.ndim == 5 else values.flatten(2).transpose(1, 2)
@@ -157,9 +166,10 @@ class HeadLayout(OutputReader):
         """
         if not self.strides:
             height, width = self.size
+            values = values[..., [1, 0, 3, 2]] if self.rows_first else values
             boxes = values if self.as_corners else _of_centres(values[..., :2], values[..., 2:])
             return boxes * boxes.new_tensor([width, height, width, height]) if self.relative else boxes
-        copies = len(_ANCHORS[0]) if self.name == "anchored maps" else 1
+        copies = len(_ANCHORS[0]) if self.is_anchored else 1
         places, sides = (each.to(values) for each in cells(self.size, self.strides, copies))
         first, last = values[..., :2], values[..., 2:]
         if self.name in ("distributions", "maps of distributions", "distances by stride"):
@@ -167,12 +177,13 @@ class HeadLayout(OutputReader):
             distances = (shares * torch.arange(shares.shape[-1]).to(values)).sum(dim=-1)
             places = places + 0.5
             return torch.cat([places - distances[..., :2], places + distances[..., 2:]], dim=-1) * sides
-        if self.name == "anchored maps":
+        if self.is_anchored:
             counts = [num_cells(self.size, (stride,)) for stride in self.strides]
             anchors = [torch.tensor(each).repeat_interleave(n, 0) for each, n in zip(_ANCHORS, counts, strict=True)]
-            return _of_centres(
-                (2 * first.sigmoid() - 0.5 + places) * sides, (2 * last.sigmoid()) ** 2 * torch.cat(anchors).to(values)
-            )
+            whole = torch.cat(anchors).to(values)
+            if self.name == "anchored maps":
+                return _of_centres((2 * first.sigmoid() - 0.5 + places) * sides, (2 * last.sigmoid()) ** 2 * whole)
+            return _of_centres((first.sigmoid() + places) * sides, last.exp() * whole)
         if self.name == "grid":
             return _of_centres((first + places) * sides, last.exp() * sides)
         if self.name == "centre maps of logarithms":  # rows before columns, and from the middle of a cell

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -96,7 +97,7 @@ def _decoded(
         likely = next((each for each in (found, family) if each is not None), None)
         with_object = [likely, not likely] if likely is not None else [not anchors_last, anchors_last]
         with_object = with_object if every or likely is None else with_object[:1]
-    for has_object in with_object:
+    for has_object, form in product(with_object, _forms(rows[..., :4], every=every)):
         yield HeadLayout(
             name="boxes and classes",
             num_classes=scores - has_object,
@@ -104,12 +105,21 @@ def _decoded(
             first_class=4 + has_object,
             has_object=has_object,
             probabilities=probabilities,
-            relative=values.is_relative(rows[..., :4]),
-            as_corners=values.are_corners(rows[..., :4]),
             background=background,
             family=YOLO if (on_grid and anchors_last) or by_anchor else "",
             **told,
+            **form,
         )
+
+
+def _forms(boxes: Tensor, *, every: bool) -> list[dict[str, Any]]:
+    """Return the forms that boxes (N, A, 4) may have; none where they have no sides, as shifts from anchors."""
+    if not values.has_sides(boxes):
+        return []
+    corners = values.are_corners(boxes)
+    rows_first = values.rows_come_first(boxes, corners=corners)
+    told = {"relative": values.is_relative(boxes), "as_corners": corners, "rows_first": bool(rows_first)}
+    return [told, *([{**told, "rows_first": True}] if every and rows_first is None else [])]
 
 
 def of_several(tensors: Sequence[Tensor], size: Size, *, every: bool = False) -> Iterator[HeadLayout]:
@@ -120,7 +130,7 @@ def of_several(tensors: Sequence[Tensor], size: Size, *, every: bool = False) ->
         first = max(boxes, key=lambda each: (fits[each], each))
         alike = [each for each in boxes if every and each != first and fits[each] == fits[first]]
         for place in (first, *alike):  # shares of four classes look like boxes
-            yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size)
+            yield from _pairs(tensors[1 - place], tensors[place], (1 - place, place), size, every=every)
         return
     classes, distances = _levels(tensors)
     strides = _MORE_STRIDES[: len(classes)]
@@ -137,7 +147,7 @@ def of_several(tensors: Sequence[Tensor], size: Size, *, every: bool = False) ->
     )
 
 
-def _pairs(classes: Tensor, boxes: Tensor, order: tuple[int, int], size: Size) -> Iterator[HeadLayout]:
+def _pairs(classes: Tensor, boxes: Tensor, order: tuple[int, int], size: Size, *, every: bool) -> Iterator[HeadLayout]:
     """Yield the layouts of one tensor of classes and one of boxes: with a background among the classes, and without."""
     number, usual = classes.shape[2], values.usual_class(classes)
     probabilities = values.is_probability(classes)
@@ -148,17 +158,16 @@ def _pairs(classes: Tensor, boxes: Tensor, order: tuple[int, int], size: Size) -
         backgrounds = ("none",)
     else:
         backgrounds = ("none", "first", "last") if usual < 0 else ("first" if usual == 0 else "last",)
-    for background in backgrounds:
+    for background, form in product(backgrounds, _forms(boxes, every=every)):
         yield HeadLayout(
             name="sigmoid pair" if background == "none" else "softmax pair",
             num_classes=number,
             num_boxes=boxes.shape[1],
             size=size,
             probabilities=probabilities,
-            relative=values.is_relative(boxes),
-            as_corners=values.are_corners(boxes),
             background=background,
             order=order,
+            **form,
         )
 
 
@@ -176,15 +185,18 @@ def _levels(tensors: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     return (classes, distances) if lengths[0] == lengths[1] else ([], [])
 
 
-def of_maps(tensors: Sequence[Tensor], size: Size) -> Iterator[HeadLayout]:
-    """Yield the layout of maps (N, C, H, W), or of YOLOv5 (N, a, H, W, C)."""
+def of_maps(tensors: Sequence[Tensor], size: Size, *, every: bool = False) -> Iterator[HeadLayout]:
+    """Yield the layouts of maps (N, C, H, W), or of YOLOv5 (N, a, H, W, C), whose look is also that of YOLOv3."""
     order = tuple(sorted(range(len(tensors)), key=lambda place: -math.prod(tensors[place].shape[2:4])))
     maps = [tensors[place] for place in order]
     if maps[0].ndim == 4 and len({tuple(each.shape[2:]) for each in maps}) == 1 and len(maps) in (2, 3, 4):
         yield from _centre_maps(tensors, size)
     sides = [tuple(each.shape[2:4]) for each in maps]
     widths = {each.shape[1] if each.ndim == 4 else _ANCHORS * each.shape[4] for each in maps}
-    if sides != [(-(-size[0] // stride), -(-size[1] // stride)) for stride in STRIDES] or len(widths) > 1:
+    wanted = [(-(-size[0] // stride), -(-size[1] // stride)) for stride in STRIDES]
+    if len(maps) in (6, 9) and list(dict.fromkeys(sides)) == wanted and maps[0].ndim == 4:
+        yield from _parted_maps(tensors, wanted, size)
+    if sides != wanted or len(widths) > 1:
         return
     width = widths.pop()
     told: dict[str, Any] = {"size": size, "strides": STRIDES, "order": order, "family": YOLO}
@@ -194,9 +206,28 @@ def of_maps(tensors: Sequence[Tensor], size: Size) -> Iterator[HeadLayout]:
         or all(each.is_meta or float(each[:, 4 :: width // _ANCHORS].mean()) < -2.0 for each in maps)
     )
     if width % _ANCHORS == 0 and width // _ANCHORS > 5 and are_anchored:
-        yield HeadLayout(name="anchored maps", num_classes=width // _ANCHORS - 5, **told)
+        for name in ("anchored maps", *(["anchored maps of logarithms"] if every else [])):
+            yield HeadLayout(name=name, num_classes=width // _ANCHORS - 5, **told)
     elif width > DISTANCES and maps[0].ndim == 4:
         yield HeadLayout(name="maps of distributions", num_classes=width - DISTANCES, **told)
+
+
+def _parted_maps(tensors: Sequence[Tensor], sides: Sequence[Size], size: Size) -> Iterator[HeadLayout]:
+    """Yield the layout of a map of distances and one of classes for each stride, as RKNN's exports of YOLOv8 have."""
+    levels = [[place for place, each in enumerate(tensors) if tuple(each.shape[2:]) == level] for level in sides]
+    distances = [place for level in levels for place in level if tensors[place].shape[1] == DISTANCES][: len(sides)]
+    classes = [next((place for place in level if place not in distances), -1) for level in levels]  # then their sums
+    widths = {tensors[place].shape[1] for place in classes}
+    if len(distances) == len(sides) and min(classes) >= 0 and len(widths) == 1:
+        yield HeadLayout(
+            name="distances by stride",
+            num_classes=widths.pop(),
+            size=size,
+            strides=STRIDES,
+            probabilities=all(values.is_probability(tensors[place]) for place in classes),
+            order=(*classes, *distances),
+            family=YOLO,
+        )
 
 
 def _centre_maps(tensors: Sequence[Tensor], size: Size) -> Iterator[HeadLayout]:

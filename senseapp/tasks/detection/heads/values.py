@@ -41,6 +41,18 @@ def has_sides(values: Tensor) -> bool:
     return as_sides or are_corners(values)
 
 
+def rows_come_first(boxes: Tensor, *, corners: bool) -> bool | None:
+    """Return whether boxes (N, A, 4) name y before x; None where their order does not tell.
+
+    Heads list cells row by row, so that x differs more than y between neighbours.
+    """
+    if boxes.is_meta or boxes.shape[1] < _TOP:
+        return None
+    middle = (boxes[..., :2] + boxes[..., 2:]) / 2 if corners else boxes[..., :2]
+    first, second = middle.diff(dim=1).abs().mean(dim=(0, 1)).tolist()
+    return True if first < second / 2 else False if second < first / 2 else None
+
+
 def is_relative(boxes: Tensor) -> bool:
     """Return whether boxes are shares of the input's sides, as no box lies far outside."""
     return not boxes.is_meta and bool(boxes.abs().max() <= 2)
@@ -51,7 +63,7 @@ def are_shifts(boxes: Tensor) -> bool:
     if boxes.is_meta or bool(boxes[..., :2].abs().median() >= 4):
         return False
     have_area = bool((boxes[..., 2:] > 0).all(dim=2).float().mean() > _NEARLY_ALL)
-    return not (have_area and is_probability(boxes))
+    return not (have_area and is_relative(boxes))
 
 
 def scores_in(columns: Tensor) -> tuple[int, int]:
@@ -76,10 +88,13 @@ def is_object(scores: Tensor, others: Tensor) -> bool | None:
     """Return whether ``scores`` (N, A) are of an object of any class, with ``others`` (N, A, K) of the classes.
 
     A box that surely holds an object has a likely class beside that score; a box that is surely of one class has
-    no other likely class. None where the surest boxes tell neither.
+    no other likely class. A score that is 1 of every box, as YOLOv6 has, is of no class. None where the surest boxes
+    tell neither.
     """
     if scores.is_meta:
         return None
+    if bool(scores.min() > 1 - _SLACK):
+        return True
     surest = scores.flatten().topk(min(_TOP, scores.numel()))
     beside = others.flatten(0, 1)[surest.indices].amax(dim=1)[surest.values > _LIKELY]
     if len(beside) < _TOP // 8:

@@ -1,12 +1,58 @@
-"""Directions in class scores whose gradients the quick scan follows, and the KL and loss predicted from them."""
+"""Directions in outputs whose gradients the quick scan follows, and the changes of metrics predicted from them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+class ScanDirections(Protocol):
+    """A few directions v for each image: v·δz predicts the metrics of a small change δz of the output."""
+
+    @property
+    def vectors(self) -> Sequence[Tensor]:
+        """Return one for each direction, like the output, float32."""
+
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
+        """Return what each metric loses on each image, (N,), float64, from ``products`` = v·δz, (N, directions).
+
+        The metrics are those whose moments are of a mean; the task's divergence must be among them.
+        """
+
+
+class PartedDirections(ScanDirections, Protocol):
+    """Directions that predict a change better where it is known which parts of the output it reaches."""
+
+    def reaching(self, places: Tensor) -> ScanDirections:
+        """Return those of changes that reach only these ``places``, bool, shaped as the output of one image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomDirections:
+    """Random directions v for each image: a divergence is the mean of (v·δz)², times a factor.
+
+    Source: Hutchinson (1990), Communications in Statistics 19.
+
+    Attributes:
+        vectors: like the output, float32.
+        metric: name of the divergence.
+        loss: name of a loss whose gradient is the first vector, and whose curvature is that of the divergence.
+    """
+
+    vectors: tuple[Tensor, ...]
+    metric: str
+    factor: float = 1.0
+    loss: str = ""
+
+    def changes(self, products: Tensor) -> Mapping[str, Tensor]:
+        """Return the divergence of each image, and the change of the loss; see :class:`ScanDirections`."""
+        divergence = self.factor * products[:, bool(self.loss) :].double().square().mean(1)
+        return {self.metric: divergence} | ({self.loss: products[:, 0].double() + divergence} if self.loss else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,103 @@
-"""Pictures of the detection demo: coloured rectangles on crops of the photographs that ship with senseapp.
+"""Pictures of two demos: crops of the photographs that ship with senseapp, and coloured rectangles on such crops.
 
-They are made from their numbers, with their boxes. The first :data:`NUM_MEASURED_SHAPES` lie on other photographs than
-the pictures behind them, so that schedules are checked on scenes that nothing was measured on.
+Crops of some of the eleven photographs are measured on, crops of the others are left to check schedules on: no scene is
+in both. Rectangles are made from their numbers, with their boxes, for the demo of detection. Where the photographs come
+from and who made them: ``assets/README.md``.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import cycle, islice
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
+from senseapp.core.files import SITE
 from senseapp.data.images import PreparedImages, prepared_as, transform_of
-from senseapp.data.photographs import photograph_crop
 from senseapp.networks.loaded import Preprocessing
-from senseapp.records.spec import NUM_MEASURED_SHAPES, NUM_SHAPES, SHAPE_NAMES, SHAPE_SIDE
+from senseapp.records.spec import (
+    NUM_MEASURED_PHOTOGRAPHS,
+    NUM_MEASURED_SHAPES,
+    NUM_PHOTOGRAPHS,
+    NUM_SHAPES,
+    SHAPE_NAMES,
+    SHAPE_SIDE,
+)
+
+_FOLDER = SITE / "assets" / "photographs"
+_MEASURED_ON = ("coffee", "china", "rocket", "astronaut", "coins", "raccoon", "ascent")
+_CHECKED_ON = ("chelsea", "flower", "camera", "hopper")
+
+CROP_SIDE = 256
+"""Pixels, before a network's own resize and crop."""
+_LEAST_SHARE = 0.55  # of the shorter side of a picture
+_NOTE = (
+    "Photographs without labels: outputs are compared with the original model's. They are crops of few pictures, so "
+    "intervals tell how sure this is for such pictures only."
+)
+
+
+def random_crop(
+    picture: Image.Image, generator: np.random.Generator, *, least_share: float, side: int = CROP_SIDE
+) -> Image.Image:
+    """Return a square of ``least_share`` to all of the picture's shorter side, of ``side`` pixels, perhaps mirrored."""
+    length = int(min(picture.size) * generator.uniform(least_share, 1.0))
+    left, top = (int(generator.integers(0, whole - length + 1)) for whole in picture.size)
+    box = (left, top, left + length, top + length)
+    crop = picture.resize((side, side), Image.Resampling.BICUBIC, box)
+    return ImageOps.mirror(crop) if generator.random() < 0.5 else crop
+
+
+@cache
+def _picture(name: str) -> Image.Image:
+    with Image.open(_FOLDER / f"{name}.jpg") as picture:
+        return picture.convert("RGB")
+
+
+def photograph_crop(generator: np.random.Generator, *, measured: bool, side: int) -> Image.Image:
+    """Return a part of one of the pictures that are ``measured`` on, else of the others, of ``side`` pixels."""
+    pictures = _MEASURED_ON if measured else _CHECKED_ON
+    name = pictures[int(generator.integers(len(pictures)))]
+    # a texture will do for a background, so crops are smaller, and more varied
+    return random_crop(_picture(name), generator, least_share=0.2, side=side)
+
+
+def photograph(index: int) -> tuple[str, Image.Image]:
+    """Return name and pixels of a crop; the first :data:`NUM_MEASURED_PHOTOGRAPHS` are those to measure on."""
+    place = index - NUM_MEASURED_PHOTOGRAPHS
+    pictures = _MEASURED_ON if place < 0 else _CHECKED_ON
+    name = next(islice(cycle(pictures), index if place < 0 else place, None))
+    crop = random_crop(_picture(name), np.random.default_rng(index), least_share=_LEAST_SHARE)
+    return f"{name}-{index:03d}.png", crop
+
+
+def load_photographs(preprocessing: Preprocessing, num_samples: int | None) -> PreparedImages:
+    """Return the first ``num_samples`` crops, or all, prepared as the model wants them; without labels.
+
+    Raises:
+        InvalidDataset: the model takes no pictures.
+    """
+    count = min(num_samples or NUM_PHOTOGRAPHS, NUM_PHOTOGRAPHS)
+    names, crops = zip(*map(photograph, range(count)), strict=True)
+    return PreparedImages(
+        prepared_as(preprocessing, crops, what="The photographs"),
+        preprocessing,
+        names=names,
+        notes=(_NOTE,),
+        picture_size=(CROP_SIDE, CROP_SIDE),
+    )
+
+
+# ---- rectangles
 
 COLOURS = {1: (225, 50, 50), 2: (50, 205, 50), 3: (60, 80, 225)}  # red, green and blue, told apart on photographs
 _SIDES = (10, 30)  # of a rectangle
 _MOST = 4  # rectangles of a picture; more would cover each other
 _NOISE = 12  # standard deviation of the pixels of a rectangle, of 255, so that flat areas do not tell it
-_NOTE = (
+_SHAPES_NOTE = (
     "The pictures are coloured rectangles on crops of photographs, made by code with their boxes: figures tell of such "
     "pictures only."
 )
@@ -84,6 +161,6 @@ def load_shapes(preprocessing: Preprocessing, num_samples: int | None, *, with_b
         tuple(boxes) if with_boxes else None,
         class_names=SHAPE_NAMES if with_boxes else (),
         names=tuple(f"shapes-{index:03d}.png" for index in range(count)),
-        notes=(_NOTE,),
+        notes=(_SHAPES_NOTE,),
         picture_size=size,
     )

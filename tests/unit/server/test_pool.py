@@ -1,0 +1,251 @@
+"""The pool of worker processes: which one does what, how many are kept, and when one is replaced."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from senseapp.core.errors import ProcessLost
+from senseapp.records.spec import RunSpec
+from senseapp.server.execution import Measurement
+from senseapp.server.job_progress import JobCancelled
+from senseapp.server.model_cards import identify_checkpoint
+from senseapp.server.process import pool as pools
+from senseapp.server.process.pool import JobProcesses
+from senseapp.server.process.requester import WorkerRequest
+from senseapp.server.tasks import RunObserver, TaskContext
+from senseapp.store.run_folder import RunFolder
+
+QUESTION = WorkerRequest(call=partial(identify_checkpoint, "a.pth"))
+SOLVE = replace(QUESTION, needs_engine=False)
+_numbers = itertools.count(1)
+
+
+class FakeProcess:
+    def __init__(self) -> None:
+        self.pid, self.alive, self.answered, self.speed = next(_numbers), True, 0, None
+        self.warm, self.warms = threading.Event(), False
+
+    @property
+    def is_warm(self) -> bool:
+        return self.warm.is_set()
+
+    def send(self, kind: str, body: object = None) -> None:
+        self.warms |= kind == "warm"
+
+    def close(self) -> None:
+        self.alive = False
+
+
+class Stage:
+    """A pool of fake processes, and what answers a question and does a task in one of them."""
+
+    def __init__(self, most: int = 1) -> None:
+        self.made: list[FakeProcess] = []
+        self.answer: Callable[[FakeProcess], None] = lambda process: None
+        self.pool = JobProcesses(most, start=self._start)  # type: ignore[arg-type]
+
+    def _start(self) -> FakeProcess:
+        self.made.append(FakeProcess())
+        return self.made[-1]
+
+    def warmed(self) -> FakeProcess:
+        """Warm the pool up, and return the process that has loaded the engine."""
+        self.pool.warm_up()
+        self.made[-1].warm.set()
+        return self.made[-1]
+
+    def work(self, look: Callable[[str], None] = lambda sentence: None) -> None:
+        observer = RunObserver()
+        observer.phase = look  # type: ignore[method-assign]
+        context = TaskContext(folder=RunFolder(Path("/runs/r")), observer=observer)
+        self.pool.carry_out(Measurement(run_id="r", spec=RunSpec()), context, device="cpu")
+
+    def asked(self, question: WorkerRequest[Any] = QUESTION) -> int:
+        """Return the place of the process that answers."""
+        places: list[int] = []
+        answer, self.answer = self.answer, lambda process: (places.append(self.made.index(process)), answer(process))[1]
+        try:
+            self.pool.answer(question)
+        finally:
+            self.answer = answer
+        return places[0]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    found = Stage()
+    monkeypatch.setattr(pools, "CANCEL_SECONDS", 0.01)
+    monkeypatch.setattr(pools, "_ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(pools, "answer_in", lambda process, question, **_: found.answer(process))
+    monkeypatch.setattr(pools, "carry_out_in", lambda process, task, context, **_: context.observer.phase("at work"))
+    yield found
+    found.pool.close()
+    assert not any(process.alive for process in found.made)
+
+
+def test_a_process_is_used_again_and_none_is_kept_once_the_pool_is_closed(stage: Stage) -> None:
+    stage.pool.warm_up()
+    stage.pool.warm_up()
+    for _ in range(3):
+        stage.work()
+    assert stage.pool.pids() == (stage.made[0].pid,)
+    stage.work(lambda sentence: stage.pool.close() if sentence else None)
+    stage.pool.warm_up()
+    assert stage.pool.pids() == ()
+
+
+def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(stage: Stage) -> None:
+    counted: list[int] = []
+
+    def while_at_work(sentence: str) -> None:
+        stage.work(lambda _: counted.append(len(set(stage.pool.pids()))))
+
+    stage.work(while_at_work)
+    assert counted == [2]
+    assert len(stage.pool.pids()) == 1
+
+
+@pytest.mark.parametrize("at_work", [False, True], ids=["idle", "at work"])
+def test_a_process_that_has_answered_many_questions_is_asked_until_its_successor_is_warm(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, at_work: bool
+) -> None:
+    """It used to end at once: then whoever asked next waited for torch to load."""
+    monkeypatch.setattr(pools, "_MOST_ANSWERS", 3)
+    stage.warmed()
+    assert [stage.asked() for _ in range(4)] == [0] * 4
+    if at_work:
+        stage.answer = lambda process: stage.made[1].warm.set()
+    assert stage.asked() == 0
+    assert len(stage.made) == 2
+    stage.made[1].warm.set()
+    assert stage.asked() == 1
+    assert stage.pool.pids() == (stage.made[1].pid,)
+
+
+def test_a_process_that_is_to_end_takes_no_place_from_those_that_stay(monkeypatch, stage: Stage) -> None:
+    monkeypatch.setattr(pools, "_MOST_ANSWERS", 1)
+    stage.pool._most = 2
+    stage.pool.warm_up()
+    stage.asked()
+    assert len(stage.made) == 2
+    stage.pool.warm_up()  # two stay: the successor, and this one
+    stage.pool.warm_up()
+    assert len(stage.pool.pids()) == len(stage.made) == 3
+    for process in stage.made[1:]:
+        process.warm.set()
+    stage.asked()
+    assert not stage.made[0].alive
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["soon answered", "long"])
+def test_work_waits_for_a_process_that_is_asked_something_or_for_one_that_is_warm_before(
+    stage: Stage, long: bool
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+    stage.answer = lambda process: (asked.set(), answered.wait(30))[0]
+    asking = threading.Thread(target=stage.pool.answer, args=(QUESTION,))
+    asking.start()
+    assert asked.wait(30)
+    looked: list[str] = []
+
+    def look(sentence: str) -> None:
+        looked.append(sentence)
+        if len(looked) == 3:  # so long it has waited, while the engine was being loaded
+            assert looked == ["", "", ""]
+            (stage.made[0].warm if long else answered).set()
+        for process in stage.made[1:]:
+            process.warm.set()
+
+    stage.work(look)
+    assert looked[-1] == "at work"
+    assert len(stage.made) == 1 + long
+    answered.set()
+    asking.join()
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["soon answered", "long"])
+def test_a_question_is_answered_by_the_process_that_is_ready_first(stage: Stage, long: bool) -> None:
+    answers: list[int] = []
+    first_is_answering, first_answers = threading.Event(), threading.Event()
+
+    def answer(process: FakeProcess) -> None:
+        answers.append(stage.made.index(process))
+        if len(answers) == 1:
+            first_is_answering.set()
+            assert first_answers.wait(30)
+
+    stage.answer = answer
+    stage.warmed()
+    asking = [threading.Thread(target=stage.pool.answer, args=(QUESTION,)) for _ in range(2)]
+    asking[0].start()
+    assert first_is_answering.wait(30)
+    asking[1].start()
+    while len(stage.made) < 2:  # one more is started, and loads the engine
+        asking[1].join(0.01)
+    assert len(answers) == 1
+    if long:
+        stage.made[1].warm.set()
+        asking[1].join(30)
+    first_answers.set()
+    for thread in asking:
+        thread.join(30)
+    assert answers == [0, int(long)]
+
+
+def test_a_request_without_the_engine_waits_for_no_process_that_loads_it(stage: Stage) -> None:
+    stage.pool.warm_up()
+    assert stage.asked(SOLVE) == 1  # the first loads the engine
+    assert len(stage.pool.pids()) == 1
+    stage.made[0].warm.set()
+    assert stage.asked(SOLVE) == 0
+
+
+def test_a_process_that_answered_without_the_engine_and_stays_loads_it(stage: Stage) -> None:
+    stage.asked(SOLVE)
+    assert stage.made[0].warms
+
+
+def test_a_process_that_cannot_go_on_is_replaced(stage: Stage) -> None:
+    stage.work()
+    first = stage.made[0]
+
+    def cancel(sentence: str) -> None:
+        raise JobCancelled
+
+    with pytest.raises(JobCancelled):
+        stage.work(cancel)
+    assert not first.alive
+    stage.work()
+    stage.made[-1].alive = False  # it ended meanwhile
+    stage.work()
+    assert stage.pool.pids() == (stage.made[-1].pid,)
+    assert stage.made[-1].alive
+
+
+def test_what_ended_the_work_is_told_even_where_no_other_process_can_be_started(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(process: FakeProcess, *_: object, **__: object) -> None:
+        monkeypatch.setattr(stage.pool, "_start", no_memory)
+        raise ProcessLost("It ended unexpectedly.")
+
+    def no_memory() -> FakeProcess:
+        raise OSError("cannot allocate memory")
+
+    monkeypatch.setattr(pools, "carry_out_in", lost)
+    with pytest.raises(ProcessLost, match="ended unexpectedly"):
+        stage.work()
+
+
+def test_the_speed_of_the_machine_is_not_awaited_from_a_process_that_was_never_asked_for_it(stage: Stage) -> None:
+    stage.work()  # its process loads the engine without a word
+    stage.made[0].warms = False
+    assert stage.pool.machine_speed() is None
