@@ -32,9 +32,10 @@ from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.call_times import times
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
+from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.products import KINDS
-from senseapp.runtimes.onnxruntime.rounding.ranges import ranges, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.tasks import task_named
 
@@ -105,14 +106,14 @@ def main() -> None:
 
 
 def _files(runtime: UploadedRuntime, content: bytes, calibration: Sequence[Tensor]) -> dict[str, bytes]:
-    with runtime.quantizer(content, calibration) as quantizer:
-        assert isinstance(quantizer, Int8Writer)
-        tensors = rounded_tensors(quantizer.write())
-        quantizer.rounding = Rounding(ranges=ranges(quantizer.network, calibration, tensors, ("mse",))["mse"])
-        all_int8 = quantizer.write()
-        kinds = {node.name: node.op_type for node in onnx.load_from_string(quantizer.network).graph.node}
-        others = [each for each in quantizer.nodes(all_int8) if kinds[each] not in (*KINDS, "ConvTranspose")]
-        products = quantizer.write(but=others)
+    quantizer = runtime.quantizer(content, calibration)
+    assert isinstance(quantizer, Int8Writer)
+    tensors = rounded_tensors(quantizer.network)
+    quantizer.rounding = Rounding(ranges=ranges(quantizer.network, calibration, tensors, ("mse",))["mse"])
+    all_int8 = quantizer.write()
+    kinds = {node.name: node.op_type for node in onnx.load_from_string(quantizer.network).graph.node}
+    others = [each for each in quantizer.nodes(all_int8) if kinds[each] not in (*KINDS, "ConvTranspose")]
+    products = quantizer.write(but=others)
     return {
         "float": content,
         "all int8, ranges of least error": runtime.in_place(content, all_int8),

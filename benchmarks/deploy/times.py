@@ -24,7 +24,7 @@ from senseapp.prove.timed import TimedNetwork, measured_schedule
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.runtimes.call_times import times
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from tests.schedule_cases import run_of
@@ -75,17 +75,17 @@ def _timed(name: str) -> Iterator[TimedNetwork]:
     images = torch.randn(2, 3, 224, 224)
     content = onnx_model(network, images)
     layers = {layer for layer, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
-    with Int8Writer(content, [images], rounding=Rounding()) as writer:
-        found = OPERATIONS.time_layers(content, writer, layers_of_nodes(content, layers))
-        yield TimedNetwork(
-            runtime=OPERATIONS,
-            network=content,
-            times=found,
-            quantizer=writer,
-            image=images[:1],
-            threads=1,
-            beside=FileTimes(OPERATIONS, content, images[:1], threads=1),
-        )
+    writer = Int8Writer(content, [images])
+    found = OPERATIONS.time_layers(content, writer, layers_of_nodes(content, layers))
+    yield TimedNetwork(
+        runtime=OPERATIONS,
+        network=content,
+        times=found,
+        quantizer=writer,
+        image=images[:1],
+        threads=1,
+        beside=FileTimes(OPERATIONS, content, images[:1], threads=1),
+    )
 
 
 def _errors(name: str, network: TimedNetwork) -> list[float]:
