@@ -14,8 +14,16 @@ import numpy as np
 import pillow_heif
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
-from senseapp.data.bands import TiffBands, is_tiff
-from senseapp.data.bit_depth import Depth, deep_values, depth_of, eight_bits, has_deep_colours, stated_bits
+from senseapp.data.channels import (
+    Depth,
+    TiffBands,
+    deep_values,
+    depth_of,
+    eight_bits,
+    has_deep_colours,
+    is_tiff,
+    stated_bits,
+)
 from senseapp.data.contents import Unreadable
 from senseapp.data.geometry import TURNS, UPRIGHT, EvalTransform, Geometry
 

@@ -30,7 +30,7 @@ def foldable_norms(trace: CallTrace, model: nn.Module, *, subclasses: bool = Fal
     no other module reads that tensor, and no other module reads the layer's weight or bias.
     """
     times = Counter(call.module for call in trace.calls)
-    found = {}
+    found: dict[str, Any] = {}
     for reader in (call for call in trace.calls if call.source >= 0):
         call = trace.calls[reader.source]
         # The norm itself must be the next call, not a block that contains it: outputs of layers are examined per block.

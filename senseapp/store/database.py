@@ -144,6 +144,16 @@ class Database:
                 "then try again."
             ) from error
 
+    def rows(self, statement: str, *values: object) -> list[sqlite3.Row]:
+        """Return the rows that a statement selects; raises as :meth:`connection`."""
+        with self.connection() as connection:
+            return connection.execute(statement, values).fetchall()
+
+    def change(self, statement: str, *values: object) -> int:
+        """Execute a statement in a transaction of its own; return how many rows it changed."""
+        with self.transaction() as connection:
+            return connection.execute(statement, values).rowcount
+
 
 SELECT_RUNS = "SELECT runs.*, COALESCE(people.name, '') AS owner_name FROM runs LEFT JOIN people USING (owner)"
 

@@ -84,12 +84,12 @@ def test_what_the_runs_differ_in_is_listed(app: AppTest, pair: list[str]) -> Non
 
 def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, pair: list[str]) -> None:
     names = [f"level-{run[:8]}" for run in pair]
-    open_compare(app, *pair, **dict(zip(names, ("0.5", "2.0"), strict=True)), metric="kl")
+    open_compare(app, *pair, **dict(zip(names, ("0.25", "2.0"), strict=True)), metric="kl")
     first, second = (app.button_group(key=f"{name}.compare") for name in names)
-    assert (first.value, second.value) == (0.5, 2.0)
+    assert (first.value, second.value) == (0.25, 2.0)
     assert "Harm" in texts(app)
     second.set_value(8.0).run()
-    assert [in_url(app, name) for name in names] == [["0.5"], ["8.0"]]
+    assert [in_url(app, name) for name in names] == [["0.25"], ["8.0"]]
     app.selectbox(key="metric.compare").set_value("agreement").run()
     assert in_url(app, "metric") == ["agreement"]
     assert "Answers that stay · 6 layers" in texts(app)
@@ -98,7 +98,7 @@ def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, p
 def test_a_link_with_nonsense_falls_back_to_the_usual_choice(app: AppTest, pair: list[str]) -> None:
     names = [f"level-{run[:8]}" for run in pair]
     open_compare(app, *pair, **dict(zip(names, ("0.9", "many"), strict=True)), metric="beauty")
-    assert [app.button_group(key=f"{name}.compare").value for name in names] == [0.75, 4.0]
+    assert [app.button_group(key=f"{name}.compare").value for name in names] == [0.5, 4.0]
     assert app.selectbox(key="metric.compare").value == "top1"
 
 
@@ -146,7 +146,7 @@ def test_a_click_on_a_layer_tells_its_figures_in_both_runs(app: AppTest, pair: l
     open_compare(app, *pair)
     app.session_state[pick_key("compare")] = FRAGILE
     app.run()
-    assert "demo, 75 %: **12.0 points** (11.4 to 12.6), rank 1, measured" in texts(app)
+    assert "demo, 50 %: **8.0 points** (7.4 to 8.6), rank 1, measured" in texts(app)
     app.button(key="compare.close").click().run()
     assert "rank 1, measured" not in texts(app)
 

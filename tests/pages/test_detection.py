@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.ops import box_iou
 
 from senseapp.cli.main import main
-from senseapp.data.shapes import load_shapes
+from senseapp.data.demo_pictures import load_shapes
 from senseapp.descriptions import SOURCES
 from senseapp.metrics import METRICS
 from senseapp.networks.sources.load import load_model

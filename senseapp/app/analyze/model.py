@@ -14,9 +14,9 @@ from senseapp.app.analyze.library import search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.state import filled, restart_with, session
+from senseapp.app.common.tables import figures_row
 from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.files import MB
 from senseapp.core.markdown import md

@@ -10,9 +10,8 @@ from senseapp.app.check.form import PARAMETER
 from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain, progress_bar
-from senseapp.app.common.tables import changed_answers, text_table
+from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.check import CheckReport

@@ -15,10 +15,9 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import address_of
 from senseapp.app.common.backend import login_providers, visitor
 from senseapp.app.common.expert import expert_switch
-from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain, errors_here, run_script
 from senseapp.app.common.state import RUN_PARAMETER, session
-from senseapp.app.common.tables import text_table
+from senseapp.app.common.tables import figures_row, text_table
 from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
 from senseapp.core.files import home

@@ -1,10 +1,10 @@
-"""Charts with title, reading help, text alternative and save menu; rows of labelled figures; the provenance line."""
+"""Charts with title, reading help, text alternative and save menu; the provenance line."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -237,15 +237,6 @@ def _unless_forgotten(take: Callable[[], None]) -> Callable[[], None]:
 def _take_pick(key: str, run_id: str) -> None:
     picked = st.session_state[key]["selection"].get(PICK) or []
     pick(run_id, str(picked[0]["layer"]) if picked else "")
-
-
-def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:
-    """Show each value in bold under its label; a label with an entry in ``helps`` gets a tooltip."""
-    row = st.container(horizontal=True, gap="medium", key=key)
-    for label, value in figures.items():
-        with row.container(width="content", gap=None):
-            st.caption(label, help=(helps or {}).get(label))
-            st.markdown(md("**{}**", value))
 
 
 _ABOUT_FIGURES = md(

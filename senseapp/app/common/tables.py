@@ -1,8 +1,8 @@
-"""Tables of results, of classes that lose, and of the settings in which runs differ."""
+"""Rows of labelled figures; tables of results, of classes that lose, and of the settings in which runs differ."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -25,6 +25,15 @@ def text_table(columns: Sequence[str], rows: Any, *, alt_text: str, key: str) ->
     """Show rows of texts under these heads, without an index."""
     frame = pd.DataFrame(rows, columns=list(columns))
     st.dataframe(frame, hide_index=True, alt=alt_text, key=key, width="stretch")
+
+
+def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:
+    """Show each value in bold under its label; a label with an entry in ``helps`` gets a tooltip."""
+    row = st.container(horizontal=True, gap="medium", key=key)
+    for label, value in figures.items():
+        with row.container(width="content", gap=None):
+            st.caption(label, help=(helps or {}).get(label))
+            st.markdown(md("**{}**", value))
 
 
 _REWARD = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common.address import SWITCH, bound, choose, one_of
-from senseapp.app.common.figure import figure, figures_row
+from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import outcome_or_offer
+from senseapp.app.common.tables import figures_row
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.records.layer_findings import QuantizationHistogram

@@ -65,7 +65,8 @@ from senseapp.server.quotas import UploadLimits
 
 APP_SCRIPT = SITE / "app.py"
 _QUIET_SECONDS = 2.0  # in which a first visitor would come who has just started the server
-_SLOW_TO_IMPORT = "senseapp.app.results.views"  # altair and pandas: seconds, which the first visitor would wait for
+_FIRST_PAGE = ("senseapp.app.common.account", "senseapp.app.analyze.start", "senseapp.app.analyze.understood")
+_FIRST_CHART = "senseapp.app.results.views"  # with altair, which the first page does without
 
 
 def application() -> st.App:
@@ -104,8 +105,10 @@ async def _lifespan(app: st.App) -> AsyncIterator[None]:
 
 async def _get_ready() -> None:
     """Load the modules that the first visitor would wait for, and those that would slow later pages down."""
-    await to_thread.run_sync(import_module, _SLOW_TO_IMPORT)
+    for module in _FIRST_PAGE:
+        await to_thread.run_sync(import_module, module)
     await asyncio.sleep(_QUIET_SECONDS)
+    await to_thread.run_sync(import_module, _FIRST_CHART)
     with suppress(SenseError):  # pages say what is wrong
         await to_thread.run_sync(backend.warm_up_ahead)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from senseapp.core.errors import InvalidFile
@@ -26,8 +26,8 @@ _BORDER = "Reformatting CopyNode"
 """What TensorRT calls a change of layout, before the layer that it is for."""
 _FUSED = re.compile(r"\|\||\s\+\s|[;,]")  # blanks beside it are removed later: a pattern of them takes quadratic time
 _LONGEST_NAME = 2000  # characters that are looked at
-_WORDS = (re.compile(r"[^A-Za-z0-9_]+"), re.compile(r"[^A-Za-z0-9]+"))
-"""Separators of parts of names: all but letters, digits and underscores; then underscores too."""
+_WORDS = re.compile(r"[A-Za-z0-9]+")
+Parts = tuple[str, ...]
 Kind = Literal["depthwise", "transposed", "conv", "linear"]
 
 
@@ -72,12 +72,18 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
 
 
 class _Names:
-    """The layers of a network, found in names of other programs."""
+    """The layers of a network, found in names of other programs by their parts."""
 
     def __init__(self, layers: Sequence[LayerProfile]) -> None:
-        self._indices = [_index(layers, words) for words in _WORDS]
-        self._depth = [max((len(parts) for parts in index), default=0) for index in self._indices]
         self._exact = {layer.name for layer in layers}
+        self._layers: dict[Parts, str] = {}  # empty where several layers have these parts
+        self._modules: defaultdict[Parts, set[str]] = defaultdict(set)
+        for name in self._exact:
+            parts = tuple(_WORDS.findall(name))
+            self._layers[parts] = "" if parts in self._layers else name
+            for length in range(1, len(parts)):
+                self._modules[parts[:length]].add(name)
+        self._depth = max(map(len, self._layers), default=0)
 
     def owners(self, row: ReportRow) -> tuple[str, ...]:
         """Return the layers that a row names, each once; none for a change of layout and a row from one to another."""
@@ -86,38 +92,31 @@ class _Names:
         parts = row.modules or _FUSED.split(row.name[:_LONGEST_NAME])
         return tuple(dict.fromkeys(own for part in parts if (own := self._owner(part))))
 
-    def _owner(self, text: str) -> str | None:
-        text = text.strip("[] \t\r\n")
-        if text in self._exact:
-            return text
-        for words, index, depth in zip(_WORDS, self._indices, self._depth, strict=True):
-            parts = [part for part in words.split(text) if part]
-            spans = (
-                tuple(parts[first : first + length])
-                for first in range(len(parts))
-                for length in range(1, min(depth, len(parts) - first) + 1)
-            )
-            found = [own for span in spans if (own := index.get(span)) and _may_stand_in(text, own)]
-            if found:
-                return max(found, key=len)
-        return None
-
     def within(self, text: str) -> set[str]:
         """Return the layer that a name holds, or all layers of the innermost module that it does."""
         if own := self._owner(text):
             return {own}
-        parts, words = [part for part in _WORDS[0].split(text) if part], _WORDS[0]
-        modules: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-        for layer in self._exact:
-            path = [part for part in words.split(layer) if part]
-            for length in range(1, len(path)):
-                modules[tuple(path[:length])].add(layer)
-        named = [path for path in modules if re.search("[A-Za-z]", path[0]) and _holds(parts, path)]
-        return modules[max(named, key=len)] if named else set()
+        named = [part for part in self._parts(text) if part in self._modules and not part[0].isdigit()]
+        return self._modules[max(named, key=len)] if named else set()
+
+    def _owner(self, text: str) -> str:
+        text = text.strip("[] \t\r\n")
+        if text in self._exact:
+            return text
+        found = (self._layers.get(parts, "") for parts in self._parts(text))
+        return max((own for own in found if own and _may_stand_in(text, own)), key=len, default="")
+
+    def _parts(self, text: str) -> Iterator[Parts]:
+        """Yield every sequence of parts of ``text`` that is no longer than the name of a layer."""
+        words = _WORDS.findall(text)
+        for first in range(len(words)):
+            for length in range(1, min(self._depth, len(words) - first) + 1):
+                yield tuple(words[first : first + length])
 
 
-def _holds(parts: Sequence[str], path: tuple[str, ...]) -> bool:
-    return any(tuple(parts[first : first + len(path)]) == path for first in range(len(parts)))
+def _may_stand_in(text: str, layer: str) -> bool:
+    """Return whether a name may mean ``layer``: one of digits alone stands in many names, and only in paths for it."""
+    return re.search("[A-Za-z]", layer) is not None or f"/{layer}/" in f"/{text.strip('/')}/"
 
 
 def _span_of(row: ReportRow) -> re.Match[str] | None:
@@ -142,22 +141,6 @@ def _with_spans(
             low, high = sorted((min(at[0]), max(at[1])))
             found[place] = tuple(dict.fromkeys(name for name in order[low : high + 1] if name not in own))
     return found
-
-
-def _index(layers: Iterable[LayerProfile], words: re.Pattern[str]) -> dict[tuple[str, ...], str]:
-    """Return the layer of each sequence of parts; those of several layers are left out."""
-    found: dict[tuple[str, ...], str] = {}
-    several: set[tuple[str, ...]] = set()
-    for layer in layers:
-        parts = tuple(part for part in words.split(layer.name) if part)
-        if found.setdefault(parts, layer.name) != layer.name:
-            several.add(parts)
-    return {parts: name for parts, name in found.items() if parts and parts not in several}
-
-
-def _may_stand_in(text: str, layer: str) -> bool:
-    """Return whether a name may mean ``layer``: one of digits alone stands in many names, and only in paths for it."""
-    return re.search("[A-Za-z]", layer) is not None or f"/{layer}/" in f"/{text.strip('/')}/"
 
 
 # ---- by order

@@ -295,7 +295,6 @@ class _Answers:
     """A network that gives prepared scores, in order."""
 
     fixed_batch = None
-    abilities = None
 
     def __init__(self, scores: torch.Tensor) -> None:
         self.scores = scores
