@@ -26,9 +26,7 @@ from senseapp.core.files import storage_errors
 from senseapp.server.settings import LOCAL_OWNER
 
 _ROUTE = re.compile(r"/download/(?P<token>[A-Za-z0-9_-]{43})$")
-_TOKEN_BYTES = 32  # random ones, which are 43 letters of base64
 _KEPT_SECONDS = 600.0  # for a click: the browser fetches at once, and may resume for some minutes
-_MOST_OF_A_SESSION = 32  # files that one session may leave on disk
 _CHUNK_BYTES = 256 * 1024  # read and sent at once: larger ones hold more memory for each slow reader
 
 
@@ -95,7 +93,7 @@ class DownloadRegistry:
         download.check()
         content = download.make()
         path, own = (content, download.is_temporary) if isinstance(content, Path) else (_written(content), True)
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        token = secrets.token_urlsafe(32)  # bytes, which are 43 letters
         offer = _Offer(
             path=path,
             own=own,
@@ -107,7 +105,7 @@ class DownloadRegistry:
         with self._lock:
             self._offers[token] = offer
             of_session = [key for key, other in self._offers.items() if other.session == download.requester.session]
-            removed = [self._offers.pop(key) for key in of_session[:-_MOST_OF_A_SESSION]]
+            removed = [self._offers.pop(key) for key in of_session[:-32]]
         for old in removed:
             old.close()
         return address_of(f"download/{token}")
