@@ -34,7 +34,6 @@ class Row:
     optimal: Outcome
     ours: Outcome
     adapted: tuple[Tensor | None, Tensor | None]
-    rounds: tuple[int, int]
     cost: float
 
     def top1(self, scores: Tensor) -> float:
@@ -78,7 +77,7 @@ class Row:
         gammas = [shown(outcome) for name, outcome in self.rivals.items() if name != "uniform"]
         name, worst = max(self.comparisons(), key=lambda named: named[1].delta)
         cells = [str(self.case), f"{self.top1(self.dense):.3f}", shown(self.rivals["uniform"]), max(gammas)]
-        cells += [shown(self.optimal), f"{shown(self.ours)} ({self.rounds[0]}, {self.rounds[1]})", f"{self.cost:.3f}"]
+        cells += [shown(self.optimal), shown(self.ours), f"{self.cost:.3f}"]
         cells.insert(-1, " / ".join("–" if each is None else f"{self.top1(each):.3f}" for each in self.adapted))
         gain, low, high = (f"{-figure + 0.0:+.3f}" for figure in (worst.delta, worst.ci_high, worst.ci_low))
         cells += [f"{gain} ({low} to {high}; {name})"]
@@ -92,7 +91,7 @@ COLUMNS = (
     "uniform",
     "gamma (best)",
     "optimal",
-    "proven (rounds)",
+    "proven",
     "adapted: uniform / optimal",
     "true cost",
     "least gain over another",

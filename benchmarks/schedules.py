@@ -48,15 +48,13 @@ from senseapp.tasks import CLASSIFICATION
 TITLE = "Schedules (`make bench-schedule`)"
 INTRO = (
     "Top-1 without → with repair, on 449 digits that no curve has seen (one is 0.002); nothing is trained after. "
-    "One training and one run of each, not medians: on one thread a machine repeats them, but for the number of "
-    "images that a round has time for. *Proof* is the optimal schedule after `prove`, which solves again where layers "
-    "together lose more than predicted (rounds without, with repair). *Adapted* are the uniform and the optimal "
-    "schedule with adapted weights, where those measure better on images of the curves. *Least gain* is the paired "
+    "One training and one run of each, not medians: on one thread a machine repeats them. *Proven* is the optimal "
+    "schedule as `prove` leaves it. *Adapted* are the uniform and the optimal schedule with adapted weights, where "
+    "those measure better on images of the curves. *Least gain* is the paired "
     "difference of top-1 to the rival that comes nearest, with its 95 % interval."
 )
 USUAL_SEED = 1
 GAMMAS = (1.0, 1.5)
-ROUNDS = 3
 
 
 def halves() -> tuple[TensorImages, TensorImages]:
@@ -134,7 +132,7 @@ def row_of(evaluator: ScheduleEvaluator, case: Case) -> Row:
     first = outcome(evaluator, optimal)
     assert optimal is not None
     assert first is not None
-    plain, repaired = (prove(evaluator, optimal, repair=repair, rounds=ROUNDS) for repair in (False, True))
+    plain, repaired = (prove(evaluator, optimal, repair=repair) for repair in (False, True))
     assert evaluator.images.proof.labels is not None
     return Row(
         case=case,
@@ -144,7 +142,6 @@ def row_of(evaluator: ScheduleEvaluator, case: Case) -> Row:
         optimal=first,
         ours=Outcome(scores(evaluator, plain.applied), scores(evaluator, repaired.applied)),
         adapted=(adapted(evaluator, uniform), adapted(evaluator, optimal)),
-        rounds=(plain.result.rounds, repaired.result.rounds),
         cost=true_figure(evaluator, plain.applied, case.kind),
     )
 
