@@ -71,8 +71,6 @@ def _module_of(program: bytes) -> nn.Module:
 class ToyFile(RuntimeNetwork):
     """An open file."""
 
-    runtime_label = TOY.label
-
     def __init__(self, content: bytes) -> None:
         self.num_bytes = len(content)
         program, self.weights, _ = unpacked(content)

@@ -21,7 +21,6 @@ from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
-from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
 
@@ -35,8 +34,6 @@ class RuntimeModel(OnnxSession):
     Raises:
         InvalidSpec: the runtime cannot open it.
     """
-
-    runtime_label = ONNXRUNTIME.label
 
     def __init__(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> None:
         try:

@@ -59,7 +59,6 @@ class UploadedModel(RuntimeNetwork):
     ) -> None:
         self._file, self._images = file, replace(images, batch=file.fixed_batch)
         self._reader = reader
-        self.runtime_label = file.runtime_label
 
     @property
     def fixed_batch(self) -> int | None:

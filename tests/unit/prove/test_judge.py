@@ -139,16 +139,6 @@ def test_outputs_that_are_no_answers_have_no_share_that_changed() -> None:
     assert judge.original.typical_damage == judge.original.damage  # one that no single image has
 
 
-def test_what_a_network_can_do_is_stated() -> None:
-    dense = a_context(Nesting())
-    assert dense.abilities.missing == ()
-    dense.replay_obstacle = "it draws random numbers"
-    assert dense.abilities.missing == ("Measured by whole passes, which takes longer: it draws random numbers.",)
-    file = OPERATIONS.open(OPERATIONS.exporter(dense.model, IMAGES[:1]).write(dense.model))
-    assert file.abilities.gradients == "A file that is open in onnxruntime has no gradients."
-    assert len(file.abilities.missing) == 4
-
-
 @pytest.mark.parametrize("places", [0, [1, 0], (0, None, {"a": [1]}), {"out": 1, "aux": (0, None)}])
 def test_nesting_comes_back_as_it_was(places: object) -> None:
     tensors = [torch.zeros(1), torch.ones(1)]
