@@ -6,10 +6,10 @@ gamma rule and the optimal one, at equal true cost, without and with repair. No 
 
     python -m benchmarks.schedules [--networks NAME,NAME] [--seed N]
 
-Scores are top-1 without → with repair, on 449 digits (one is 0.002). *Proven* is the optimal schedule after ``prove``,
-which solves again where layers together lose more than predicted (rounds without, with repair). *Adapted* are the
-uniform and the optimal schedule with adapted weights. *Least gain* is the paired difference of top-1 to the rival that
-comes nearest, with its 95 % interval. The table of another seed than the usual one has the seed in its name.
+Scores are top-1 without → with repair, on 449 digits (one is 0.002). *Proven* is the optimal schedule as ``prove``
+leaves it. *Adapted* are the uniform and the optimal schedule with adapted weights. *Least gain* is the paired
+difference of top-1 to the rival that comes nearest, with its 95 % interval. The table of another seed than the usual
+one has the seed in its name.
 """
 
 from __future__ import annotations

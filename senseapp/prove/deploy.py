@@ -20,14 +20,12 @@ from senseapp.descriptions import Effect, get
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.file_times import call_of, times_anew, times_elsewhere
+from senseapp.prove.file_times import call_of, is_busy, times_anew, times_elsewhere
 from senseapp.prove.findings import findings, preparation, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Search, MadeFile
-from senseapp.prove.int8_timing import is_busy
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
-from senseapp.prove.score_thresholds import keeps_nothing, score_thresholds
-from senseapp.prove.search_images import with_held_out
+from senseapp.prove.search_images import score_thresholds, with_held_out
 from senseapp.reconstruct.small_file import stored_integers
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
@@ -225,7 +223,7 @@ class _Deploying:
         for each in made:
             self._files[each.name] = self._described(each.name)
         self._measure()
-        dead = [each for each in made if not each.computes_in_float and keeps_nothing(self._judged[each.name])]
+        dead = [each for each in made if not each.computes_in_float and self._judged[each.name].keeps_nothing]
         if made[0] in dead:
             raise InvalidSpec(_DEAD)
         return tuple(self._deployed(each) for each in made if each not in dead)
