@@ -89,8 +89,8 @@ def test_a_file_in_int8_nests_its_outputs_too() -> None:
     dense = a_context(Nesting())
     content = OPERATIONS.exporter(dense.model, IMAGES[:1]).write(dense.model)
     judge = Judge(PICKED, JudgingImages.of_batches([IMAGES]), OPERATIONS.open(content), num_outputs=CLASSES)
-    with OPERATIONS.quantizer(content, [IMAGES]) as quantizer:
-        files = [quantizer.write(), quantizer.write(but=[quantizer.nodes(quantizer.write())[0]])]
+    quantizer = OPERATIONS.quantizer(content, [IMAGES])
+    files = [quantizer.write(), quantizer.write(but=[quantizer.nodes(quantizer.write())[0]])]
     for file in files:
         judged = judge.judged(OPERATIONS.open(file))
         assert judged.outputs.shape == (COUNT, CLASSES)
