@@ -62,10 +62,6 @@ MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""
 MAX_SCAN_PIXELS = 1_000_000_000
 """Each scan of a progressive JPEG passes over all pixels; ordinary ones have up to 15 scans, hostile ones thousands."""
-MAX_PARTS = 131_072
-"""Strips or tiles of a TIFF, for each of which Pillow makes an object; 64 million pixels have up to 100,000 rows."""
-MAX_ASPECT = 50
-"""Resizing the shorter side of a longer strip to the network's would blow it up."""
 
 ChannelMode: TypeAlias = Literal["L", "RGB", "bands", "index"]
 """Grey, colour, all channels that there are, or the class numbers of a label image."""
@@ -233,7 +229,7 @@ def _check_size(width: int, height: int) -> None:
         raise Unreadable("no pixels")
     if width * height > MAX_PIXELS:
         raise Unreadable(f"{width:,} × {height:,} pixels, more than {MAX_PIXELS // 1_000_000} million")
-    if max(width, height) > MAX_ASPECT * min(width, height):
+    if max(width, height) > 50 * min(width, height):  # resizing its shorter side to the network's would blow it up
         raise Unreadable(f"a strip of {width:,} × {height:,} pixels")
 
 
@@ -258,7 +254,7 @@ def _check_parts(file: bytes) -> None:
             tag, _, values = struct.unpack_from(order + entries, file, place)
             if tag in (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS):
                 parts = max(parts, values)
-    if parts > MAX_PARTS:
+    if parts > 131_072:  # Pillow makes an object for each; 64 million pixels have up to 100,000 rows
         raise Unreadable(f"a TIFF of {parts:,} parts, which takes far more work than its pixels")
 
 
