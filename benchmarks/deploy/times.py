@@ -1,4 +1,8 @@
-"""Whether files take as long as predicted, and what is offered for a budget of milliseconds keeps its promise."""
+"""Whether files take as long as predicted, and what is offered for a budget of milliseconds keeps its promise.
+
+One image, one thread; times are multiples of the float file's, made in turns. Weights are random: time does not depend
+on them.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ from senseapp.prove.timed import TimedNetwork, measured_schedule
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.runtimes.call_times import times
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, layers_of_nodes
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from tests.schedule_cases import run_of
 
 _NETWORKS = ("tf_efficientnet_lite0", "resnet18", "mobilenetv3_small_100", "regnetx_002")
@@ -30,10 +34,6 @@ _SCHEDULES, _TURNS = 5, 21
 _BUDGETS = {"tf_efficientnet_lite0": 16, "mobilenetv3_small_100": 17, "regnetx_002": 17}
 _MOST_SLOWER = 1.15  # than promised
 _BITS = BitScale(noun="rounding", axis="Bits")
-INTRO = (
-    f"One image, one thread, {machine()}. Times are multiples of the float file's, made in turns, so that what else "
-    "the machine does meets both alike. Weights are random: time does not depend on them."
-)
 
 
 def rows() -> Iterator[Row]:
@@ -75,17 +75,17 @@ def _timed(name: str) -> Iterator[TimedNetwork]:
     images = torch.randn(2, 3, 224, 224)
     content = onnx_model(network, images)
     layers = {layer for layer, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
-    with Int8Writer(content, [images], rounding=Rounding()) as writer:
-        found = OPERATIONS.time_layers(content, writer, layers_of_nodes(content, layers))
-        yield TimedNetwork(
-            runtime=OPERATIONS,
-            network=content,
-            times=found,
-            quantizer=writer,
-            image=images[:1],
-            threads=1,
-            beside=FileTimes(OPERATIONS, content, images[:1], threads=1),
-        )
+    writer = Int8Writer(content, [images])
+    found = OPERATIONS.time_layers(content, writer, layers_of_nodes(content, layers))
+    yield TimedNetwork(
+        runtime=OPERATIONS,
+        network=content,
+        times=found,
+        quantizer=writer,
+        image=images[:1],
+        threads=1,
+        beside=FileTimes(OPERATIONS, content, images[:1], threads=1),
+    )
 
 
 def _errors(name: str, network: TimedNetwork) -> list[float]:

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import safetensors.torch
-import torch
 from torch import nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
@@ -22,7 +21,7 @@ from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import call_of, times_anew, times_elsewhere
-from senseapp.prove.findings import advice, findings, preparation, saturation, side_by_side
+from senseapp.prove.findings import findings, preparation, saturation, side_by_side
 from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
 from senseapp.prove.int8_timing import is_busy
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -46,7 +45,6 @@ from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import ratio
 
-_HALF_ZERO = "half zero"  # among the names of files
 _DEAD = (
     "The file keeps none of the original's answers on held-out images: 8 bits destroy a part of this network. Choose "
     "float, or export what the network joins into one output, such as boxes and scores, as outputs of their own."
@@ -268,7 +266,7 @@ class _Deploying:
         evaluator.progress.begin(StepTitle.TEST)
         evaluator.progress(f"Running the files in {runtime.description.label}")
         self._judged = _judged(evaluator, runtime, self._files, self._thresholds)
-        figures, self._zeros = _figures(evaluator, runtime, self._files, self._judged, settings)
+        figures = _figures(evaluator, runtime, self._files, self._judged, settings)
         self._figures = {
             name: replace(each, score_threshold=self._thresholds.get(name)) for name, each in figures.items()
         }
@@ -305,7 +303,6 @@ class _Deploying:
                 evaluator.images.note,
                 *filter(None, [thresholds_text(figures)]),
                 *steps.notes,
-                *((advice(figures["int8"].time_ratio, self._zeros),) if "int8" in figures and self._zeros else ()),
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
                 *self._saturation,
                 *notes,
@@ -366,16 +363,11 @@ def _figures(
     files: Mapping[str, bytes],
     judged: Mapping[str, Judgement],
     settings: DeploySettings,
-) -> tuple[dict[str, RuntimeFigures], Median | None]:
-    """Return what was measured of each file, and the time of the original with half of its weights at zero, to it.
-
-    The latter is for files in int8, beside which it is said; None for others.
-    """
-    zeros = None if settings.kind == "float" else _with_half_zero(evaluator, runtime)
-    timed = dict(files) if zeros is None else {**files, _HALF_ZERO: zeros}
-    openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in timed.items()}
-    seconds, busy = times_anew(openers, runtime, call_of(evaluator, settings)), is_busy()
-    figures = {
+) -> dict[str, RuntimeFigures]:
+    """Return what was measured of each file."""
+    openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in files.items()}
+    seconds, busy = times_anew(openers, runtime, call_of(evaluator, settings.batch)), is_busy()
+    return {
         name: RuntimeFigures(
             changes=judged[name].changes,
             seconds=Median.of(seconds[name]),
@@ -385,14 +377,3 @@ def _figures(
         )
         for name in files
     }
-    return figures, ratio(seconds[_HALF_ZERO], seconds["original"]) if _HALF_ZERO in seconds else None
-
-
-def _with_half_zero(evaluator: ScheduleEvaluator, runtime: Runtime) -> bytes:
-    """Return the original file without the smaller half of each weight, which sparsity leaves as zeros, to time it."""
-    model = copy.deepcopy(evaluator.dense.model)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight[weight.abs() <= weight.abs().median()] = 0
-    return evaluator.exporter(runtime).write(model)

@@ -130,10 +130,10 @@ def keeps_to(time: Median, most: float) -> bool:
     return time.value <= MARGIN * most and time.high <= most
 
 
-def call_of(evaluator: ScheduleEvaluator, settings: DeploySettings) -> Tensor:
+def call_of(evaluator: ScheduleEvaluator, batch: int) -> Tensor:
     """Return the images of one call whose time is taken, (N, C, H, W)."""
-    image = evaluator.dense.arranged(evaluator.images.proof, 0, 1)[0]
-    return image.expand(settings.batch, *image.shape[1:])
+    image = evaluator.dense.arranged(evaluator.images.proof, 0, 1)[0].cpu()
+    return image.expand(batch, *image.shape[1:]).contiguous()
 
 
 def times_elsewhere(
@@ -156,7 +156,7 @@ def times_elsewhere(
                 for each in (evaluator.runtime(other.name), runtime)
                 for name in ("file", "original")
             }
-            spent = times_anew(openers, runtime, call_of(evaluator, settings))
+            spent = times_anew(openers, runtime, call_of(evaluator, settings.batch))
             file, original = (ratio(spent[name, other.name], spent[name, own.name]) for name in ("file", "original"))
             found.append(Elsewhere(runtime=other.name, file=file, original=original))
     return tuple(found)

@@ -14,8 +14,7 @@ from senseapp.descriptions import DENSE_BITS
 from senseapp.metrics import METRICS
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.mixed_precision import search_mixed_precision
-from senseapp.prove.quantized_files import FileJudge, QuantizedFiles
+from senseapp.prove.mixed_precision import FileJudge, QuantizedFiles, search_mixed_precision
 from senseapp.prove.search_images import Amounts, fitted_and_others, in_calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.runtimes.base import Runtime
@@ -142,23 +141,23 @@ class Int8Search:
         steps, fitting = self._steps, self._fitting(layers)
         kept = [node for node, layer in layers.items() if self._bits and self._bits.get(layer, DENSE_BITS) > INT8_BITS]
         steps.progress.begin(StepTitle.INT8)
-        with self._runtime.fitted_quantizer(self._content, fitting) as quantizer:
-            made = {"int8": quantizer.finished(quantizer.write())}
-            own: DefaultInt8 | None = None
-            choice = _Choice(content=self._content)
-            if self._may_be_quicker(made["int8"]):
-                steps.progress.begin(StepTitle.OWN)
-                with steps.trying(self._runtime.description.own_quantizer):
-                    own = self._runtime.default_int8(self._content, fitting)
-                steps.progress.begin(StepTitle.PARTS)
-                choice = self._chosen(quantizer, kept, own)
-            variants = tuple[Variant, ...]()
-            if self._makes_variants:
-                with steps.trying("further files to choose from"):
-                    variants = self._variants(quantizer, kept)
-            if choice.is_quantizers:
-                with steps.trying("the causes of what int8 harms"):
-                    choice = replace(choice, reasons=self._reasons(quantizer, choice))
+        quantizer = self._runtime.fitted_quantizer(self._content, fitting)
+        made = {"int8": quantizer.finished(quantizer.write())}
+        own: DefaultInt8 | None = None
+        choice = _Choice(content=self._content)
+        if self._may_be_quicker(made["int8"]):
+            steps.progress.begin(StepTitle.OWN)
+            with steps.trying(self._runtime.description.own_quantizer):
+                own = self._runtime.default_int8(self._content, fitting)
+            steps.progress.begin(StepTitle.PARTS)
+            choice = self._chosen(quantizer, kept, own)
+        variants = tuple[Variant, ...]()
+        if self._makes_variants:
+            with steps.trying("further files to choose from"):
+                variants = self._variants(quantizer, kept)
+        if choice.is_quantizers:
+            with steps.trying("the causes of what int8 harms"):
+                choice = replace(choice, reasons=self._reasons(quantizer, choice))
         if own is not None:
             made["default"] = own.content
         notes = (*choice.notes, *self._amounts.notes, *self._notes(choice, quantizer.notes, own))
@@ -227,7 +226,7 @@ class Int8Search:
             settings=self._settings,
         )
         found = search_mixed_precision(files, self._steps)
-        content, late = files.content(found.in_float, found.float_weights), tuple[str, ...]()
+        content, late = files.content(found.in_float), tuple[str, ...]()
         if self._settings.kind == "mixed" and content != all_int8:
             self._steps.progress("Timing the file again")
             late = (_OFTEN_LONGER,) if times.measure_precise(self._placed(content)).high > most_time else ()

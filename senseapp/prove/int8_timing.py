@@ -27,8 +27,7 @@ def time_int8(
     Raises:
         InvalidSpec: the runtime cannot write it in int8, or run it.
     """
-    with runtime.quantizer(network, images) as quantizer:
-        int8 = runtime.in_place(network, quantizer.write())
+    int8 = runtime.in_place(network, runtime.quantizer(network, images).write())
     part = images[0]
     fixed = runtime.open(network, threads=threads).fixed_batch
     call = part if fixed else part[:1].expand(batch, *part.shape[1:])

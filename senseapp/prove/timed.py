@@ -9,17 +9,15 @@ it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from torch import Tensor
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.file_times import FileTimes
+from senseapp.prove.file_times import FileTimes, call_of
 from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes, Median
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.runtimes.base import Runtime
@@ -29,29 +27,6 @@ from senseapp.solve.time_budget import any_problem, schedule_within
 
 _ROUNDS = 5  # schedules for a time; each corrects the budget by what the last one took
 _TURNS = 21  # calls of each file: odd, so that the median is one of them
-
-
-class Timed(Protocol):
-    """A network whose layers are timed; what it does with schedules of its compression."""
-
-    @property
-    def times(self) -> LayerTimes:
-        """How long its layers take."""
-        ...
-
-    @property
-    def image(self) -> Tensor:
-        """One call's input, (N, C, H, W)."""
-        ...
-
-    @property
-    def threads(self) -> int:
-        """That a call runs on."""
-        ...
-
-    def ratio(self, schedule: Schedule) -> Median:
-        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, both opened anew."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,27 +48,23 @@ class TimedNetwork:
     beside: FileTimes
 
     @classmethod
-    @contextmanager
-    def open(
-        cls, evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1
-    ) -> Iterator[TimedNetwork]:
-        """Write the uncompressed network of a run, and time its layers; its files are gone with the block."""
+    def open(cls, evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1) -> TimedNetwork:
+        """Write the uncompressed network of a run, and time its layers."""
         network = evaluator.original_file(runtime)
         size = runtime.open(network).fixed_batch or batch
-        with runtime.quantizer(network, evaluator.reconstruction.calibration()) as quantizer:
-            evaluator.progress("Timing every layer in float and in int8")
-            owners = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
-            found = runtime.time_layers(network, quantizer, owners, threads=threads, batch=size)
-            image = _call(evaluator, size)
-            yield cls(
-                runtime=runtime,
-                network=network,
-                times=found,
-                quantizer=quantizer,
-                image=image,
-                threads=threads,
-                beside=FileTimes(runtime, network, image, threads=threads),
-            )
+        quantizer = runtime.quantizer(network, evaluator.reconstruction.calibration())
+        evaluator.progress("Timing every layer in float and in int8")
+        owners = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
+        image = call_of(evaluator, size)
+        return cls(
+            runtime=runtime,
+            network=network,
+            times=runtime.time_layers(network, quantizer, owners, threads=threads, batch=size),
+            quantizer=quantizer,
+            image=image,
+            threads=threads,
+            beside=FileTimes(runtime, network, image, threads=threads),
+        )
 
     def file(self, schedule: Schedule) -> bytes:
         """Return the file of a schedule of bits: float where it has more than 8, or nothing; int8 elsewhere."""
@@ -131,10 +102,7 @@ class TimedWidths:
     beside: FileTimes
 
     @classmethod
-    @contextmanager
-    def open(
-        cls, evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1
-    ) -> Iterator[TimedWidths]:
+    def open(cls, evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1) -> TimedWidths:
         """Write the network at every level of its run, and time it."""
         scale, exporter = evaluator.result.compression.scale, evaluator.exporter(runtime)
         files = {scale.untouched: evaluator.original_file(runtime)}
@@ -142,11 +110,11 @@ class TimedWidths:
             evaluator.progress(f"Timing every layer at {scale.text(level)}")
             files[level] = exporter.write(evaluator.reconstruction.apply(_uniform(evaluator, level)).model)
         network = files[scale.untouched]
-        shown = _call(evaluator, runtime.open(network).fixed_batch or batch)
+        shown = call_of(evaluator, runtime.open(network).fixed_batch or batch)
         layers = {layer.name for layer in evaluator.profile.layers}
         found = time_widths(runtime, files, layers, shown, threads=threads)
         beside = FileTimes(runtime, network, shown, threads=threads)
-        yield cls(evaluator=evaluator, runtime=runtime, times=found, image=shown, threads=threads, beside=beside)
+        return cls(evaluator=evaluator, runtime=runtime, times=found, image=shown, threads=threads, beside=beside)
 
     def ratio(self, schedule: Schedule) -> Median:
         """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, both opened anew."""
@@ -199,13 +167,13 @@ def schedule_for_time(
         InfeasibleBudget: nothing is as quick; ``nearest`` is the least time found, in milliseconds.
         InvalidSpec: the runtime does not accelerate this compression.
     """
-    with open_timed(evaluator, runtime, threads=threads, batch=batch) as network:
-        return measured_schedule(evaluator, network, most_seconds, limits)
+    network = open_timed(evaluator, runtime, threads=threads, batch=batch)
+    return measured_schedule(evaluator, network, most_seconds, limits)
 
 
 def open_timed(
     evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1
-) -> AbstractContextManager[Timed]:
+) -> TimedNetwork | TimedWidths:
     """Time the network of a run at the levels of its compression.
 
     Raises:
@@ -221,7 +189,7 @@ def open_timed(
 
 
 def measured_schedule(
-    evaluator: ScheduleEvaluator, network: Timed, most_seconds: float, limits: Limits | None
+    evaluator: ScheduleEvaluator, network: TimedNetwork | TimedWidths, most_seconds: float, limits: Limits | None
 ) -> Schedule:
     """Return :func:`schedule_for_time` of a network whose layers are timed."""
     scale = evaluator.result.compression.scale
@@ -262,12 +230,6 @@ def _too_slow(asked: float, least: float, real: float) -> InfeasibleBudget:
         f"the original {1000 * real:.3g} ms.",
         nearest=1000 * least,
     )
-
-
-def _call(evaluator: ScheduleEvaluator, size: int) -> Tensor:
-    """Return the input of one call of ``size`` images, (N, C, H, W)."""
-    image = evaluator.dense.batches(0, 1)[0].cpu()
-    return image[:1].expand(size, *image.shape[1:]).contiguous()
 
 
 def _uniform(evaluator: ScheduleEvaluator, level: float) -> Schedule:

@@ -96,8 +96,7 @@ class TimingTask(FinishedRunTask[LayerTimes]):
         from senseapp.prove.timed import open_timed  # torch loads here
 
         evaluator = open_evaluator(context)
-        with open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch) as network:
-            return network.times
+        return open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch).times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

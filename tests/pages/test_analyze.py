@@ -315,6 +315,7 @@ def test_another_demo_starts_with_one_click_or_fills_in_the_page(
 def test_a_demo_is_said_to_be_filled_in_only_where_it_is(analyze: AppTest) -> None:
     said = "A demo that reads handwritten digits is filled in: press Run. Or try"
     assert said in texts(analyze)
+    assert "Or a demo:" not in texts(analyze)
     for block, source in (("data", "Upload images"), ("model", "Upload a checkpoint")):
         analyze.button_group(key=f"analyze.{block}.source").set_value(source).run()
         assert said not in texts(analyze)

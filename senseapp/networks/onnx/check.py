@@ -71,18 +71,13 @@ def check(
     raise Differs(f"The file's network gives other numbers than onnxruntime does ({worst:.1g} of the largest){named}.")
 
 
-def sample_inputs(
-    graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]], images: Tensor | None = None
-) -> dict[str, Tensor]:
-    """Return values for every input of ``graph``: ``images`` (N, C, H, W) where it takes some, else random ones."""
+def sample_inputs(graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Return random values for every input of ``graph``."""
     generator = torch.Generator().manual_seed(0)
     inputs = {}
     for each in graph.inputs:
         shape, dtype = shapes[each.name], dtype_of(each.element_type)
-        if images is not None and len(shape) == 4:
-            repeats = -(-shape[0] // len(images))
-            inputs[each.name] = torch.cat([images] * repeats)[: shape[0]].to(dtype)
-        elif dtype.is_floating_point:
+        if dtype.is_floating_point:
             inputs[each.name] = torch.rand(shape, generator=generator, dtype=dtype)
         else:
             # Bytes of images; other whole numbers are masks, kinds or places in a table, which may be as short as two.

@@ -23,6 +23,7 @@ from senseapp.measure.readings import preparation_words
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.metrics.predictions import num_not_finite
 from senseapp.networks.network import Network
+from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
@@ -81,6 +82,9 @@ def check_files(
             spec.candidate, prepared.reference.spec, prepared.images, prepared.preprocessing, prepared.task
         )
         align_outputs(prepared, candidate)
+        told = candidate.file.file.facts.metadata if candidate.file is not None else {}
+        names = prepared.class_names or class_names_in(told, prepared.num_outputs)
+        prepared.class_names = names or tuple(prepared.images.class_names)
     except NotComparable as error:
         return _failed(spec, prepared, error, opener)
     return _Comparison(spec, prepared, candidate, opener, steps).report()

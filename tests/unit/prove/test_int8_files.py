@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -50,9 +49,8 @@ class FinishingRuntime(ToyRuntime):
         self.judged.append(tuple(unpacked(content)[2]))
         return super().open(content)
 
-    @contextmanager
-    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Iterator[Quantizer]:
-        yield FinishingQuantizer(content)
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
+        return FinishingQuantizer(content)
 
 
 @pytest.mark.parametrize("kind", ["int8", "mixed"])

@@ -230,9 +230,10 @@ enter(
 )
 
 
-@operator("AffineGrid", numbers=(1,))
-def _affine_grid(theta: Tensor, size: Sequence[int], *, align_corners: bool = False) -> Tensor:
-    return F.affine_grid(theta, list(size), align_corners=align_corners)
+enter(
+    {"AffineGrid": lambda theta, size, *, align_corners=False: F.affine_grid(theta, size, align_corners=align_corners)},
+    numbers=(1,),
+)
 
 
 @operator("RoiAlign", since=16)
