@@ -96,7 +96,7 @@ DEPLOYED_COLUMNS = ("File", "Answers", "A call", "% of the original's time", "Si
 
 def deployed_rows(record: Deployment) -> list[tuple[str, ...]]:
     """Return a row of texts per file, the file itself first, with the 95 % intervals of answers and times."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, title in _FILES.items():
         if name in record.figures and (name, record.settings.kind) != ("int8", "int8"):
             each = record.figures[name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from senseapp.core.markdown import Markdown, md
-from senseapp.descriptions import CompressionConfig, LevelScale, options_of
+from senseapp.descriptions import CompressionConfig, options_of
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import Side
 from senseapp.records.deployment import model_file
@@ -146,7 +146,10 @@ def passes_text(result: RunResult) -> str:
     estimated = [item for item in result.shown if item.estimated]
     corrected = " and true passes over a few images" if any(item.images_passed for item in estimated) else ""
     parts = [f"estimates from one backward pass{corrected}"] if estimated else []
-    parts += [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}", *_place(result)]
+    parts += [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}"]
+    device, workers = result.environment.get("device"), result.environment.get("workers")
+    if device:
+        parts.append(f"on {device} of {workers} workers" if workers else f"on {device}")
     return " · ".join(parts)
 
 
@@ -166,22 +169,11 @@ def _evidence(result: RunResult) -> str:
     return " · ".join(parts)
 
 
-def _place(result: RunResult) -> list[str]:
-    """Return the devices of the passes, as far as known: ``on cpu``, ``on cuda:0 of 4 workers``."""
-    device, workers = result.environment.get("device"), result.environment.get("workers")
-    if not device:
-        return []
-    return [f"on {device} of {workers} workers" if workers else f"on {device}"]
-
-
 def _source(result: RunResult) -> str:
-    shown = result.shown
-    estimated = sum(item.estimated for item in shown)
-    if not estimated:
-        return "Measured"
-    if estimated == len(shown):
-        return "Estimated"
-    return f"Measured {len(shown) - estimated} of {len(shown)}, the rest estimated"
+    estimated = sum(item.estimated for item in result.shown)
+    if estimated in (0, len(result.shown)):
+        return "Estimated" if estimated else "Measured"
+    return f"Measured {len(result.shown) - estimated} of {len(result.shown)}, the rest estimated"
 
 
 def caveat_of(result: RunResult) -> str:
@@ -200,16 +192,9 @@ def notes_of(result: RunResult) -> list[str]:
     known = {level: value for level, value in result.agreement.items() if not math.isnan(value)}  # nan: nothing is lost
     if known and result.measurements:
         scale = result.compression.scale
-        found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in known.items())
+        found = ", ".join(f"{value:.2f} at {scale.text(float(level))}" for level, value in known.items())
         notes.append(f"Estimate and measurement rank the layers alike (1 is the same order): {found}.")
     return notes
-
-
-def _level_text(scale: LevelScale, level: str) -> str:
-    try:
-        return scale.text(float(level))
-    except ValueError:
-        return level
 
 
 def run_title(spec: RunSpec) -> str:
