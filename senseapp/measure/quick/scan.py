@@ -3,7 +3,7 @@
 For a layer with input a, let r be the change of its output when its weights are compressed, and g the gradient, at
 its output, of the inner product of the model's output with a direction v. Then r·g = v·δz to first order, for the
 change δz of the model's output. A few directions per image, chosen by the task, give its divergence: for class scores
-(see :mod:`senseapp.tasks.classification.directions`) the KL, in nats, which for small changes is the Gauss-Newton
+(see :mod:`senseapp.tasks.directions`) the KL, in nats, which for small changes is the Gauss-Newton
 estimate ½ δzᵀ F δz, and for large ones saturates as the KL of the softmax does. Positions are summed before squaring.
 Cost: one forward, a backward pass for each direction, and one forward of each layer per level.
 

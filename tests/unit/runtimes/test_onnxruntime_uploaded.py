@@ -276,7 +276,7 @@ def test_a_pruned_file_is_the_uploaded_one_with_fewer_channels(tmp_path) -> None
     assert source.network == (tmp_path / "net.onnx").read_bytes()
     found = difference(opened.content, source.network)
     assert found.otherwise_identical
-    assert {each.shape for each in found.tensors} >= {(4, 3, 3, 3), (4, 4, 3, 3), (6, 4)}
+    assert {each.size for each in found.tensors} >= {4 * 3 * 9, 4 * 4 * 9, 6 * 4}
     assert "as it was uploaded" in " ".join(notes)
     images = torch.rand(2, 3, 8, 8)
     expected = proven.applied.model(images).softmax(1).detach()
