@@ -16,7 +16,7 @@ from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 
 follow_address()
-session().complaint = ""
+session().complaint, session().told = "", ()
 draft = session().draft
 
 with st.container(horizontal_alignment="center"), st.container(width=960):

@@ -70,7 +70,7 @@ class Decision:
         if found is None:
             return ""
         if self.goal == "targets":
-            return f"Answers measured with these targets in {found.made_of}. {found.bound_text}".strip()
+            return f"Answers measured with these targets in {found.title}. {found.bound_text}".strip()
         return f"{found.made_of}. Measured: this very file. {found.bound_text}".strip()
 
     @property

@@ -233,8 +233,9 @@ class Candidate:
 
     @property
     def made_of(self) -> str:
-        """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, adapted``."""
-        how = ", adapted" if self.reconstruction == "adapted" else ""
+        """The contents of the file in words: ``ONNX in 8-bit numbers``, ``PyTorch weights, by the schedule``."""
+        how = ", by the schedule" if self.schedule is not None else ""
+        how += ", weights adapted" if self.reconstruction == "adapted" else ""
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
         in_float = f", {plural(kept, 'part')} in full precision" if kept and self.form == "mixed" else ""
         if kept and self.form == "onnx":  # a file of a search for int8 that computes nothing in int8

@@ -18,21 +18,13 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
-from tests.pages.conftest import wait_for_card
+from tests.pages.conftest import started, texts, wait_for_card
 from tests.pages.test_words import blocks
 
 
 @pytest.fixture
 def analyze(app: AppTest) -> AppTest:
     return wait_for_card(app.run())
-
-
-def started(service: Service) -> RunSpec:
-    return service.runs()[0].spec
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Service) -> None:
@@ -315,6 +307,7 @@ def test_another_demo_starts_with_one_click_or_fills_in_the_page(
 def test_a_demo_is_said_to_be_filled_in_only_where_it_is(analyze: AppTest) -> None:
     said = "A demo that reads handwritten digits is filled in: press Run. Or try"
     assert said in texts(analyze)
+    assert "Or a demo:" not in texts(analyze)
     for block, source in (("data", "Upload images"), ("model", "Upload a checkpoint")):
         analyze.button_group(key=f"analyze.{block}.source").set_value(source).run()
         assert said not in texts(analyze)

@@ -24,7 +24,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.solve.trade_off import schedule_for
 from tests.deployments import a_candidate, some_figures
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, go_back, open_page
 from tests.pages.records import change
 from tests.pages.test_proof import texts
 
@@ -86,6 +86,20 @@ def test_the_page_opens_with_the_file_to_take_its_own_figures_and_its_button(
     chart = json.loads(app.get("vega_lite_chart")[0].proto.spec)
     assert "Size on disk (MB)" in json.dumps(chart)
     assert "It is the smallest file that runs and loses at most 1.0 points." in texts(app)
+
+
+@pytest.mark.parametrize("page", [RESULTS, "pages/present.py"])
+def test_an_original_that_fails_at_its_task_is_said_before_the_answer(
+    app: AppTest, finished_run, backend, page: str
+) -> None:
+    recommend(backend, finished_run)
+    folder = backend.store.folder(finished_run)
+    folder.save_result(replace(folder.load_result(), num_samples=140, baseline={"top1": 0.07}))
+    open_page(app, page, run=finished_run)
+    assert "right on 7 % of 140 images, near chance" in app.warning[0].value
+    go_back(app, run=finished_run, **{"for": "look"})
+    assert "## The uncompressed model is right on 7 %" in texts(app)
+    assert not app.warning
 
 
 def seen(node: Node) -> Iterator[Element]:
@@ -170,7 +184,9 @@ def test_another_loss_chooses_among_measured_files_and_others_can_be_looked_for(
     assert not app.exception
     assert "## Keep the original" in texts(app)
     assert "No file that is clearly smaller or faster loses at most 0.2 points." in texts(app)
-    app.button(key=f"recommendation.start.{finished_run}").click().run()
+    search = app.button(key=f"recommendation.start.{finished_run}")
+    assert search.label.startswith("Search again within this loss (")
+    search.click().run()
     task = RecommendationTask(run_id=finished_run, allowed_drop=0.002)
     assert service.work.progress(task).state is RunState.QUEUED
 

@@ -16,7 +16,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_layers, open_page
+from tests.pages.conftest import finish, open_layers, open_page, texts
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
 PAGE = "pages/results.py"
@@ -27,10 +27,6 @@ def results(app: AppTest, finished_run: str) -> AppTest:
     open_layers(app, finished_run)
     assert not app.exception
     return app
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def charts(app: AppTest) -> list[dict[str, Any]]:
@@ -52,6 +48,7 @@ def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the
 ) -> None:
     shown = texts(results)
     assert "Most fragile: layer2.0.conv1, harm " in shown  # the bars show harm, too
+    assert "Pale bars" not in shown
     results.session_state[f"results.show.details.{finished_run}"] = True
     shown = texts(results.run())
     for part in ("**Measured**", "512 images", "95 % intervals"):
@@ -82,6 +79,7 @@ def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
     run = finish(service, backend, RunSpec(sensitivity=SensitivitySpec(mode="quick")))
     open_layers(app, run)
     assert "Most fragile by estimate: layer2.0.conv1, harm 0.080 at 50 %" in texts(app)
+    assert "Pale bars are estimates: length and colour may change" in texts(app)
     assert app.selectbox(key=f"results.metric.{run}").value == "kl"
 
 

@@ -155,7 +155,7 @@ def test_what_is_only_assumed_is_not_measured_until_a_person_chooses_by_the_pict
     assert [each.value for each in analyze.warning] == [UNKNOWN]
     run = analyze.button(key="analyze.run")
     assert run.disabled
-    assert run.help == "It is not known how images of net.onnx are read: the file does not say."
+    assert run.help == UNKNOWN
     assert run.help in texts(analyze)
     assert len(captions(analyze)) >= 8
     assert button(analyze, "Use this", 1).help == "Reads the images and the outputs this way: values from 0 to 255."

@@ -12,6 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, wait_for
+from senseapp.app.common.state import session
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.core.errors import InvalidDataset, NoPictures, ReadingStopped, SenseError
 from senseapp.core.markdown import md
@@ -40,6 +41,7 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[
     try:
         contents = backend.survey_of(listing, model)
     except NoPictures as error:
+        session().complaint = str(error)
         st.info(md("{}", error), icon=":material/add_photo_alternate:")
         return model, None
     except (InvalidDataset, ReadingStopped) as error:
@@ -107,6 +109,7 @@ def _with_labels(
     if survey.proposal is None or (is_heap and survey.proposal.unmatched):  # takes as unlabelled if it means no class
         if not survey.tables:
             choice.empty()
+        session().told = survey.notes
         for note in (*survey.notes, "There are no labels here: outputs are compared with the original model's."):
             st.caption(md(":material/info: {}", note))
         return model, data

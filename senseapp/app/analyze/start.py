@@ -154,11 +154,16 @@ def _whole_number(label: str, value: int | None, placeholder: str, *, key: str, 
     return found
 
 
+_LONGEST_REASON = 120  # characters in a line beside Run; of a longer one the first sentence
+
+
 def start_bar(asked: RunSpec | None, profile: ModelProfile | None, seen: Understood) -> None:
     """Show the plan, or why there is none, and Run at the foot of the window; start the run ``asked`` for."""
     spec = None if asked is not None and is_refused(lambda: backend.card_of(asked.model)) else asked
     missing = f"Run waits for the {'images' if seen.model else 'model'} above."
-    reason = f"{(session().complaint or seen.question or missing).split('. ')[0].rstrip('.')}."
+    reason = session().complaint or seen.question or missing
+    if len(reason) > _LONGEST_REASON:
+        reason = f"{reason.split('. ')[0].rstrip('.')}."
     foot = st.bottom.container(horizontal_alignment="center").container(width=960)
     with foot.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         place = st.container(width="stretch")
@@ -186,7 +191,9 @@ def offer_demos(asked: RunSpec | None) -> RunSpec | None:
     chosen = None
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         is_filled_in = asked is not None and (asked.model, asked.data.kind) == (first.spec.model, first.spec.data.kind)
-        filled_in = "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or try"
+        filled_in = (
+            "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or a demo:"
+        )
         st.markdown(filled_in, width="content")
         for demo in others:
             key = f"analyze.{demo.title.lower()}"

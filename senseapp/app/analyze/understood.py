@@ -192,7 +192,8 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
     if choice is not None and choice.chosen is not None:
         st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
     for note in (*(choice.caveats if choice is not None else ()), *report.notes):
-        st.caption(md(":material/info: {}", note))
+        if note not in session().told:
+            st.caption(md(":material/info: {}", note))
 
 
 def _show_pictures(pictures: Sequence[SeenPicture]) -> None:

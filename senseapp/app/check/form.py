@@ -36,7 +36,7 @@ _UPLOAD, _RUN = "Upload a file", "From a run"
 
 def check_form() -> None:
     """Show the fields of a check, and start it when the button is pressed."""
-    session().complaint = ""
+    session().complaint, session().told = "", ()
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown(md("## Reference"))

@@ -98,9 +98,9 @@ def _report(report: CheckReport) -> None:
 
 
 def _figures(report: CheckReport) -> dict[str, str]:
-    sizes = report.candidate.file_bytes, report.reference.file_bytes
+    sizes = (fmt.bytes_size(each.file_bytes) for each in (report.reference, report.candidate))
     return {
-        "Size": f"{fmt.bytes_size(sizes[0])} of {fmt.bytes_size(sizes[1])}",
+        "Size": " → ".join(sizes),
         **({"Time": report.time_ratio.times_text} if report.time_ratio is not None else {}),
         **({"A call": milliseconds(report.candidate.seconds)} if report.candidate.seconds is not None else {}),
         "Images": f"{report.images} {'with' if report.labelled else 'without'} labels",

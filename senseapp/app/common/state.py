@@ -85,6 +85,7 @@ class VisitorState:
         recent: files of this session that gave way to others, by purpose, the newest first.
         refused: why the last file was not taken, by purpose.
         complaint: what the page found wrong, if anything.
+        told: notes on images that were said where these are chosen.
         trying: id of the run whose dialog to try a picture is open.
         tried: the picture that was tried last, by run id; its file is gone once it is answered.
         expert: the switch *Expert*; None before it was read from the store.
@@ -111,6 +112,7 @@ class VisitorState:
     recent: dict[str, list[Path]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     complaint: str = ""
+    told: tuple[str, ...] = ()
     trying: str = ""
     tried: dict[str, Path] = field(default_factory=dict)
     expert: bool | None = None

@@ -75,10 +75,10 @@ def settings_table(sides: Sequence[Side]) -> None:
     differing = differing_settings(sides)
     if not differing:
         return
-    st.markdown(md("## In what else do the runs differ?"))
     heads = ["Setting", *(f"In {letter(index)}" for index in range(len(sides)))]
     rows = [(label, *values) for label, values in differing.items()]
-    text_table(heads, rows, alt_text="Settings in which the runs differ", key="compare.settings")
+    with st.expander("In what else do the runs differ?"):
+        text_table(heads, rows, alt_text="Settings in which the runs differ", key="compare.settings")
 
 
 _PICTURE_WIDTH = 110  # pixels: captions of two lines fit below

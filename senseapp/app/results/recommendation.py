@@ -58,7 +58,6 @@ from senseapp.views.words.wording import caveat_of, download_stem, markdown_tabl
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 _MOST_BARS = 9  # rows of the one chart
-_SOUGHT = {"smaller": "a smaller file", "faster": "a faster file", "targets": "stronger targets"}
 
 
 def answer_block(record: RunRecord, result: RunResult) -> None:
@@ -143,7 +142,7 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
     )
     with searched:
         if has_enough_images(candidates, asked.promise) and backend.service().work.outcome(search) is None:
-            _on_its_way(search, f"Look for {_SOUGHT.get(asked.goal, _SOUGHT['smaller'])}")
+            _on_its_way(search, "Search again within this loss")
 
 
 def _can_search(record: RunRecord) -> bool:

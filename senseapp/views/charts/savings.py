@@ -104,7 +104,7 @@ def models_chart(
     """
     names = [name for name in _MODELS if name in set(rows["source"])]
     colours, shapes = ([_MODELS[name][part] for name in names] for part in (0, 2))
-    legend = alt.Legend(title=None, orient="top", columns=1, symbolStrokeWidth=0)
+    legend = alt.Legend(title=None, orient="top", columns=2, symbolStrokeWidth=0)
     base = alt.Chart(rows).encode(
         x=alt.X("figure:Q", title=x_title, scale=alt.Scale(zero=False, reverse=falling)),
         y=y,
@@ -115,14 +115,14 @@ def models_chart(
     shape = alt.Shape("source:N", scale=alt.Scale(domain=names, range=shapes), legend=None)
     dashes = [list(_MODELS[name][1]) for name in names]
     dash = alt.StrokeDash("source:N", scale=alt.Scale(domain=names, range=dashes), legend=None)
-    dots = drawn.mark_point(filled=True, size=50, opacity=1, clip=True).encode(**told)
+    dots = drawn.mark_point(filled=True, size=50, opacity=1).encode(**told)
     line = alt.Chart(pd.DataFrame([rule])).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
     layers = [
         line.encode(**{axis: f"{axis}:Q" for axis in rule}),
-        drawn.mark_line(strokeWidth=2, clip=True, aria=False).encode(strokeDash=dash),
+        drawn.mark_line(strokeWidth=2, aria=False).encode(strokeDash=dash),
         dots,
-        whole.mark_rule(strokeWidth=2, clip=True, aria=False).encode(y="low:Q", y2="high:Q"),
-        whole.mark_point(filled=True, size=150, opacity=1, stroke=INK, clip=True).encode(shape=shape, **told),
+        whole.mark_rule(strokeWidth=2, aria=False).encode(y="low:Q", y2="high:Q"),
+        whole.mark_point(filled=True, size=150, opacity=1, stroke=INK).encode(shape=shape, **told),
     ]
     if picks:
         layers[2] = dots.add_params(alt.selection_point(name=PICK, fields=["figure"], on="click")).transform_filter(
@@ -136,7 +136,7 @@ def damage_channel(rows: pd.DataFrame, title: str, notable: float) -> alt.Y:
     top = max(float(rows["value"].max()), notable)
     greatest = math.floor(math.log10(top))
     ticks = [0.0, *(10.0**power for power in range(greatest - 3, greatest + 1))]
-    scale = alt.Scale(type="symlog", constant=0.1 * notable, domain=[0, 1.05 * top], nice=False)
+    scale = alt.Scale(type="symlog", constant=0.1 * notable, domain=[0, 1.05 * top], nice=False, clamp=True)
     return alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(values=ticks, format="~g"))
 
 

@@ -124,11 +124,11 @@ def finding(comparison: Comparison) -> str:
     numbers = [number_text(value, digits=2) for value in values]
     if len(values) > 1:
         found = ", ".join(f"{number} for {letter(side)}" for side, number in enumerate(numbers, start=1))
-        return f"Rank correlation with A over {count} layers: {found}.{_sure_moves(comparison)}"
+        return f"How far others rank {count} layers as A does (1 is the same order): {found}.{_sure_moves(comparison)}"
     parts = {side.part for side in comparison.sides}
     subject = "Estimate and measurement" if parts == {ComparedPart.ESTIMATED, ComparedPart.MEASURED} else "A and B"
     alike = next((words for least, words in _WORDS if values[0] >= least), _OPPOSITE)
-    return f"{subject} rank {count} layers {alike}: rank correlation {numbers[0]}.{_sure_moves(comparison)}"
+    return f"{subject} rank {count} layers {alike}: {numbers[0]}, where 1 is the same order.{_sure_moves(comparison)}"
 
 
 def _sure_moves(comparison: Comparison) -> str:

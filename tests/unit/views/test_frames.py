@@ -7,10 +7,13 @@ import pytest
 
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.metrics import MetricChange
+from senseapp.prove.decision import usual_decision
+from senseapp.records.answers import ChangedAnswers, ClassDrop
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
+from senseapp.views.frames.files import candidates_frame, class_note, class_rows
 from senseapp.views.frames.results import (
     apart_frame,
     at_level,
@@ -19,6 +22,7 @@ from senseapp.views.frames.results import (
     ordered_levels,
     schedule_frame,
 )
+from tests.deployments import a_candidate, some_figures
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
 BITS = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 2, 4)))
@@ -144,3 +148,30 @@ def test_layers_that_cannot_be_told_apart_share_a_rank_and_estimates_have_none()
     ranks = measurement_frame(run, "kl").set_index("layer")["rank"]
     assert ranks[["a", "b", "c", "d"]].tolist() == [1, 2, 2, 4]
     assert ranks.isna()["e"]
+
+
+def a_class(low: float, drop: float, high: float) -> ClassDrop:
+    return ClassDrop(name="crow", num_images=9, drop=drop, low=low, high=high, stands_out=False)
+
+
+def test_a_class_of_too_few_images_has_no_figure() -> None:
+    def changed(*classes: ClassDrop) -> ChangedAnswers:
+        return ChangedAnswers(
+            subject="a file", num_changed=2, num_images=269, by_labels=True, drop=0.007, classes=classes, num_classes=2
+        )
+
+    unclear = a_class(-0.74, 0.007, 0.75)
+    assert class_rows(changed(unclear, unclear)) == []
+    assert class_note(changed(unclear, unclear)) == "Each class has too few images to say what it loses."
+    clear = changed(a_class(0.02, 0.2, 0.4), unclear, a_class(-0.01, 0.01, 0.05))
+    assert [row[2:4] for row in class_rows(clear)] == [
+        *(("20.0 points", "2.0 to 40.0"), ("too few images", ""), ("1.0 points", "−1.0 to 5.0"))
+    ]
+    assert "0.7 points on average" in class_note(clear)
+
+
+def test_files_of_one_run_have_one_original_size() -> None:
+    plain = a_candidate("weights", size=900_000, original=some_figures(0.01, 1.0, 892_000))
+    runs = a_candidate("int8", size=311_000, original=some_figures(0.01, 1.0, 948_000))
+    rows = candidates_frame((plain, runs), usual_decision((plain, runs), "smaller"))
+    assert all("948 kB → " in each for each in rows["description"])

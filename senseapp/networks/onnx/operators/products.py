@@ -1,4 +1,4 @@
-"""Products of two computed tensors, the steps that attention is made of, and rotary embeddings.
+"""Products of two computed tensors, and the steps that attention is made of.
 
 Products with a constant weight become layers (``layers.py``). The steps of attention (``rewrite/attention.py``) are not
 of ONNX: heads are the second axis, queries are (N, H, Q, D), keys and values (N, K, T, D), where each of K heads of
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
+from senseapp.networks.onnx.operators.registry import enter, operator
 
 enter(
     {
@@ -73,30 +73,3 @@ def _softmax(scores: Tensor, *, axis: int = -1) -> Tensor:
     """Return weights over keys; none where a mask leaves no key."""
     weights = torch.softmax(scores, axis)
     return torch.where(weights.isnan(), torch.zeros_like(weights), weights)
-
-
-@operator("RotaryEmbedding")
-def _rotated(
-    x: Tensor,
-    cosines: Tensor,
-    sines: Tensor,
-    places: Tensor | None = None,
-    *,
-    interleaved: bool = False,
-    rotary_embedding_dim: int = 0,
-    num_heads: int = 0,
-) -> Tensor:
-    """Rotate the first numbers of each head, as pairs of neighbours (interleaved) or of both halves."""
-    if x.ndim == 3 and not num_heads:
-        raise FormNotRead("it does not say how many heads its input has.")
-    by_head = x if x.ndim == 4 else torch.unflatten(x, -1, (num_heads, -1)).transpose(1, 2)  # (N, H, T, D)
-    if places is not None:
-        cosines, sines = cosines[places], sines[places]
-    cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)  # (N, 1, T, D / 2)
-    width = rotary_embedding_dim or by_head.shape[-1]
-    turning, rest = by_head[..., :width], by_head[..., width:]
-    one, other = (turning[..., 0::2], turning[..., 1::2]) if interleaved else turning.chunk(2, -1)
-    turned = (one * cosines - other * sines, one * sines + other * cosines)
-    found = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
-    found = torch.cat([found, rest], -1)
-    return found if x.ndim == 4 else found.transpose(1, 2).flatten(2)

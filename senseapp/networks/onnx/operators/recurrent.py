@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, operator
@@ -26,7 +25,6 @@ def _recurrent(
     *states: Tensor | None,
     at: Mapping[str, Any],
     direction: str = "forward",
-    linear_before_reset: bool = False,
 ) -> tuple[Tensor, ...]:
     """Return Y (T, directions, N, H) and the last states (directions, N, H)."""
     _check_form(kind, at, direction)
@@ -38,8 +36,6 @@ def _recurrent(
     settings = (bias is not None, 1, 0.0, False, len(weights) > 1, False)
     if kind == "LSTM":
         y, *last = torch.lstm(x, start, flat, *settings)
-    elif kind == "GRU" and not linear_before_reset:
-        y, *last = _reset_first(x, start[0], flat)
     else:
         y, *last = (torch.gru if kind == "GRU" else torch.rnn_tanh)(x, start[0], flat, *settings)
     y = y.flip(0) if direction == "reverse" else y
@@ -50,6 +46,11 @@ def _check_form(kind: str, at: Mapping[str, Any], direction: str) -> None:
     usual = _ACTIVATIONS[kind] * (2 if direction == "bidirectional" else 1)
     if at.get("activations", usual) != usual or "clip" in at or at.get("input_forget"):
         raise FormNotRead("it has activations of its own, or clips.")
+    if kind == "GRU" and not at.get("linear_before_reset"):
+        raise FormNotRead(
+            "it applies its reset gate before the product with its own states, which torch does not. Export it with "
+            "the gate after that (linear_before_reset=1; reset_after=True in Keras)."
+        )
     if at.get("layout"):
         raise FormNotRead("it has its batch first, which onnxruntime does not compute either.")
 
@@ -65,28 +66,6 @@ def _parameters(kind: str, way: int, weights: Tensor, recurrent: Tensor, bias: T
     stacked = [weights[way], recurrent[way], *(() if bias is None else bias[way].chunk(2))]
     by_gate = (each.chunk(len(_GATES[kind])) for each in stacked)
     return [torch.cat([gates[position] for position in _GATES[kind]]) for gates in by_gate]
-
-
-def _reset_first(x: Tensor, state: Tensor, flat: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Run a GRU that applies its reset gate before the product with the recurrent weights; torch has none."""
-    per_way = len(flat) // len(state)
-    runs = [_one_way(x, state[way], flat[way * per_way :][:per_way], way) for way in range(len(state))]
-    return torch.cat([y for y, _ in runs], -1), torch.stack([last for _, last in runs])
-
-
-def _one_way(x: Tensor, state: Tensor, parameters: list[Tensor], way: int) -> tuple[Tensor, Tensor]:
-    weights, recurrent, *biases = parameters
-    projected = F.linear(x.flip(0) if way else x, weights, torch.stack(biases).sum(0) if biases else None)
-    gates, candidate = torch.split(recurrent, [2 * state.shape[-1], state.shape[-1]])
-    steps = []
-    for each in projected:
-        of_gates, of_candidate = torch.split(each, [len(gates), len(candidate)], -1)
-        reset, update = torch.sigmoid(of_gates + state @ gates.T).chunk(2, -1)
-        new = torch.tanh(of_candidate + (reset * state) @ candidate.T)
-        state = update * state + (1 - update) * new
-        steps.append(state)
-    y = torch.stack(steps)
-    return y.flip(0) if way else y, state
 
 
 for _kind in _GATES:

@@ -104,10 +104,10 @@ def operator(*names: str, since: int = 1, **how: Any) -> Callable[[Decorated], D
     return put
 
 
-def enter(functions: Mapping[str, Function]) -> None:
-    """Enter functions by the names of their operators."""
+def enter(functions: Mapping[str, Function], **how: Any) -> None:
+    """Enter functions by the names of their operators, as :func:`operator` does."""
     for name, function in functions.items():
-        operator(name)(function)
+        operator(name, **how)(function)
 
 
 def _reading_of(function: Function) -> dict[str, Function]:

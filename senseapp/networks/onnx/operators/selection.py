@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import FormNotRead, operator
+from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 Numbers = Sequence[int] | int
@@ -58,9 +58,7 @@ def _from_start(indices: Tensor, length: int) -> Tensor:
     return torch.where(indices < 0, indices + length, indices)
 
 
-@operator("GatherElements")
-def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    return torch.gather(x, axis, _from_start(indices, x.shape[axis]))
+enter({"GatherElements": lambda x, indices, *, axis=0: torch.gather(x, axis, _from_start(indices, x.shape[axis]))})
 
 
 @operator("GatherND")

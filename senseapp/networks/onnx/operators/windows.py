@@ -208,12 +208,6 @@ def _window_sums(x: Tensor, window: Window) -> Tensor:
     return sums.reshape(*x.shape[:2], *sums.shape[2:])
 
 
-@operator("LpPool")
-def _lp_pool(x: Tensor, *, at: Settings, p: int = 2) -> Tensor:
-    window = Window.of(at)
-    return _window_sums(F.pad(x.abs().pow(p), flat(window.whole_ends(x.shape[2:]))), window).pow(1 / p)
-
-
 _SAMPLED = {  # as torch calls the modes, by their names before and since opset 20
     **{"bilinear": "bilinear", "bicubic": "bicubic", "nearest": "nearest"},
     **{"linear": "bilinear", "cubic": "bicubic"},
@@ -222,7 +216,6 @@ enter(
     {
         "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.ndim)), keepdim=True),
         "GlobalMaxPool": lambda x: x.amax(tuple(range(2, x.ndim)), keepdim=True),
-        "GlobalLpPool": lambda x, *, p=2: torch.linalg.vector_norm(x, p, tuple(range(2, x.ndim)), keepdim=True),
         "GridSample": lambda x, grid, *, mode="linear", padding_mode="zeros", align_corners=False: F.grid_sample(
             x, grid, mode=_SAMPLED[mode], padding_mode=padding_mode, align_corners=align_corners
         ),
@@ -230,9 +223,10 @@ enter(
 )
 
 
-@operator("AffineGrid", numbers=(1,))
-def _affine_grid(theta: Tensor, size: Sequence[int], *, align_corners: bool = False) -> Tensor:
-    return F.affine_grid(theta, list(size), align_corners=align_corners)
+enter(
+    {"AffineGrid": lambda theta, size, *, align_corners=False: F.affine_grid(theta, size, align_corners=align_corners)},
+    numbers=(1,),
+)
 
 
 @operator("RoiAlign", since=16)
@@ -256,12 +250,3 @@ def _roi_align(
 
 
 operator("RoiAlign")(partial(_roi_align, coordinate_transformation_mode="output_half_pixel"))
-
-
-@operator("Col2Im", numbers=(1, 2))
-def _col2im(x: Tensor, image: Sequence[int], block: Sequence[int], *, at: Settings) -> Tensor:
-    window = Window.of(at, block)
-    padding = symmetric(window.pads)
-    if padding is None or window.rank != 2:
-        raise FormNotRead("it is not of two axes with equal pads.")
-    return F.fold(x, tuple(image), window.kernel, window.dilations, padding, window.strides)

@@ -10,9 +10,6 @@ import torch
 
 from senseapp.networks.onnx.torch_graph import Constant, Node, UnreadNode
 
-_VERSION = 18  # of the operators that take its place
-_MASK = 3  # position among its inputs
-
 
 def split_attention(node: Node, *, in_runtime: bool) -> tuple[list[Node], dict[str, Constant]]:
     """Return the nodes that an ``Attention`` consists of and their constants; any other node unchanged.
@@ -45,7 +42,7 @@ class _Parts:
     def write(self) -> None:
         """Add all nodes; queries, keys and values are split into heads where they are (N, T, H D)."""
         at = self.node.attributes
-        sides, mask = list(self.node.inputs[:_MASK]), "".join(self.node.inputs[_MASK : _MASK + 1])
+        sides, mask = list(self.node.inputs[:3]), "".join(self.node.inputs[3:4])
         heads = [at.get("q_num_heads", 0), *[at.get("kv_num_heads", 0)] * 2]
         if heads[0]:
             named = zip(sides, heads, ("queries", "keys", "values"), strict=True)
@@ -70,7 +67,7 @@ class _Parts:
         """Add a node, and return the value that it computes: that of the whole node without ``what``."""
         output = f"{self.node.outputs[0]} {what}".rstrip()
         name = f"{self.node.name} {what}".rstrip()
-        own = {"name": name, "op": op, "version": _VERSION, "inputs": tuple(inputs), "outputs": (output,)}
+        own = {"name": name, "op": op, "version": 18, "inputs": tuple(inputs), "outputs": (output,)}
         self.nodes.append(replace(self.node, attributes=attributes, **own))  # type: ignore[arg-type]
         return output
 
