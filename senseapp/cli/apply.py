@@ -73,18 +73,14 @@ def run(arguments: argparse.Namespace) -> None:
     from senseapp.reconstruct.write import with_file_sizes, write_compressed
 
     other = partner.compression if partner is not None else None
-    task = Verification(
-        run_id="", schedule=schedule, repair=arguments.repair, adapting=arguments.adapt, other=other, rounds=1
-    )
+    task = Verification(run_id="", schedule=schedule, repair=arguments.repair, adapting=arguments.adapt, other=other)
     with phases() as progress:
         progress("Loading the model and the images")
         evaluator = ScheduleEvaluator.open(result, other=other, progress=progress)
         promise = promise_from(arguments, judged_by(evaluator))
         if promise is not None:
             check_promise(evaluator, promise)
-        proven = prove(
-            evaluator, schedule, repair=task.repair, rounds=task.rounds, adapting=task.adapting, veto=promise is None
-        )
+        proven = prove(evaluator, schedule, repair=task.repair, adapting=task.adapting, veto=promise is None)
         if promise is not None:
             require_kept(evaluator, proven, promised_after(folder.candidates(), promise))
         progress("Writing the compressed model")

@@ -132,7 +132,6 @@ def _task_of(arguments: argparse.Namespace, result: RunResult) -> DeliverTask:
         adapting=arguments.adapt,
         settings=_settings_of(arguments),
         other=partner.compression if partner is not None else None,
-        rounds=1,
     )
 
 
