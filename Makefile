@@ -1,5 +1,6 @@
 # make run     serve the app          make check   formatting, lint, types, import contracts, doctests
 # make test    the tests of a merge   make format  rewrite the code in the project's format
+# make test-all    every test: the same behaviour on yet another network, format, browser or processor
 # make test-quick  the tests of a minute: no browser, no other libraries, few architectures, nothing slow
 # make test-processors  the tests of runtimes and int8 files as other processors would run them
 # make bench   the benchmarks         make lock    write constraints.txt from what is installed
@@ -14,7 +15,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick test-processors check audit format lock docs bench bench-schedule soak upgrade-check range-check
+.PHONY: help run test test-all test-quick test-processors check audit format lock docs bench bench-schedule soak upgrade-check range-check
 
 PORT ?= 8501
 WORKERS ?= 2
@@ -22,6 +23,7 @@ RANGE_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_GROUPS = $(PIP_INSTALL) "pip>=25.1"  # the one that comes with Python 3.11 knows no groups
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 DOCS := $(VENV)/.docs-installed
@@ -43,6 +45,10 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $
 test: $(DEV)
 	@$(BIN)/python scripts/ensure_browser.py
 	@$(PYTEST)
+
+test-all: $(DEV)
+	@$(BIN)/python scripts/ensure_browser.py
+	@$(PYTEST) -m ""
 
 test-quick: $(DEV)
 	@$(PYTEST) -m "$(QUICK)" --ignore=tests/browser --ignore=tests/cluster
@@ -80,7 +86,6 @@ bench-schedule: $(DEV)
 	$(BIN)/python -m benchmarks.rivals
 
 soak: $(DEV)
-	@$(PYTEST) -m wide
 	$(BIN)/python -m soak.kills_in_measuring 50
 	$(BIN)/python -m soak.kills
 	$(BIN)/python -m soak.crowd 20
@@ -105,10 +110,11 @@ soak: $(DEV)
 # The pins of requirements become lower bounds; pip's own configuration still holds. docs/UPGRADES.md keeps what was found.
 upgrade-check: $(BIN)/python
 	@rm -rf $(UPGRADE); mkdir -p $(UPGRADE)
-	@for list in requirements.txt requirements-dev.txt; do sed 's/==/>=/' $$list > $(UPGRADE)/$$list; done
+	@sed 's/==/>=/' requirements.txt > $(UPGRADE)/requirements.txt
 	@$(BIN)/python -m venv $(UPGRADE)/venv
+	@$(UPGRADE)/venv/bin/python -m pip install --quiet --upgrade pip
 	@$(UPGRADE)/venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --upgrade \
-	   --upgrade-strategy eager --requirement $(UPGRADE)/requirements-dev.txt
+	   --upgrade-strategy eager --requirement $(UPGRADE)/requirements.txt --group dev
 	@{ diff <($(BIN)/python -m pip freeze) <($(UPGRADE)/venv/bin/python -m pip freeze) || true; } | grep '^>' || echo "nothing is newer"
 	@$(UPGRADE)/venv/bin/python -m pytest -q tests/unit/compat/test_compat.py
 	@touch $(UPGRADE)/venv/.dev-installed
@@ -142,12 +148,14 @@ $(RUNTIME): requirements.txt constraints.txt | $(BIN)/python
 	@$(PIP_INSTALL) --requirement requirements.txt
 	@touch $@
 
-$(DEV): requirements-dev.txt requirements.txt constraints.txt | $(BIN)/python
+$(DEV): pyproject.toml requirements.txt constraints.txt | $(BIN)/python
 	@echo "Installing what the app and its tests need (the first time: a few minutes, about 6 GB)"
-	@$(PIP_INSTALL) --requirement requirements-dev.txt
+	@$(PIP_GROUPS)
+	@$(PIP_INSTALL) --requirement requirements.txt --group dev
 	@touch $@ $(RUNTIME)
 
-$(DOCS): requirements-docs.txt constraints.txt | $(RUNTIME)
+$(DOCS): pyproject.toml constraints.txt | $(RUNTIME)
 	@echo "Installing what the documentation is built with"
-	@$(PIP_INSTALL) --requirement requirements-docs.txt
+	@$(PIP_GROUPS)
+	@$(PIP_INSTALL) --group docs
 	@touch $@

@@ -1,9 +1,7 @@
 """``make bench``: ours beside fasterai 0.3.2, the plain loop and the floor, in turn, all on one device.
 
-Writes its sections of ``benchmarks/RESULTS.md``; those of other benchmarks stay.
-
-Each figure is a run in a process of its own; tools take turns, so that a slow minute of the machine hits all of
-them, and ratios are of medians.
+32 images of 224 pixels, loss of fixed labels. Each figure is a run in a process of its own; tools take turns, so
+that a slow minute of the machine hits all of them, and ratios are of medians.
 """
 
 from __future__ import annotations
@@ -22,15 +20,12 @@ from typing import Any
 import torch
 
 from benchmarks.cases import MODELS, NUM_IMAGES
-from benchmarks.quick_scan import TITLE as QUICK_SCAN_TITLE
-from benchmarks.quick_scan import rows as quick_scan_rows
-from benchmarks.quick_scan import table
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from scripts.peer_environment import ensure
 from senseapp.core.process import become_measuring
 
 ROOT = Path(__file__).resolve().parents[1]
-SECTIONS = ("speed", "growth", "memory", "quick-scan")
+SECTIONS = ("speed", "growth", "memory")
 
 
 @dataclass(frozen=True)
@@ -115,78 +110,64 @@ def largest_difference(runs: Runs) -> str:
     return f"{max(abs(a - b) for a, b in shared) / span:.1e}" if span else "–"
 
 
-def line(row: Row, runs: Runs) -> str:
-    cells = [row.model, row.compression, str(row.levels)]
-    cells += [f"{runs.median(tool):.1f}" if tool in runs.seconds else "–" for tool in ("fasterai", "plain", "ours")]
-    if runs.failed:
-        cells[3] = "fails"
-    cells += [
-        runs.ratio("ours", "fasterai"),
-        runs.ratio("notebook", "fasterai"),
-        runs.ratio("ours-auto", "fasterai"),
-        runs.ratio("quick", "fasterai"),
-    ]
-    cells += [runs.ratio("floor", "ours")]
-    cells += [largest_difference(runs) if row.compression == "sparsity" else "–"]
-    return "| " + " | ".join(cells) + " |"
+def cells(row: Row, runs: Runs) -> dict[str, object]:
+    """Return a row of the results; ratios are fasterai's seconds over those of the tool."""
+    seconds = {tool: f"{runs.median(tool):.1f}" if tool in runs.seconds else "–" for tool in _TIMED}
+    ratios = {f"{name} ×": runs.ratio(tool, "fasterai") for tool, name in _FASTER.items()}
+    return {
+        "model": row.model,
+        "compression": row.compression,
+        "levels": row.levels,
+        "fasterai s": "fails" if runs.failed else seconds["fasterai"],
+        "plain s": seconds["plain"],
+        "ours s": seconds["ours"],
+        **ratios,
+        "ours / floor": runs.ratio("floor", "ours"),
+        "Δ": largest_difference(runs) if row.compression == "sparsity" else "–",
+    }
 
 
-COLUMNS = (
-    "model",
-    "compression",
-    "levels",
-    "fasterai s",
-    "plain s",
-    "ours s",
-    "ours ×",
-    "notebook ×",
-    "ours auto ×",
-    "quick ×",
-    "ours / floor",
-    "Δ",
-)
-HEADER = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+_TIMED = ("fasterai", "plain", "ours")
+_FASTER = {"ours": "ours", "notebook": "notebook", "ours-auto": "ours auto", "quick": "quick"}
+"""Tools that are set against fasterai, and their names in the table."""
 
 
-def linear_fit(peer: Path) -> str:
+def linear_fit(peer: Path) -> dict[str, object]:
     """Show that cost grows linearly with images and levels: seconds per unit over a grid, on ResNet-18."""
-    cells = []
+    points = []
     for images in (16, 32, 64):
         for levels in (1, 2, 4):
             seconds = run("ours", Row("resnet18", "sparsity", levels, ()), peer, images)["seconds"]
-            cells.append((images * levels, seconds))
-    mean_x, mean_y = (statistics.fmean(column) for column in zip(*cells, strict=True))
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in cells) / sum((x - mean_x) ** 2 for x, _ in cells)
+            points.append((images * levels, seconds))
+    mean_x, mean_y = (statistics.fmean(column) for column in zip(*points, strict=True))
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
     fixed = mean_y - slope * mean_x
-    residual = sum((y - fixed - slope * x) ** 2 for x, y in cells)
-    r2 = 1 - residual / sum((y - mean_y) ** 2 for _, y in cells)
-    return f"ResNet-18, sparsity: seconds = {fixed:.2f} + {slope:.4f} × images × levels, R² = {r2:.3f} over 9 runs."
+    residual = sum((y - fixed - slope * x) ** 2 for x, y in points)
+    r2 = 1 - residual / sum((y - mean_y) ** 2 for _, y in points)
+    fit = {"fixed s": f"{fixed:.2f}", "s per image and level": f"{slope:.4f}", "R²": f"{r2:.3f}", "runs": len(points)}
+    return {"model": "resnet18", "compression": "sparsity", **fit}
 
 
-def memory(peer: Path) -> str:
+def memory(peer: Path) -> dict[str, object]:
     row = Row("resnet50", "sparsity", 1, ())
     sweep, forward = run("ours", row, peer)["peak_bytes"], run("forward", row, peer)["peak_bytes"]
-    peaks = f"peak {sweep / 1e9:.2f} GB in a sweep, {forward / 1e9:.2f} GB in one plain evaluation"
-    return f"ResNet-50, {NUM_IMAGES} images: {peaks}: {sweep / forward:.2f}."
+    peaks = {"sweep GB": f"{sweep / 1e9:.2f}", "one pass GB": f"{forward / 1e9:.2f}"}
+    return {"model": "resnet50", "images": NUM_IMAGES, **peaks, "ratio": f"{sweep / forward:.2f}"}
 
 
-def write_speed(model: str, rows_of_model: Sequence[Row], options: argparse.Namespace, peer: Path) -> None:
-    """Compare all tools on one model; each row is written as soon as it is there, in case the rest is interrupted."""
-    intro = f"{NUM_IMAGES} images of 224 pixels, loss of fixed labels, medians of {options.repeats} interleaved runs."
-    if options.repeats == 1:
-        intro = f"{NUM_IMAGES} images of 224 pixels, loss of fixed labels, single runs in turn."
-    if options.scale_fasterai:
-        intro += " fasterai's runs at five levels, which share nothing, are five times its run at one."
-    where = "" if options.device == "cpu" else f" on {options.device}"
+def compare_speed(rows_of_model: Sequence[Row], options: argparse.Namespace, peer: Path) -> None:
+    """Compare all tools on one model; each row is written as soon as it is there, in case the rest is interrupted.
+
+    With ``--scale-fasterai`` its runs at five levels, which share nothing, are counted as five times its run at one.
+    """
+    table = "speed" if options.device == "cpu" else f"speed_{options.device.partition(':')[0]}"
     one_level: dict[str, Runs] = {}
-    lines: list[str] = []
     for row in rows_of_model:
         scaled = one_level.get(row.compression) if options.scale_fasterai and row.levels > 1 else None
         runs = compare(row, options.repeats, peer, scaled, options.device)
         if row.levels == 1:
             one_level[row.compression] = runs
-        lines.append(line(row, runs))
-        write_section(f"Speed{where}: {model}", [machine(torch.device(options.device)), "", intro, "", HEADER, *lines])
+        keep(table, cells(row, runs), named_by=3, device=torch.device(options.device))
 
 
 def main() -> None:
@@ -210,15 +191,13 @@ def main() -> None:
             for row in rows(model)
             if row.compression in options.compressions.split(",") and str(row.levels) in options.levels.split(",")
         ]
-        write_speed(model, chosen, options, peer)
+        compare_speed(chosen, options, peer)
     if options.device != "cpu":  # what follows is about the processor
         return
     if "growth" in sections:
-        write_section("Growth", [linear_fit(peer)])
+        keep("growth", linear_fit(peer))
     if "memory" in sections:
-        write_section("Memory", [memory(peer)])
-    if "quick-scan" in sections:
-        write_section(QUICK_SCAN_TITLE, table(quick_scan_rows()))
+        keep("memory", memory(peer))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from benchmarks.networks import NETWORKS
 from benchmarks.real.network import ARCHITECTURE
 from benchmarks.real.pruned import LEVELS as PRUNED
 from benchmarks.real.pruned import pruned_schedule
-from benchmarks.real.rows import HEAD, Row
-from benchmarks.results import write_row
+from benchmarks.real.rows import Row
 from benchmarks.scans import ADAPTED_ON, SCORED, Scan, unseen
 from benchmarks.schedule_cases import BITS, SPARSE
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
@@ -36,7 +35,6 @@ from senseapp.reconstruct.apply import AppliedModel
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.solve.methods import make_schedule
 
-TITLE = "Adapted weights (`python -m benchmarks.adapt`)"
 _MOST_SECONDS = 120
 _ZEROS, _BITS = tuple(step / 10 for step in range(1, 10)), (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0)
 _NEAR = 0.01  # of the original's accuracy
@@ -180,8 +178,7 @@ def main() -> None:
         parser.error(f"--only names none of {', '.join(case.title for case in _cases())}.")
     for case in cases:
         for row in rows_of(case):
-            print(f"{'holds' if row.holds else 'FAILS'}  {row.what}: {row.found} (wanted {row.wanted})", flush=True)
-            write_row(TITLE, HEAD, row.line)
+            row.keep("adapt")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +26,9 @@ from typing import Any
 
 from benchmarks.chromium import SIZE, Tab, browser
 from benchmarks.pages import BARS
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from soak.served import served
 
-TITLE = "The answer: each demo from Run to its files, {load}"
 PATIENCE_SECONDS = 1800.0
 READING_SECONDS = 10.0
 _LOOK_SECONDS = 0.25
@@ -128,37 +127,29 @@ def load(processes: int) -> Iterator[None]:
             each.wait()
 
 
-def table(found: Mapping[str, Sequence[Seen]], rounds: int) -> list[str]:
-    """Return what was seen of each demo as lines of Markdown."""
-    lines = [
-        machine(),
-        "",
-        f"Seconds since Run, medians of {rounds} rounds, in Chromium, which shares the cores with the server.",
-        "",
-        "| demo | first chart | first file | promise | all files | promises within 30 % | longest stand-still |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def row(demo: str, load: int, seen: Sequence[Seen]) -> dict[str, object]:
+    """Return what was seen of a demo: seconds since Run, medians over its rounds."""
 
     def median(values: Iterator[float | None]) -> str:
         known = [value for value in values if value is not None]
         return f"{statistics.median(known):.1f}" if known else "none"
 
-    for demo, seen in found.items():
-        kept = sum(
-            each.promise is not None and abs(each.promise / each.moments["all files"] - 1) <= 0.3 for each in seen
-        )
-        moments = [median(each.moments.get(name) for each in seen) for name in ("first chart", "first file")]
-        worst = max(seen, key=lambda each: each.stood)
-        lines.append(
-            f"| {demo} | {moments[0]} | {moments[1]} | {median(each.promise for each in seen)} "
-            f"| {median(each.moments.get('all files') for each in seen)} | {kept} of {len(seen)} "
-            f"| {worst.stood:.1f}, at {worst.stood_at} |"
-        )
-    return lines
+    kept = sum(each.promise is not None and abs(each.promise / each.moments["all files"] - 1) <= 0.3 for each in seen)
+    worst = max(seen, key=lambda each: each.stood)
+    return {
+        "demo": demo,
+        "busy processes beside it": load,
+        "first chart": median(each.moments.get("first chart") for each in seen),
+        "first file": median(each.moments.get("first file") for each in seen),
+        "promise": median(each.promise for each in seen),
+        "all files": median(each.moments.get("all files") for each in seen),
+        "promises within 30 %": f"{kept} of {len(seen)}",
+        "longest stand-still": f"{worst.stood:.1f}, at {worst.stood_at}",
+    }
 
 
 def main() -> None:
-    """Print the table, and write it."""
+    """Visit each demo in turn, and keep a row of each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("rounds", nargs="?", type=int, default=3)
     parser.add_argument("folder", nargs="?", type=Path)
@@ -178,11 +169,8 @@ def main() -> None:
                     visitor.tab(_PLAIN) as tab,
                 ):
                     seen.append(visit(tab, server.url, demo, pictures))
-    lines = table(found, asked.rounds)
-    print("\n".join(lines))
-    write_section(
-        TITLE.format(load=f"beside {asked.load} busy processes" if asked.load else "on a quiet machine"), lines
-    )
+    for demo, seen in found.items():
+        keep("answer", row(demo, asked.load, seen), named_by=2)
 
 
 if __name__ == "__main__":

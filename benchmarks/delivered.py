@@ -2,7 +2,7 @@
 
 For a network and a compression, the run is analysed and recommended by the command line and by the job of the page,
 each in a folder of its own. Every file that either makes is then opened without senseapp, and its answers to the
-held-out images are counted one by one (``tests/delivered_files.py``). Rows that are not run stay in ``RESULTS.md``.
+held-out images are counted one by one (``tests/delivered_files.py``). Rows that are not run stay.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import safetensors.torch
 import timm
 from torch import Tensor
 
-from benchmarks.real.rows import HEAD, Row
-from benchmarks.results import write_row
+from benchmarks.real.rows import Row
 from scripts.train_demo import Recipe, train
 from senseapp.cli.main import main as command
 from senseapp.core.process import become_measuring
@@ -41,12 +40,6 @@ from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION
 from tests.delivered_files import HeldOut
 
-TITLE = "Files that people leave with, against the figures they read (`python -m benchmarks.delivered`)"
-INTRO = (
-    "Every file of a recommendation, opened in onnxruntime, by `load_state_dict` or by the lines shown beside it, and "
-    "its answers to the held-out images counted in a plain loop. The ViT, six blocks over 16 patches, learnt digits "
-    "here."
-)
 LEVELS = {"sparsity": "25,50,75", "pruning": "12.5,25,50", "quantization": "3,4,8"}
 # Of the larger network: the number of levels, like that of its images, takes time and tells nothing of files.
 _FEWER = {"sparsity": "25,50", "pruning": "12.5,25", "quantization": "4,8"}
@@ -202,8 +195,7 @@ def main() -> None:
         for compression in chosen.compressions.split(","):
             started = time.process_time()
             for row in rows(network, compression, chosen.ways.split(",")):
-                print(f"{'holds' if row.holds else 'FAILS'}  {row.what}: {row.found} (wanted {row.wanted})", flush=True)
-                write_row(TITLE, [INTRO, "", *HEAD], row.line)
+                row.keep("delivered")
             print(f"       {time.process_time() - started:.0f} s of the processor", flush=True)
 
 

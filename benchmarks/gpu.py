@@ -36,7 +36,7 @@ from senseapp.data.images import TensorImages
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
-from senseapp.networks.sources.demo_detector import DETECTOR
+from senseapp.networks.sources.demo import DETECTOR
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION

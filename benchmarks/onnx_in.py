@@ -1,8 +1,9 @@
 """How many exports of known architectures are read as networks? ``python -m benchmarks.onnx_in [--only NAME ...]``.
 
 Every architecture is exported by torch's two exporters, with the batch fixed to one image and free: four files. A file
-counts as equal where the network that is read from it gives onnxruntime's numbers. Rows are kept in ``--rows``;
-a second run goes on with the architectures that are missing there.
+counts as equal where the network that is read from it gives onnxruntime's numbers within 1e-5 of the largest
+output, or as closely as onnxruntime's own two ways to compute it, and the module's within 1e-4. Rows are kept in
+``--rows``; a second run goes on with the architectures that are missing there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,11 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from senseapp.core.errors import SenseError, first_line_of
 from senseapp.networks.onnx.open import open_onnx
 
 ROWS = Path(__file__).with_name("onnx_in.jsonl")
-TITLE = "Exports of known architectures read as networks (`python -m benchmarks.onnx_in`)"
-_INTRO = (
-    "Equal: the network that is read computes what onnxruntime does within 1e-5 of the largest output, or as closely "
-    "as onnxruntime's own two ways to compute it, and what the module does within 1e-4. Below are files that torch did "
-    "not export, and those that stay at the batch of their export."
-)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # codes of terminals in torch's messages
 _SIDES = {
     96: "test_byobnet test_convnext test_efficientnet test_efficientnet_gn test_nfnet test_convnext2 test_mambaout "
@@ -149,40 +144,26 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text().splitlines())
 
 
-def summary(path: Path) -> list[str]:
-    """Return the counts, and every row that is not equal with any batch, as Markdown."""
-    rows = list(_rows(path))
-    lines = [
-        "| exporter | batch | not exported by torch | files | equal | any number of images | refused or other | "
-        "largest difference from onnxruntime, from the module |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for dynamo in (False, True):
-        for free in (False, True):
-            some = [each for each in rows if (each["dynamo"], each["free"]) == (dynamo, free)]
-            asked = len(some)
-            some = [each for each in some if each["result"] != "not exported"]
-            equal = [each for each in some if each["result"] == "equal"]
-            anyone = sum(each["batch"] is None for each in equal)
-            which = f"| {'newer' if dynamo else 'older'} | {'free' if free else 'one image'}"
-            worst = ", ".join(
-                f"{max((each[key] for each in equal), default=0.0):.1e}"
-                for key in ("from onnxruntime", "from the module")
-            )
-            counts = (asked - len(some), len(some), len(equal), anyone, len(some) - len(equal))
-            lines.append(f"{which} | {' | '.join(map(str, counts))} | {worst} |")
-    lines.append("")
-    for each in rows:
-        if each["result"] != "equal" or each["batch"] is not None:
-            exporter = "newer" if each["dynamo"] else "older"
-            lines.append(
-                f"- {each['name']}, {exporter}, {'free' if each['free'] else 'fixed'}: {each['result']}. {each['why']}"
-            )
-    return lines
+def counts(rows: Sequence[dict[str, Any]], *, newer: bool, free: bool) -> dict[str, object]:
+    """Return how many files of one exporter and kind of batch are read, and how far they are off."""
+    asked = [each for each in rows if (each["dynamo"], each["free"]) == (newer, free)]
+    exported = [each for each in asked if each["result"] != "not exported"]
+    equal = [each for each in exported if each["result"] == "equal"]
+    worst = (max((each[key] for each in equal), default=0.0) for key in ("from onnxruntime", "from the module"))
+    return {
+        "exporter": "newer" if newer else "older",
+        "batch": "free" if free else "one image",
+        "not exported by torch": len(asked) - len(exported),
+        "files": len(exported),
+        "equal": len(equal),
+        "any number of images": sum(each["batch"] is None for each in equal),
+        "refused or other": len(exported) - len(equal),
+        "largest difference from onnxruntime, from the module": ", ".join(f"{each:.1e}" for each in worst),
+    }
 
 
 def main() -> None:
-    """Add the rows that are missing, and write the section of the results."""
+    """Add the rows that are missing, and count."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[*TIMM, *TORCHVISION])
     parser.add_argument("--rows", type=Path, default=ROWS)
@@ -195,7 +176,9 @@ def main() -> None:
             found = row(name, dynamo=dynamo, free=free)
             with asked.rows.open("a") as file:
                 file.write(json.dumps(found) + "\n")
-    write_section(TITLE, [_INTRO, "", *summary(asked.rows), "", machine()])
+    rows = list(_rows(asked.rows))
+    for dynamo, free in forms:
+        keep("onnx_in", counts(rows, newer=dynamo, free=free), named_by=2)
 
 
 if __name__ == "__main__":

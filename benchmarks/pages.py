@@ -13,12 +13,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.chromium import Browser, Tab, browser
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.leaderboard import headline
@@ -27,7 +27,6 @@ from senseapp.store.run_store import RunStore
 from soak.served import served
 from tests.pages.records import result
 
-TITLE = "Pages: 300 layers × 10 levels"
 LAYERS = tuple(f"layers.{index // 30}.blocks.{index // 3 % 10}.conv{index % 3 + 1}" for index in range(300))
 LEVELS = tuple(round(0.05 + 0.1 * index, 2) for index in range(10))
 READY_SECONDS = 20.0  # in which a server that was just started loads its engine
@@ -73,9 +72,11 @@ class Answers:
     wanted: float
     seconds: list[float] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        first, median, most = self.seconds[0], statistics.median(self.seconds), max(self.seconds)
-        return f"| {self.what} | {self.wanted:g} | {first:.2f} | {median:.2f} | {most:.2f} | {len(self.seconds)} |"
+    def row(self) -> dict[str, object]:
+        """Return it as a row of the results; *first* is on a server that nobody has visited."""
+        figures = {"first": self.seconds[0], "median": statistics.median(self.seconds), "most": max(self.seconds)}
+        shown = {name: f"{seconds:.2f}" for name, seconds in figures.items()}
+        return {"what": self.what, "wanted": f"{self.wanted:g}", **shown, "times": len(self.seconds)}
 
 
 def opened(tab: Tab, url: str) -> float:
@@ -161,21 +162,8 @@ def large_run(home: Path) -> str:
     return record.run_id
 
 
-def table(found: Sequence[Answers]) -> list[str]:
-    """Return the answers as lines of Markdown."""
-    return [
-        machine(),
-        "",
-        "Seconds, in Chromium, which shares the cores with the server. *First*: on a server that nobody has visited.",
-        "",
-        "| what | wanted | first | median | most | times |",
-        "|---|---|---|---|---|---|",
-        *map(str, found),
-    ]
-
-
 def main() -> None:
-    """Print the table, and write it."""
+    """Visit a large run, and keep the seconds of each kind of answer."""
     rounds = int(sys.argv[1]) if sys.argv[1:] else 6
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -183,9 +171,8 @@ def main() -> None:
         with served(folder / "home") as server:
             time.sleep(READY_SECONDS)
             found = visits(f"{server.url}/results?run={run_id}", rounds, folder)
-    lines = table(found)
-    print("\n".join(lines))
-    write_section(TITLE, lines)
+    for answers in found:
+        keep("pages", answers.row())
 
 
 if __name__ == "__main__":

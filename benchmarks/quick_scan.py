@@ -3,12 +3,11 @@
     python -m benchmarks.quick_scan [NETWORK ...]
 
 The networks are the demo and those of :mod:`benchmarks.networks`; none was chosen by its figure. All are measured on
-the held-out digits. Without names all are taken, and the table is written to ``benchmarks/RESULTS.md``.
+the held-out digits. Without names all are taken.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.networks import NETWORKS, trained
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from scripts.train_demo import top1
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.process import become_measuring
@@ -30,7 +29,6 @@ from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
-TITLE = "Quick scan against measured KL (Spearman)"
 DEMO = "demo"
 RUNS: tuple[tuple[CompressionConfig, tuple[float, ...]], ...] = (
     (SparsityConfig(), (0.5, 0.7, 0.9)),
@@ -65,9 +63,14 @@ class Row:
     quick_seconds: float
     exact_seconds: float
 
-    def __str__(self) -> str:
-        cells = [self.network, str(self.layers), f"{self.accuracy:.3f}", *(f"{value:.3f}" for value in self.spearman)]
-        return f"| {' | '.join(cells)} |"
+    def cells(self) -> dict[str, object]:
+        """Return it as a row of the results."""
+        figures = (self.network, self.layers, f"{self.accuracy:.3f}", *(f"{value:.3f}" for value in self.spearman))
+        seconds = {
+            "scan, processor s": f"{self.quick_seconds:.1f}",
+            "measured, processor s": f"{self.exact_seconds:.1f}",
+        }
+        return {**dict(zip(COLUMNS, figures, strict=True)), **seconds}
 
 
 def row(name: str) -> Row:
@@ -96,30 +99,10 @@ def rows(names: Sequence[str] = (DEMO, *NETWORKS)) -> list[Row]:
     return [row(name) for name in names]
 
 
-def table(found: Sequence[Row]) -> list[str]:
-    """Return the rows as lines of Markdown, with the median and the least of the required levels below."""
-    required = [value for item in found for value in item.spearman[:NUM_REQUIRED]]
-    quick, exact = (sum(getattr(item, name) for item in found) for name in ("quick_seconds", "exact_seconds"))
-    return [
-        machine(),
-        "",
-        f"{NUM_IMAGES} held-out digits, one run of `python -m benchmarks.quick_scan`; a machine repeats it exactly.",
-        "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|{'---|' * len(COLUMNS)}",
-        *map(str, found),
-        "",
-        f"Sparsity and quantization: median {statistics.median(required):.3f}, least {min(required):.3f} (wanted: 0.97 "
-        f"and 0.92). Processor seconds: {quick:.0f} to scan, {exact:.0f} to measure.",
-    ]
-
-
 def main() -> None:
-    """Print the table of the networks named, or of all."""
-    lines = table(rows(sys.argv[1:]) if sys.argv[1:] else rows())
-    print("\n".join(lines))
-    if not sys.argv[1:]:
-        write_section(TITLE, lines)
+    """Keep a row of each network named, or of all."""
+    for found in rows(sys.argv[1:] or (DEMO, *NETWORKS)):
+        keep("quick_scan", found.cells())
 
 
 if __name__ == "__main__":

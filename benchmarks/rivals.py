@@ -30,7 +30,7 @@ from torch.nn import functional
 from benchmarks.networks import NETWORKS
 from benchmarks.real.network import ARCHITECTURE
 from benchmarks.real.pruned import LEVELS as PRUNED
-from benchmarks.results import write_row
+from benchmarks.results import keep
 from benchmarks.scans import Scan, opened, unseen
 from benchmarks.schedule_cases import BITS
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
@@ -49,21 +49,11 @@ from senseapp.solve.methods import choices_by_layer, make_schedule
 from senseapp.solve.problem import Problem, assemble, build_problem, infeasible
 from senseapp.solve.trade_off import with_true_size
 
-TITLE = "Schedules beside other ways to choose (`python -m benchmarks.rivals`)"
 _ZEROS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _PASSED = 32  # images in a pass with gradients
 _METHODS = ("uniform", "rule", "PSNR", "gradients", "estimated", "measured", "proven")
 _ADAPTED = ("uniform, adapted", "adapted")
 _OTHERS = _METHODS[:4]
-
-HEAD = (
-    "KL divergence to the original on images that nothing was made from, and the points of top-1 (without labels, of "
-    "agreement) that are lost; see `benchmarks/rivals.py`. *Best other* is the least KL of the five that are not ours, "
-    "*ours* the share of it that the proven schedule has.",
-    "",
-    f"| case | cost | {' | '.join((*_METHODS, *_ADAPTED))} | best other | ours |",
-    f"|{'---|' * (len(_METHODS) + len(_ADAPTED) + 4)}",
-)
 
 Damages = Mapping[tuple[str, float], float]
 
@@ -199,7 +189,9 @@ def _with_damages(result: RunResult, damages: Damages) -> RunResult:
     return replace(result, measurements=tuple(map(changed, result.measurements)))
 
 
-def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConfig, RunResult | None]) -> str:
+def row_of(
+    case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConfig, RunResult | None]
+) -> dict[str, object]:
     """Return the row of one case; ``known`` keeps what all budgets of one compression share."""
     if case.scan.config not in known:
         known[case.scan.config] = _by_gradients(case, evaluator)
@@ -218,14 +210,14 @@ def row_of(case: Case, evaluator: ScheduleEvaluator, known: dict[CompressionConf
     found["uniform, adapted"] = _lost(case, evaluator, schedules["uniform"], adapting="minutes")
     ours = schedules["measured"]
     assert ours is not None, f"{case.title} cannot be met"
-    proven = prove(evaluator, ours, repair=False, rounds=3).result.schedule
+    proven = prove(evaluator, ours, repair=False).result.schedule
     found["proven"], found["adapted"] = (_lost(case, evaluator, proven, adapting=how) for how in ("off", "minutes"))
     cost = true_figure(evaluator, evaluator.reconstruction.apply(proven), case.kind)
     others = {name: lost["kl"] for name in _OTHERS if (lost := found[name]) is not None}
     best = min(others, key=lambda name: others[name])
-    cells = [case.title, f"{cost:.3g}", *map(_shown, (found[name] for name in (*_METHODS, *_ADAPTED)))]
     share = (found["proven"] or {"kl": math.inf})["kl"] / others[best]
-    return f"| {' | '.join([*cells, best, f'{share:.2f}'])} |"
+    shown = {name: _shown(found[name]) for name in (*_METHODS, *_ADAPTED)}
+    return {"case": case.title, "cost": f"{cost:.3g}", **shown, "best other": best, "ours": f"{share:.2f}"}
 
 
 def _ours(result: RunResult, budget: ResourceBudget, method: str = "optimal") -> Schedule:
@@ -262,20 +254,17 @@ def _shown(lost: dict[str, float] | None) -> str:
 
 
 def main() -> None:
-    """Print each row, and write it in place of an older one."""
+    """Keep the row of each case."""
     every = (ARCHITECTURE, "resnet", "mobilenet", "vit", "convnext")
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__)
     parser.add_argument("--networks", default=",".join(every), help="comma-separated")
     parser.add_argument("--only", default="", help="part of the names of cases")
     options = parser.parse_args()
-    print("\n".join(HEAD), flush=True)
     for name in options.networks.split(","):
         known: dict[CompressionConfig, RunResult | None] = {}
         for case in cases(name):
             if options.only in case.title:
-                row = row_of(case, case.scan.evaluator(), known)
-                print(row, flush=True)
-                write_row(TITLE, HEAD, row)
+                keep("rivals", row_of(case, case.scan.evaluator(), known))
 
 
 if __name__ == "__main__":

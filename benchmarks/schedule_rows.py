@@ -1,4 +1,4 @@
-"""What one case of ``make bench-schedule`` found, judged against its demand and shown as a row."""
+"""What one case of ``make bench-schedule`` found, judged against its demand, as a row of the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class Row:
     optimal: Outcome
     ours: Outcome
     adapted: tuple[Tensor | None, Tensor | None]
-    rounds: tuple[int, int]
     cost: float
 
     def top1(self, scores: Tensor) -> float:
@@ -69,35 +68,28 @@ class Row:
                 missed.append(f"{stage} {found - dense:+.3f}")
         return missed + [f"worse than {name}" for name, change in self.comparisons() if change.ci_low > 0]
 
-    def __str__(self) -> str:
+    def cells(self) -> dict[str, object]:
+        """Return it as a row of the results."""
+
         def shown(outcome: Outcome | None) -> str:
             if outcome is None:
                 return "–"
             return f"{self.top1(outcome.plain):.3f} → {self.top1(outcome.repaired):.3f}"
 
-        gammas = [shown(outcome) for name, outcome in self.rivals.items() if name != "uniform"]
         name, worst = max(self.comparisons(), key=lambda named: named[1].delta)
-        cells = [str(self.case), f"{self.top1(self.dense):.3f}", shown(self.rivals["uniform"]), max(gammas)]
-        cells += [shown(self.optimal), f"{shown(self.ours)} ({self.rounds[0]}, {self.rounds[1]})", f"{self.cost:.3f}"]
-        cells.insert(-1, " / ".join("–" if each is None else f"{self.top1(each):.3f}" for each in self.adapted))
         gain, low, high = (f"{-figure + 0.0:+.3f}" for figure in (worst.delta, worst.ci_high, worst.ci_low))
-        cells += [f"{gain} ({low} to {high}; {name})"]
-        cells += [str(self.case.demand), "; ".join(self.misses()) or "holds"]
-        return "| " + " | ".join(cells) + " |"
-
-
-COLUMNS = (
-    "case",
-    "dense",
-    "uniform",
-    "gamma (best)",
-    "optimal",
-    "proven (rounds)",
-    "adapted: uniform / optimal",
-    "true cost",
-    "least gain over another",
-    "demand",
-    "",
-)
-
-HEADER = (f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}")
+        return {
+            "case": self.case,
+            "dense": f"{self.top1(self.dense):.3f}",
+            "uniform": shown(self.rivals["uniform"]),
+            "gamma (best)": max(shown(outcome) for name, outcome in self.rivals.items() if name != "uniform"),
+            "optimal": shown(self.optimal),
+            "proven": shown(self.ours),
+            "adapted: uniform / optimal": " / ".join(
+                "–" if each is None else f"{self.top1(each):.3f}" for each in self.adapted
+            ),
+            "true cost": f"{self.cost:.3f}",
+            "least gain over another": f"{gain} ({low} to {high}; {name})",
+            "demand": self.case.demand,
+            "holds": "; ".join(self.misses()) or "yes",
+        }

@@ -6,14 +6,15 @@ gamma rule and the optimal one, at equal true cost, without and with repair. No 
 
     python -m benchmarks.schedules [--networks NAME,NAME] [--seed N]
 
-With all networks and the usual seed the table is written to ``benchmarks/RESULTS.md``.
+Scores are top-1 without → with repair, on 449 digits (one is 0.002). *Proven* is the optimal schedule as ``prove``
+leaves it. *Adapted* are the uniform and the optimal schedule with adapted weights. *Least gain* is the paired
+difference of top-1 to the rival that comes nearest, with its 95 % interval. The table of another seed than the usual
+one has the seed in its name.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -21,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.networks import trained
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from benchmarks.schedule_cases import CASES, Case
-from benchmarks.schedule_rows import HEADER, Outcome, Row
+from benchmarks.schedule_rows import Outcome, Row
 from senseapp.compressions import PruningConfig
 from senseapp.core.errors import SenseError
 from senseapp.core.process import become_measuring
@@ -45,18 +46,8 @@ from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import with_true_size
 from senseapp.tasks import CLASSIFICATION
 
-TITLE = "Schedules (`make bench-schedule`)"
-INTRO = (
-    "Top-1 without → with repair, on 449 digits that no curve has seen (one is 0.002); nothing is trained after. "
-    "One training and one run of each, not medians: on one thread a machine repeats them, but for the number of "
-    "images that a round has time for. *Proof* is the optimal schedule after `prove`, which solves again where layers "
-    "together lose more than predicted (rounds without, with repair). *Adapted* are the uniform and the optimal "
-    "schedule with adapted weights, where those measure better on images of the curves. *Least gain* is the paired "
-    "difference of top-1 to the rival that comes nearest, with its 95 % interval."
-)
 USUAL_SEED = 1
 GAMMAS = (1.0, 1.5)
-ROUNDS = 3
 
 
 def halves() -> tuple[TensorImages, TensorImages]:
@@ -134,7 +125,7 @@ def row_of(evaluator: ScheduleEvaluator, case: Case) -> Row:
     first = outcome(evaluator, optimal)
     assert optimal is not None
     assert first is not None
-    plain, repaired = (prove(evaluator, optimal, repair=repair, rounds=ROUNDS) for repair in (False, True))
+    plain, repaired = (prove(evaluator, optimal, repair=repair) for repair in (False, True))
     assert evaluator.images.proof.labels is not None
     return Row(
         case=case,
@@ -144,7 +135,6 @@ def row_of(evaluator: ScheduleEvaluator, case: Case) -> Row:
         optimal=first,
         ours=Outcome(scores(evaluator, plain.applied), scores(evaluator, repaired.applied)),
         adapted=(adapted(evaluator, uniform), adapted(evaluator, optimal)),
-        rounds=(plain.result.rounds, repaired.result.rounds),
         cost=true_figure(evaluator, plain.applied, case.kind),
     )
 
@@ -162,27 +152,15 @@ def rows(names: Sequence[str], seed: int) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Print the table of the networks named, or of all."""
+    """Keep a row of each case of the networks named, or of all."""
     every = list(dict.fromkeys(case.network for case in CASES))
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schedules", description=__doc__)
     parser.add_argument("--networks", default=",".join(every), help="comma-separated")
     parser.add_argument("--seed", type=int, default=USUAL_SEED, help="of the training")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    names, started = options.networks.split(","), time.perf_counter()
-    lines = [machine(), "", INTRO, "", *HEADER]
-    print("\n".join(lines), flush=True)
-    misses = 0
-    for row in rows(names, options.seed):
-        lines.append(str(row))
-        misses += bool(row.misses())
-        print(lines[-1], flush=True)
-    verdict = "Every case holds." if not misses else f"{misses} cases miss what is demanded."
-    load = f"(load of the machine {os.getloadavg()[2]:.1f} on {os.cpu_count()} cores)"
-    ending = ["", f"{verdict} The whole took {time.perf_counter() - started:.0f} s {load}."]
-    print("\n".join(ending))
-    if names == every and options.seed == USUAL_SEED:
-        write_section(TITLE, lines + ending)
+    for row in rows(options.networks.split(","), options.seed):
+        keep("schedules" if options.seed == USUAL_SEED else f"schedules_seed_{options.seed}", row.cells())
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import get
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
-from senseapp.metrics.segmentation import DIVERGENCE, MOST_POSITIONS
+from senseapp.metrics.segmentation import DIVERGENCE
 from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import Status
 from senseapp.records.resolution import spearman
@@ -84,9 +84,8 @@ def trained() -> nn.Module:
     return with_statistics_of(module, images[:320])
 
 
-def ranked(title: str, module: nn.Module) -> list[str]:
-    """Return a row for each level: how estimates and measurements of all layers agree."""
-    lines = []
+def ranked(title: str, module: nn.Module) -> None:
+    """Keep a row for each level: how estimates and measurements of all layers agree."""
     for kind, levels, unit in SETTINGS:
         spec = SensitivitySpec(compression=get(kind).config(), levels=levels, num_samples=IMAGES, device="cpu")
         sweep = Sweep.open(copy.deepcopy(module), TensorImages(scenes(0, IMAGES)[0]), spec, task=SEGMENTATION)
@@ -103,17 +102,14 @@ def ranked(title: str, module: nn.Module) -> list[str]:
             ]
             agreement = spearman([one for one, _ in pairs], [other for _, other in pairs])
             ratios = sorted(one / other for one, other in pairs if other > 0)
-            lines.append(
-                f"| {title} | {level:g} {unit} | {len(pairs)} | {agreement:.3f} | {ratios[len(ratios) // 2]:.2f} | "
-                f"{scan:.1f} s | {measure:.1f} s |"
-            )
-            print(lines[-1], flush=True)
-    return lines
+            cells: dict[str, object] = {"network": title, "level": f"{level:g} {unit}", "layers": len(pairs)}
+            cells |= {"Spearman": f"{agreement:.3f}", "median ratio": f"{ratios[len(ratios) // 2]:.2f}"}
+            keep("segmentation", {**cells, "scan": f"{scan:.1f} s", "exact": f"{measure:.1f} s"}, named_by=2)
 
 
-def grid_cost(module: nn.Module, side: int = 256) -> list[str]:
-    """Return a row for each layer of some: KL over all pixels, and over the grid that runs keep."""
-    images, lines = scenes(0, 8, side)[0], []
+def grid_cost(module: nn.Module, side: int = 256) -> None:
+    """Keep a row for each layer of some: KL over all pixels, and over the grid that runs keep."""
+    images = scenes(0, 8, side)[0]
     with torch.inference_mode():
         before = module(images)["out"]
     layers = [name for name, each in module.named_modules() if isinstance(each, nn.Conv2d)]
@@ -128,13 +124,16 @@ def grid_cost(module: nn.Module, side: int = 256) -> list[str]:
         exact = float((first.exp() * (first - second)).sum(1).mean())
         kept = (SEGMENTATION.predictions(each) for each in (before, after))
         found = DIVERGENCE.change(DIVERGENCE.moments(*kept, None)).delta
-        lines.append(f"| {name} | {exact:.3g} | {found:.3g} | {100 * (found / exact - 1):+.2f} % |")
-        print(lines[-1], flush=True)
-    return lines
+        figures = {
+            "all pixels": f"{exact:.3g}",
+            "grid": f"{found:.3g}",
+            "difference": f"{100 * (found / exact - 1):+.2f} %",
+        }
+        keep("segmentation_grid", {"layer": name, **figures})
 
 
 def main() -> None:
-    """Measure and write the section of ``RESULTS.md``."""
+    """Measure LR-ASPP (MobileNetV3-Large), all 66 layers one at a time, without masks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", type=Path, help="of a trained LR-ASPP, instead of training one")
     asked = parser.parse_args()
@@ -143,24 +142,9 @@ def main() -> None:
         good.load_state_dict(torch.load(asked.weights, weights_only=True))
     else:
         good = trained()
-    lines = [
-        f"LR-ASPP (MobileNetV3-Large) at {SIDE} pixels, {IMAGES} images, all 66 layers one at a time, without masks.",
-        "",
-        "| network | level | layers | Spearman of estimate and measurement | median ratio | scan | exact |",
-        "|---|---|---|---|---|---|---|",
-        *ranked("trained", good),
-        *ranked("untrained, with statistics of the images", with_statistics_of(network(), scenes(0, IMAGES)[0])),
-        "",
-        f"KL per pixel over all 65,536 pixels of 8 images, and over the grid of up to {MOST_POSITIONS:,} that runs "
-        "keep, one layer at a time at about 3 bits (the trained network).",
-        "",
-        "| layer | all pixels | grid | difference |",
-        "|---|---|---|---|",
-        *grid_cost(good),
-        "",
-        machine(),
-    ]
-    write_section(TITLE, lines)
+    ranked("trained", good)
+    ranked("untrained, with statistics of the images", with_statistics_of(network(), scenes(0, IMAGES)[0]))
+    grid_cost(good)
 
 
 if __name__ == "__main__":

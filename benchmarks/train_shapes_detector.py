@@ -11,7 +11,7 @@ import time
 import torch
 from safetensors.torch import save_file
 
-from senseapp.networks.sources.demo_detector import build_detector
+from senseapp.networks.sources.demo import build_detector
 from tests.shapes_detector import SIDE, WEIGHTS, inputs
 
 _PICTURES, _FIRST, _BATCH = 800, 100_000, 32

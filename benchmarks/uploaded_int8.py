@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.real.photographs import MADE_FROM
 from benchmarks.real.scenes import characters, pages
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from benchmarks.searches import Searching
 from senseapp.data.images import TensorImages
 from senseapp.networks.loaded import LoadedModel
@@ -32,13 +32,13 @@ from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.call_times import times
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
+from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.products import KINDS
-from senseapp.runtimes.onnxruntime.rounding.ranges import ranges, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.tasks import task_named
 
-TITLE = "Uploaded networks in int8, {kind} (`python -m benchmarks.uploaded_int8 {kind} FILE`)"
 _TURNS = 9
 
 
@@ -86,7 +86,7 @@ CASES = {
 
 
 def main() -> None:
-    """Measure and write the section of ``RESULTS.md``."""
+    """Make the files, and keep a row of each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=sorted(CASES))
     parser.add_argument("file", type=Path)
@@ -101,27 +101,19 @@ def main() -> None:
     opened = model.onnx
     files = _files(UploadedRuntime(opened), opened.content, calibration)
     files |= _searched(spec, model, calibration)
-    rows = _rows(UploadedRuntime(opened), files, held_out, case, model.num_classes)
-    lines = [
-        f"| {asked.file.name}, {asked.images} pictures | {' | '.join(case.metrics)} | time, float 1 |",
-        "|---" * (len(case.metrics) + 2) + "|",
-        *rows,
-        "",
-        machine(),
-    ]
-    print("\n".join(lines))
-    write_section(TITLE.format(kind=asked.kind), lines)
+    named = f"{asked.file.name}, {asked.images} pictures"
+    _judge(UploadedRuntime(opened), files, held_out, case, model.num_classes, named)
 
 
 def _files(runtime: UploadedRuntime, content: bytes, calibration: Sequence[Tensor]) -> dict[str, bytes]:
-    with runtime.quantizer(content, calibration) as quantizer:
-        assert isinstance(quantizer, Int8Writer)
-        tensors = rounded_tensors(quantizer.write())
-        quantizer.rounding = Rounding(ranges=ranges(quantizer.network, calibration, tensors, ("mse",))["mse"])
-        all_int8 = quantizer.write()
-        kinds = {node.name: node.op_type for node in onnx.load_from_string(quantizer.network).graph.node}
-        others = [each for each in quantizer.nodes(all_int8) if kinds[each] not in (*KINDS, "ConvTranspose")]
-        products = quantizer.write(but=others)
+    quantizer = runtime.quantizer(content, calibration)
+    assert isinstance(quantizer, Int8Writer)
+    tensors = rounded_tensors(quantizer.network)
+    quantizer.rounding = Rounding(ranges=ranges(quantizer.network, calibration, tensors, ("mse",))["mse"])
+    all_int8 = quantizer.write()
+    kinds = {node.name: node.op_type for node in onnx.load_from_string(quantizer.network).graph.node}
+    others = [each for each in quantizer.nodes(all_int8) if kinds[each] not in (*KINDS, "ConvTranspose")]
+    products = quantizer.write(but=others)
     return {
         "float": content,
         "all int8, ranges of least error": runtime.in_place(content, all_int8),
@@ -133,27 +125,31 @@ def _searched(spec: ModelSpec, model: LoadedModel, calibration: Sequence[Tensor]
     """Return the files of a search by their first note, and the best of onnxruntime's own settings."""
     searching = Searching.of(model, TensorImages(torch.cat(tuple(calibration))), spec, aloud=True)
     found = searching.found
-    print(*found.notes, *searching.steps.notes, sep="\n", flush=True)
+    file, *others = found.made
+    print(*file.notes, *searching.steps.notes, sep="\n", flush=True)
     return {
-        f"onnxruntime's own: {found.own_setting}": found.files["default"],
-        f"search, {len(found.in_float)} parts in float": found.files["file"],
-        **{f"search: {each.notes[0]}": each.content for each in found.variants},
+        f"onnxruntime's own: {found.own_setting}": found.compared["default"],
+        f"search, {len(file.in_float)} parts in float": file.content,
+        **{f"search: {each.notes[0]}": each.content for each in others},
     }
 
 
-def _rows(
-    runtime: UploadedRuntime, files: dict[str, bytes], images: Sequence[Tensor], case: Case, num_outputs: int
-) -> list[str]:
+def _judge(
+    runtime: UploadedRuntime,
+    files: dict[str, bytes],
+    images: Sequence[Tensor],
+    case: Case,
+    num_outputs: int,
+    named: str,
+) -> None:
     shown = JudgingImages.of_batches(images)
     judge = Judge(task_named(case.task), shown, runtime.open(files["float"]), num_outputs=num_outputs)
     spent = times([runtime.open(each, threads=1) for each in files.values()], images[0], turns=_TURNS)
-    found = []
     for (name, content), seconds in zip(files.items(), spent, strict=True):
         judgement = judge.judged(runtime.open(content))
-        figures = [f"{judgement.change(metric).value:.3f}" for metric in case.metrics]
+        figures = {metric: f"{judgement.change(metric).value:.3f}" for metric in case.metrics}
         share = float(np.median(np.array(seconds) / np.array(spent[0])))
-        found.append(f"| {name} | {' | '.join(figures)} | {share:.2f} |")
-    return found
+        keep("uploaded_int8", {"file": named, "way": name, **figures, "time, float 1": f"{share:.2f}"}, named_by=2)
 
 
 if __name__ == "__main__":

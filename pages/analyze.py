@@ -16,12 +16,13 @@ from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 
 follow_address()
+session().complaint, session().told = "", ()
 draft = session().draft
 
 with st.container(horizontal_alignment="center"), st.container(width=960):
     st.title("What do you need?", anchor=False)
     goal = choose_goal(draft.goal)
-    demo = offer_demos()
+    demos = st.container()
     with st.container(gap="xsmall"):
         names = {"Model": "", "Images": "", UNDERSTOOD: "reading", "Compression": ""}
         blocks = {title: Block(title, name) for title, name in names.items()}
@@ -52,6 +53,8 @@ with st.container(horizontal_alignment="center"), st.container(width=960):
         spec = RunSpec(model=model, data=shown, sensitivity=sensitivity, goal=goal)
         keep_address(spec)
     session().shown = spec
+    with demos:
+        demo = offer_demos(spec if images else None)
     if demo:
         start_run(with_goal(demo, goal))
     start_bar(spec if images else None, profile, seen)

@@ -24,13 +24,13 @@ from pathlib import Path
 import torch
 
 from scripts.build_catalogue import all_architectures
+from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE
-from senseapp.networks.checkpoints.recognise import recognise
+from senseapp.networks.checkpoints.stored_networks import find_networks
 from senseapp.networks.sources.catalogue import find_entry
 from senseapp.networks.sources.libraries import build_on_meta
 
 _CLASSES = range(2, 3001)
-_EVERYTHING = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,8 @@ def measure_one(library: str, name: str) -> Outcome:
     drawn = random.Random(f"{library}/{name}")
     num_classes = next(number for number in iter(lambda: drawn.choice(_CLASSES), None) if number != own)
     state = build_on_meta(library, name, num_classes=num_classes).state_dict()
-    shapes = {key: tuple(tensor.shape) for key, tensor in state.items()}
     began = time.perf_counter()
-    found = recognise(shapes, limit=_EVERYTHING)
+    found = find_networks(Checkpoint(file_name="", tensors=state))[0].candidates
     seconds = time.perf_counter() - began
     best = [item for item in found if item.score == found[0].score]
     mine = next((item for item in best if (item.library, item.name) == (library, name)), None)

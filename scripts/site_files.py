@@ -1,11 +1,13 @@
 """A hook of MkDocs: files of the repository outside ``docs/`` become part of the site, and links lead to them.
 
-Pages and links stay as they must be for readers of the repository: ``../assets/screenshots/results.png`` in
-``docs/start.md`` is a picture there, and in the site.
+The reference of commands is made of their parsers. Pages and links stay as they must be for readers of the repository:
+``../assets/screenshots/results.png`` in ``docs/start.md`` is a picture there, and in the site.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import posixpath
 import re
 from pathlib import Path
@@ -15,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "assets/README.md", "benchmarks/RESULTS.md")
 """Taken into the site where they lie in the repository; pages of ``docs/`` lie at its top."""
 PICTURES = ("assets/icon.png", "assets/screenshots/*.png")
+COMMANDS_PAGE = "reference/commands.md"
 _DOCS = "docs/"
 _LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
 
@@ -23,9 +26,20 @@ def on_files(files: Any, *, config: Any) -> Any:
     """Add the pages and pictures that lie outside of the folder of documents."""
     from mkdocs.structure.files import File
 
+    files.append(File.generated(config, COMMANDS_PAGE, content=commands_page()))
     for name in (*PAGES, *(str(path.relative_to(ROOT)) for pattern in PICTURES for path in sorted(ROOT.glob(pattern)))):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
+
+
+def commands_page() -> str:
+    """Return what ``--help`` of each command says, in Markdown."""
+    from senseapp.cli.main import COMMANDS, build_parser
+
+    os.environ["COLUMNS"] = "100"  # argparse wraps at it
+    (commands,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    parts = [f"## {name}\n\n```text\n{commands.choices[name].format_help().strip()}\n```" for name in COMMANDS]
+    return "\n\n".join(["# Commands", "What `senseapp COMMAND --help` says.", *parts]) + "\n"
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:

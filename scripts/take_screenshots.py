@@ -1,7 +1,7 @@
 """Take the pictures of the README's gallery and of the Guide from the running app, with the second demo.
 
 ``python -m scripts.take_screenshots [NAME ...]`` makes all of them, or those named, in ``assets/screenshots``; it takes
-some ten minutes. Needs the packages of requirements-dev.txt and Chromium.
+some ten minutes. Needs the group ``dev`` of pyproject.toml, and Chromium.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from senseapp.data.shapes import shapes
-from senseapp.networks.sources.demo_detector import DETECTOR_WEIGHTS, build_detector
+from senseapp.data.demo_pictures import shapes
+from senseapp.networks.sources.demo import DETECTOR_WEIGHTS, build_detector
 
 _PICTURES, _FIRST, _BATCH = 800, 100_000, 32
 

@@ -264,7 +264,7 @@ def each_of(
     """Run a test on each of these architectures.
 
     Args:
-        kept: those that ``make test`` runs; the others are marked ``wide``, and ``make soak`` runs them.
+        kept: those that ``make test`` runs; the others are marked ``wide``, and ``make test-all`` runs them.
     """
 
     def marks(name: str) -> list[pytest.MarkDecorator]:

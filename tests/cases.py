@@ -9,7 +9,7 @@ import pytest
 
 
 def first_of(cases: Iterable[Any], count: int = 1) -> list[Any]:
-    """Return the cases for ``parametrize``, of which ``make test`` runs ``count`` and ``make soak`` the others.
+    """Return the cases for ``parametrize``, of which ``make test`` runs ``count`` and ``make test-all`` the others.
 
     A tuple is one case of several arguments; as a single one it comes in ``pytest.param``.
     """
@@ -18,7 +18,7 @@ def first_of(cases: Iterable[Any], count: int = 1) -> list[Any]:
 
 
 def seldom(case: Any) -> Any:
-    """Return a case that ``make soak`` alone runs."""
+    """Return a case that ``make test-all`` alone runs."""
     if hasattr(case, "marks"):  # of ``pytest.param``
         return pytest.param(*case.values, marks=(*case.marks, pytest.mark.wide), id=case.id)
     values = case if isinstance(case, tuple) else (case,)

@@ -33,8 +33,8 @@ from onnxruntime.quantization import (
 )
 
 from senseapp.core.errors import InvalidInput
+from senseapp.data.demo_pictures import load_shapes
 from senseapp.data.load import load_demo_images
-from senseapp.data.shapes import load_shapes
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING, build_demo_network, load_demo_model
 from senseapp.networks.sources.load import load_model

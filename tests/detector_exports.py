@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from senseapp.data.shapes import load_shapes
+from senseapp.data.demo_pictures import load_shapes
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.detectors import opened_detector
 from tests.shapes_detector import SIDE, trained

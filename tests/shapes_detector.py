@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 
-from senseapp.data.shapes import COLOURS, covered
+from senseapp.data.demo_pictures import COLOURS, covered
 from senseapp.descriptions import ModelSource
 from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.networks.sources.demo_detector import build_detector
+from senseapp.networks.sources.demo import build_detector
 from senseapp.networks.sources.detectors import opened_detector
 from senseapp.records.spec import SHAPE_NAMES, ModelSpec
 from tests.pictures import encoded

@@ -10,8 +10,7 @@ import copy
 import io
 import json
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -71,8 +70,6 @@ def _module_of(program: bytes) -> nn.Module:
 
 class ToyFile(RuntimeNetwork):
     """An open file."""
-
-    runtime_label = TOY.label
 
     def __init__(self, content: bytes) -> None:
         self.num_bytes = len(content)
@@ -159,9 +156,8 @@ class ToyRuntime(Runtime):
         owners = {name: name.rpartition(".")[0] for name, each in unpacked(content)[1].items() if each.dim() > 1}
         return {node: layer for node, layer in owners.items() if layer in layers}
 
-    @contextmanager
-    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Iterator[Quantizer]:
-        yield ToyQuantizer(content)
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
+        return ToyQuantizer(content)
 
     def times(self, networks: Sequence[Network], images: Tensor, *, turns: int = 41) -> list[list[float]]:
         return [[network.num_bytes * _SECONDS_OF_A_BYTE * len(images)] * turns for network in networks]

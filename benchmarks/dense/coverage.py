@@ -4,6 +4,11 @@ Samples of images come from simulated populations, those of the tests; the inter
 which get the same records as in a run. The truth is the figure of the whole population; of average precision and F1
 the mean over samples of 1,000 images, as average precision at 101 recalls rounds the figure of one set of images by up
 to 1/101 for each class.
+
+A cell is the share of intervals of the drop that hold the population's; in brackets the expected images that lose an
+object, and the shares of intervals that end below it and that start above. *Few lost* and *barely any*: 3 and 1 % of
+the objects are lost; *many*: 20 %; *as many found*: 5 % are lost, and about as many found anew; *crowded*: 15 to 40
+objects an image, 3 % lost; the others have 1 to 5.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.results import write_row
+from benchmarks.results import keep
 from senseapp.core.texts import plural
 from senseapp.metrics.detection import (
     AGREEMENT,
@@ -34,18 +39,7 @@ from tests.reference.test_metrics_detection_coverage import detections, packed_m
 from tests.unit.metrics.test_segmentation import mean_iou_drop, mean_iou_moments
 from tests.unit.metrics.test_segmentation import population as segmented
 
-TITLE = "Intervals of mean IoU, average precision and F1 (`python -m benchmarks.dense.coverage`)"
 NUM_IMAGES = (20, 50, 100, 300)
-HEAD = (
-    "Share of samples whose 95 % interval of the drop holds the population's drop (of mAP and F1 the mean over samples "
-    "of 1,000 images); in brackets the expected images that lose an object, the share of intervals that end below it "
-    "and the share that start above. *Few lost* and *barely any*: 3 and 1 % of the objects are lost; *many*: 20 %; *as "
-    "many found*: 5 % are lost, and about as many found anew; *crowded*: 15 to 40 objects an image, 3 % lost; the "
-    "others have 1 to 5.",
-    "",
-    f"| figure, population | drop | {' | '.join(f'{number} images' for number in NUM_IMAGES)} |",
-    f"|---|---|{'---|' * len(NUM_IMAGES)}",
-)
 _SEED = 4141
 _EXPECTED_IMAGES = 1_000  # of the figure that intervals are of: that of all images would be rounded by chance
 _TRUTH_SAMPLES = 100
@@ -226,17 +220,15 @@ def covered(case: Case, count: int, samples: int) -> str:
 
 
 def main() -> None:
-    """Simulate and write rows of ``RESULTS.md``."""
+    """Simulate, and keep a row of each population."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--only", default="", help="part of a row's title")
     asked = parser.parse_args()
     for case in itertools.chain(segmentation_cases(), detection_cases(asked.only)):
         if asked.only in case.title:
-            cells = " | ".join(covered(case, count, asked.samples) for count in NUM_IMAGES)
-            row = f"| {case.title} | {case.truth:.4f} | {cells} |"
-            print(row, flush=True)
-            write_row(TITLE, HEAD, row)
+            cells = {f"{count} images": covered(case, count, asked.samples) for count in NUM_IMAGES}
+            keep("dense_coverage", {"figure, population": case.title, "drop": f"{case.truth:.4f}", **cells})
 
 
 if __name__ == "__main__":

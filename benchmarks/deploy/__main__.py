@@ -1,7 +1,7 @@
 """Files that runtimes run: right, quick and as simulated? ``python -m benchmarks.deploy [--only NAME,NAME]``.
 
-Each part is a module of this package with a function ``rows``, and a section of ``benchmarks/RESULTS.md``. With
-``--networks NAME,NAME`` the part ``runtimes`` runs these alone, and rows of others stay.
+Each part is a module of this package with a function ``rows``, and a table ``deploy_NAME`` of the results. With
+``--networks NAME,NAME`` the part ``runtimes`` runs these alone.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ import argparse
 import importlib
 import time
 
-from benchmarks.real.rows import HEAD, Row, table
-from benchmarks.results import write_row, write_section
 from senseapp.core.process import become_measuring
 
-TITLE = "Files that onnxruntime runs, {part} (`python -m benchmarks.deploy`)"
 PARTS = ("accuracy", "times", "runtimes")
 
 
@@ -26,18 +23,11 @@ def main() -> None:
     chosen = [name for name in asked.only.split(",") if name] or list(PARTS)
     networks = [name for name in asked.networks.split(",") if name]
     for name in chosen:
-        found: list[Row] = []
         started = time.perf_counter()
         part = importlib.import_module(f"benchmarks.deploy.{name}")
-        title = TITLE.format(part=name)
         for row in part.rows(*networks):
-            print(f"{'holds' if row.holds else 'FAILS'}  {row.what}: {row.found} (wanted {row.wanted})", flush=True)
-            found.append(row)
-            if networks:
-                write_row(title, [part.INTRO, "", *HEAD], row.line)
+            row.keep(f"deploy_{name}")
         print(f"       {name}: {time.perf_counter() - started:.0f} s", flush=True)
-        if not networks:
-            write_section(title, [part.INTRO, "", *table(found)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""How right and how quick the int8 file is in onnxruntime, beside the best of onnxruntime's own settings."""
+"""How right and how quick the int8 file is in onnxruntime, beside the best of onnxruntime's own settings.
+
+EfficientNet-Lite0 with ImageNet weights; 200 photographs that nothing was made from judge, and 256 of other halves of
+the pictures make the file: half of them fit, half choose.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,6 @@ from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.store.run_folder import RunFolder
 
 _MADE_FROM, _SCORED_ON = 256, 200
-INTRO = (
-    f"EfficientNet-Lite0 with ImageNet weights, {_SCORED_ON} photographs that nothing was made from, and {_MADE_FROM} "
-    "of other halves of the pictures: half of them fit, half choose. Weights and pictures: `benchmarks/real`."
-)
 _MOST_TIME = 1.3
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import onnx
 import timm
 import torch
 from torch import Tensor, nn
@@ -13,15 +12,17 @@ from torch.nn import functional
 from benchmarks.real.network import load_network
 from benchmarks.real.photographs import MADE_FROM, tensors
 from senseapp.data.load import load_demo_images
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.foreign import RuntimeNetwork
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
+from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
-from senseapp.runtimes.onnxruntime.rounding.ranges import ranges, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
 
 _REAL, _DEMO = "tf_efficientnet_lite0", "demo"
 _FITTED, _SCORED, _SIDE = 16, 96, 64
@@ -79,15 +80,15 @@ def fit_classifier(network: nn.Module, images: Tensor) -> None:
 def fitted_file(exported: bytes, fitted: Tensor, *, runtime: Runtime = OPERATIONS) -> bytes:
     """Return a float file in int8 for ``runtime``, with ranges and weights that are fitted to images."""
     batches = fitted.split(16)
-    with runtime.quantizer(exported, batches) as writer:
-        assert isinstance(writer, Int8Writer)
-        found = ranges(exported, batches, rounded_tensors(writer.write()), ["mse"])["mse"]
-        nodes = products(onnx.load_from_string(exported))
-        fitted_products = rounded_products(
-            exported, batches, nodes, found, any_order=writer.any_order, progress=lambda _step: None
-        )
-        writer.rounding = Rounding(ranges=found, products=fitted_products)
-        return writer.write()
+    writer = runtime.quantizer(exported, batches)
+    assert isinstance(writer, Int8Writer)
+    found = ranges(exported, batches, rounded_tensors(writer.network), ["mse"])["mse"]
+    nodes = products(OnnxGraph(exported))
+    fitted_products = rounded_products(
+        exported, batches, nodes, found, any_order=writer.any_order, progress=lambda _step: None
+    )
+    writer.rounding = Rounding(ranges=found, products=fitted_products)
+    return writer.write()
 
 
 def outputs(opened: RuntimeNetwork, images: Tensor) -> Tensor:

@@ -1,6 +1,12 @@
 """Files in OpenVINO beside onnxruntime, and beside NNCF's own int8 file.
 
 ``SENSEAPP_NNCF_PYTHON`` is the Python of an environment with nncf and openvino; without it those rows are left out.
+NNCF is ``nncf.quantize`` as it comes, and with accuracy control (at most 1 % of answers changed), on the same 16
+images, in OpenVINO's own format.
+
+The demo has its trained network and digits; the others have random weights, photographs of 64 pixels and a fitted
+classifier; no residual branch is zero. Files have all of it in int8, fitted to 16 images, and 96 others are scored.
+Times: one image, one thread, medians over 12 openings of each file.
 """
 
 from __future__ import annotations
@@ -28,14 +34,6 @@ from senseapp.runtimes.openvino.runtime import OpenVinoModel, read
 _NETWORKS = ("demo", "resnet18", "mobilenetv3_small_100")
 _PYTHON = os.environ.get("SENSEAPP_NNCF_PYTHON", "")
 _ROUNDS = 3  # of timings, in each of which files are opened four times
-INTRO = (
-    f"{OPENVINO.machine()}; {ONNXRUNTIME.machine()}; load {os.getloadavg()[0]:.1f} at the start (0 is an idle "
-    "machine). The demo has its trained network and digits; the others have random weights, photographs of 64 pixels "
-    "and a fitted classifier, as above; no residual branch is zero. Files have all of it in int8, ranges and weights "
-    "fitted to 16 images, and 96 others are scored. Times: one image, one thread, "
-    f"medians over {4 * _ROUNDS} openings of each file. NNCF: nncf.quantize as it comes, "
-    "and with accuracy control (at most 1 % of answers changed), on the same 16 images, in OpenVINO's own format."
-)
 
 
 class IrModel(OpenVinoModel):

@@ -66,20 +66,20 @@ class Tally:
     naive_broken: int = 0
     savings: list[float] = field(default_factory=list)
 
-    def row(self, name: str, images: int) -> str:
+    def row(self, name: str, images: int) -> dict[str, object]:
         """Return it as a row of a table."""
         share = self.offered / self.possible if self.possible else float("nan")
         saved = float(np.mean(self.savings)) if self.savings else float("nan")
-        shares = [each / self.deployments for each in (self.naive_broken, self.broken, self.any_broken)]
-        texts = " | ".join(f"{100 * each:.1f} %" for each in shares)
-        return f"| {name} | {images} | {self.deployments} | {texts} | {share:.2f} | {saved:.2f} |"
-
-
-HEAD = (
-    "| files judged by, and how made | held-out images | deployments | broken, had the measured loss decided | broken "
-    "| any file that was said to keep it | offered, of those an oracle offers | saved, of what the oracle saves |",
-    "|---|---|---|---|---|---|---|---|",
-)
+        return {
+            "files judged by, and how made": name,
+            "held-out images": images,
+            "deployments": self.deployments,
+            "broken, had the measured loss decided": f"{100 * self.naive_broken / self.deployments:.1f} %",
+            "broken": f"{100 * self.broken / self.deployments:.1f} %",
+            "any file that was said to keep it": f"{100 * self.any_broken / self.deployments:.1f} %",
+            "offered, of those an oracle offers": f"{share:.2f}",
+            "saved, of what the oracle saves": f"{saved:.2f}",
+        }
 
 
 def ladder(rng: np.random.Generator, goal: float, most: float = 0.6) -> Floats:

@@ -4,8 +4,7 @@ Each pair of :mod:`benchmarks.readings.cases` is opened as ``senseapp analyze`` 
 and ``--data``, and the figure of the uncompressed network on the labels is compared with the right one. A pair is
 *right* within .02, *asked* where a sentence refuses it or asks (exit status 2), *false* where that sentence names a
 false reason, else *wrong*; a note that the file was probably read wrongly is counted beside that. ``check`` gets each
-file with itself, and files all of whose boxes are moved. Rows are kept in ``rows.jsonl``, and the section of
-``RESULTS.md`` is written from them.
+file with itself, and files all of whose boxes are moved. Rows are kept in ``rows.jsonl``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from benchmarks.readings.cases import CASES, Case, network_of, write_model
 from benchmarks.readings.figures import right_figure
 from benchmarks.readings.labels import write_labels
 from benchmarks.readings.networks import scene
-from benchmarks.results import machine, write_section
+from benchmarks.results import keep
 from senseapp.cli.main import BAD_INPUT, build_parser
 from senseapp.cli.main import main as senseapp
 from senseapp.cli.run_arguments import run_spec_from
@@ -43,7 +42,6 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.session import Session
 
 ROWS = Path(__file__).with_name("rows.jsonl")
-TITLE = "Files and labels read right, or asked about (`python -m benchmarks.readings`)"
 NEAR, PICTURES = 0.02, 32
 _LONGEST = 300  # letters of a sentence in a row
 VERDICTS = ("right", "asked", "false", "wrong")
@@ -163,21 +161,15 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text().splitlines())
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the counts, and the pairs that are not right, as Markdown; :data:`ROWS` has all."""
-    pairs = [each for each in rows if "right" in each]
-    off = max(abs(each["figure"] - each["right"]) for each in pairs if each["verdict"] == "right")
-    lines = [
-        "mAP@.5:.95, mean IoU or share of right answers of the uncompressed network on 32 pictures, beside "
-        f"pycocotools' or numpy's: {len(pairs)} heads and labels, no flags. Right is off by {off:.3f} at most.",
-    ]
+def counted(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, object]]:
+    """Yield the numbers of pairs by verdict, for both commands, and what became of files with moved boxes."""
+    pairs = [each for each in rows if "verdict" in each]
     for which, title in (("verdict", "analyze"), ("check", "check")):
         counts = Counter(each[which] for each in pairs)
-        lines += ["", f"`{title}`: " + ", ".join(f"{counts[name]} {name}" for name in VERDICTS) + "."]
-    others = [each for each in pairs if {each["verdict"], each["check"]} != {"right"}]
-    lines += ["", *(f"- {each['name']}: {each['verdict']}. {each['sentence']}" for each in others)]
-    moved_rows = Counter(each["moved"].partition(".")[0] for each in rows if "moved" in each)
-    return [*lines, *(f"- {count} files with all boxes moved: {status}." for status, count in moved_rows.items())]
+        yield {"command": title, "pairs": len(pairs), **{name: counts[name] for name in VERDICTS}}
+    refused = sum(each["moved"].startswith("exit status 1") for each in rows if "moved" in each)
+    moved_pairs = sum("moved" in each for each in rows)
+    yield {"command": "check, all boxes moved", "pairs": moved_pairs, "right": refused, "wrong": moved_pairs - refused}
 
 
 def write_case(case: Case, folder: Path, networks: Path) -> None:
@@ -206,7 +198,7 @@ def measured(case: Case, cases: Path, *, again: bool, prepared: bool) -> Iterato
 
 
 def main() -> None:
-    """Judge every pair, keep the rows, and write the section of the results."""
+    """Judge every pair, keep the rows, and count."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names")
     parser.add_argument("--cases", type=Path, help="where cases are kept (default: a temporary folder)")
@@ -225,7 +217,8 @@ def main() -> None:
                 print(json.dumps(found, ensure_ascii=False), flush=True)
     asked.rows.write_text("".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in rows.values()))
     if asked.rows == ROWS:
-        write_section(TITLE, [*summary(list(rows.values())), "", machine()])
+        for line in counted(list(rows.values())):
+            keep("readings", line)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from benchmarks.real.packages import file_of
-from senseapp.data.photographs import random_crop
+from senseapp.data.demo_pictures import random_crop
 
 
 @dataclass(frozen=True, slots=True)

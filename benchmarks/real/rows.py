@@ -1,11 +1,10 @@
-"""Lines of the tables that ``benchmarks.real`` and ``benchmarks.deploy`` print and record."""
+"""Rows of the tables of claims, of ``benchmarks.real``, ``deploy``, ``adapt`` and ``delivered``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.results import machine
+from benchmarks.results import keep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +23,7 @@ class Row:
     found: str
     holds: bool
 
-    @property
-    def line(self) -> str:
-        """The row in Markdown."""
-        return f"| {self.what} | {self.wanted} | {self.found} | {'yes' if self.holds else 'no'} |"
-
-
-HEAD = ("| what | wanted | found | holds |", "|---|---|---|---|")
-
-
-def table(rows: Sequence[Row]) -> list[str]:
-    """Return the rows as lines of Markdown."""
-    return [*HEAD, *(row.line for row in rows), "", machine()]
+    def keep(self, table: str) -> None:
+        """Print it, and put it into a table of the results."""
+        cells = {"what": self.what, "wanted": self.wanted, "found": self.found}
+        keep(table, {**cells, "holds": "yes" if self.holds else "no"})

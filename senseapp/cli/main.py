@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TextIO, cast
 
+from senseapp import __version__
 from senseapp.core.errors import InvalidSpec, SenseError
 
 COMMANDS = {
@@ -60,6 +61,7 @@ def build_parser(loaded: Collection[str] = tuple(COMMANDS)) -> argparse.Argument
         description="Find out which layers of a vision model are fragile, and turn that into per-layer targets.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"senseapp {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(

@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterable
 from string import Formatter
 
+from senseapp.core.texts import without_flags
+
 _JOINER = "\u2060"  # zero width; neither letter, space nor punctuation
 _BLANKS = re.compile("[\t-\r\x1c-\x1f \x85\u2028\u2029]+")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -83,14 +85,14 @@ def as_written(text: str) -> str:
     r"""Return Markdown that makes Streamlit show ``text`` literally; a :class:`Markdown` unchanged.
 
     Whitespace becomes one space, as browsers show it, and invisible characters (control characters, changes of the
-    writing direction) become a visible replacement.
+    writing direction) become a visible replacement; of a message, options of the command line are left out.
 
     >>> as_written("# [free](http://x) :material/home:")
     '\\# &#91;free&#93;(http:\u2060//x) :\u2060material/home:\u2060'
     """
     if isinstance(text, Markdown):
         return str(text)
-    plain = _seen(text)
+    plain = _seen(without_flags(text))
     plain = _FOUND_LATER.sub(lambda found: found[0] + _JOINER, plain)
     return _FIRST.sub(r"\1\3\\\2\4", _MARKS.sub(_without_meaning, plain))
 

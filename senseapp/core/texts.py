@@ -185,6 +185,18 @@ def _is_number(text: str) -> bool:
     return True
 
 
+_FLAGS = re.compile(r" \((?:with )?--[a-z][^()]*\)")
+
+
+def without_flags(text: str) -> str:
+    """Return a message as pages show it: options of the command line stand in parentheses, which are left out.
+
+    >>> without_flags("Choose another output (--onnx-output boxes).")
+    'Choose another output.'
+    """
+    return _FLAGS.sub("", text) if "(" in text else text
+
+
 _LONGEST_TEXT = 2000  # characters of one text from a foreign file that pages and logs show
 
 

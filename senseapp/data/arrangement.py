@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from senseapp.core.errors import InvalidDataset
@@ -15,7 +15,6 @@ from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS, Annotatio
 from senseapp.tasks.labels import LabelTruth, Layout
 
 _TABLE_NAMES = ("labels.csv", "labels.tsv")  # the first found is taken; labels.txt often lists the classes
-_UNREAD_NAMES = ("labels.json", "labels.jsonl", "metadata.json", "metadata.jsonl")  # of labels, in other libraries
 _SPLITS = ("val", "valid", "validation", "test", "testing", "eval", "train", "training")  # the first found is taken
 
 
@@ -149,16 +148,21 @@ def _tops(contents: Contents) -> tuple[str, ...]:
 
 
 def _by_only_table(source: PictureSource, unlabelled: Arrangement, *, several: bool) -> Arrangement:
-    """Return the labels of the one table beside unlabelled pictures, if it names them; else sentences on such files."""
+    """Return the labels of the one table beside unlabelled pictures; else sentences on why such files give none."""
     contents = source.contents
     tables = _beside_pictures(contents, (".csv", ".tsv"))
-    if len(tables) == 1:
+    unread, notes = _beside_pictures(contents, (".json", ".jsonl")), []
+    if unread:
+        notes.append(f"Labels are not read from {listed(unread)}: write them as lines file,label in {_TABLE_NAMES[0]}.")
+    if len(tables) > 1:
+        notes.append(f"Labels may be in {listed(tables)}: choose one of these tables (--labels).")
+    elif tables:
         try:
             found = _by_table(source, tables[0], several=several)
             return replace(found, notes=(*unlabelled.notes, *found.notes))
-        except InvalidDataset:  # of something else
-            pass
-    return replace(unlabelled, notes=(*unlabelled.notes, *_on_unread_tables(contents, tables)))
+        except InvalidDataset as error:
+            notes.append(str(error))
+    return replace(unlabelled, notes=(*unlabelled.notes, *notes))
 
 
 def _beside_pictures(contents: Contents, endings: tuple[str, ...]) -> list[str]:
@@ -166,19 +170,6 @@ def _beside_pictures(contents: Contents, endings: tuple[str, ...]) -> list[str]:
     return sorted(
         name for name in files if name[: name.rfind("/") + 1] in _tops(contents) and name.lower().endswith(endings)
     )
-
-
-def _on_unread_tables(contents: Contents, tables: Sequence[str]) -> Iterator[str]:
-    """Yield sentences on files beside unlabelled pictures that may hold their labels."""
-    if tables:
-        yield (f"Labels may be in {listed(tables)}: choose it as their table, with --labels or on the Analyze page.")
-    unread = [
-        name
-        for name in _beside_pictures(contents, (".json", ".jsonl"))
-        if name.rpartition("/")[2].casefold() in _UNREAD_NAMES
-    ]
-    if unread:
-        yield f"Labels are not read from {listed(unread)}: write them as lines file,label in {_TABLE_NAMES[0]}."
 
 
 def _common_prefix(pictures: Iterable[str], prefix: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from senseapp.core.texts import listed, plural, printable
-from senseapp.data.bit_depth import Depth, depth_note, mixed_depths_note
+from senseapp.data.channels import Depth, depth_note, mixed_depths_note
 from senseapp.data.decoding import Decoded, Remark
 from senseapp.data.per_image import allocate_rows, chosen_of
 from senseapp.tasks.annotations import PerImage

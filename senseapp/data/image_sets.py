@@ -42,18 +42,9 @@ class TorchvisionSet:
     options: Mapping[str, Any] = field(default_factory=dict)
     classes: Sequence[str] = ()
 
-    def address(self) -> str:
-        """Return where the first file is downloaded from."""
-        return first_address(self.kind)
-
     def open(self, folder: Path, download: bool) -> Any:
         """Open the images in ``folder``, or download them into it."""
         return self.kind(folder, download=download, **self.options)
-
-    def class_names(self, images: Any) -> tuple[str, ...]:
-        """Return the name of each class of opened images."""
-        names = self.classes or images.classes
-        return tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
 
 
 TORCHVISION_SETS: Mapping[str, TorchvisionSet] = {
@@ -80,7 +71,8 @@ def open_image_set(name: str) -> ImageSetSource:
     folder, image_set, title = image_set_folder(name), TORCHVISION_SETS[name], IMAGE_SETS[name].title
     try:
         images = image_set.open(folder, False)
-        return ImageSetSource(title, images, labels_of(images), image_set.class_names(images))
+        names = [each if isinstance(each, str) else ", ".join(each) for each in image_set.classes or images.classes]
+        return ImageSetSource(title, images, labels_of(images), names)
     except Exception as error:  # on damaged files torchvision raises whatever its parsing runs into
         shutil.rmtree(folder, ignore_errors=True)
         raise InvalidDataset(f"The copy of {title} on this machine was damaged. Try again to download it.") from error
@@ -129,7 +121,7 @@ class ImageSetSource:
 
 _POLL_SECONDS = 0.5  # between sentences on a download
 _STALLED_SECONDS = 60.0  # servers that answer send something within it
-_ARCHIVES = ("*.tgz", "*.tar.gz", "*.gz", "*.zip")  # not needed once they are unpacked
+_ARCHIVES = (".tgz", ".gz", ".zip")  # not needed once they are unpacked
 _downloads: dict[str, Future[None]] = {}
 _starting = threading.Lock()
 
@@ -177,11 +169,9 @@ def _download_of(name: str) -> Future[None]:
 def _run_download(name: str, download: Future[None]) -> None:
     try:
         _download(name)
-    except InvalidDataset as error:
-        download.set_exception(error)
     except Exception as error:  # whatever torchvision, the network, the disk or a damaged archive ran into
-        refusal = _unavailable(name, first_line_of(error))
-        refusal.__cause__ = error
+        refusal = error if isinstance(error, InvalidDataset) else _unavailable(name, first_line_of(error))
+        refusal.__cause__ = None if refusal is error else error
         download.set_exception(refusal)
     else:
         download.set_result(None)
@@ -191,13 +181,14 @@ def _download(name: str) -> None:
     if is_downloaded(name):  # by another thread, between question and start
         return
     image_set = TORCHVISION_SETS[name]
-    if not is_reachable(image_set.address()):
-        raise _unavailable(name, f"{urlsplit(image_set.address()).hostname} cannot be reached")
+    address = first_address(image_set.kind)
+    if not is_reachable(address):
+        raise _unavailable(name, f"{urlsplit(address).hostname} cannot be reached")
     with private_files():
         partial = new_partial_folder(name)
         try:
             image_set.open(partial, True)
-            for archive in (path for pattern in _ARCHIVES for path in partial.rglob(pattern)):
+            for archive in (path for path in partial.rglob("*") if path.suffix in _ARCHIVES):
                 archive.unlink(missing_ok=True)
             if not is_downloaded(name):  # by another process, in the meantime
                 partial.rename(image_set_folder(name))

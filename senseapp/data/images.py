@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -12,7 +11,7 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.data.bands import MAX_CHANNELS
+from senseapp.data.channels import MAX_CHANNELS
 from senseapp.data.decoding import ChannelMode
 from senseapp.data.geometry import EvalTransform
 from senseapp.data.per_image import chosen_of, leave_on_disk
@@ -98,46 +97,39 @@ def draw_order(count: int, num_samples: int | None, seed: int) -> list[int]:
     return order
 
 
+@dataclass(eq=False)
 class PreparedImages:
     """An :class:`~senseapp.data.images.ImageSet` over uint8 pixels (M, C, H, W), of which ``rows`` are the images.
 
-    ``picture_size`` is the (width, height) in pixels that most of them had before they were resized, if any;
-    ``num_marked`` tells how many have a rotation mark of their camera. ``label_orders`` are the orders of the classes
-    that fit the labels, if that is not certain; labels follow the first. Of annotations, ``written`` are those in the
-    class numbers of their files, and ``read_as`` makes labels and class names of them by one of the orders.
-
     A subset shares the pixels, and has labels of its own. Batches are scaled and normalised exactly as timm's transform
     does it, once their channels are in the order of the preprocessing.
+
+    Attributes:
+        picture_size: (width, height) in pixels that most of them had before they were resized, if any.
+        num_marked: how many have a rotation mark of their camera.
+        label_orders: orders of the classes that fit the labels, if that is not certain; labels follow the first.
+        written: annotations in the class numbers of their files.
+        read_as: makes labels and class names of these by one of the orders.
     """
 
-    def __init__(
-        self,
-        pixels: torch.Tensor,
-        preprocessing: Preprocessing,
-        labels: PerImage | None = None,
-        *,
-        rows: torch.Tensor | None = None,
-        class_names: tuple[str, ...] = (),
-        names: tuple[str, ...] = (),
-        notes: tuple[str, ...] = (),
-        picture_size: tuple[int, int] | None = None,
-        num_marked: int = 0,
-        label_orders: tuple[LabelMapProposal, ...] = (),
-        written: PerImage | None = None,
-        read_as: Callable[[PerImage, LabelMapProposal], tuple[PerImage, tuple[str, ...]]] | None = None,
-    ) -> None:
-        self.pixels = pixels
-        self.preprocessing = preprocessing
-        self.labels = labels
-        self.rows = torch.arange(len(pixels)) if rows is None else rows
-        self.class_names = class_names
-        self.names = names or tuple(str(index) for index in range(len(self.rows)))
-        self.notes = notes
-        self.picture_size = picture_size
-        self.num_marked = num_marked
-        self.label_orders = label_orders
-        self.written, self.read_as = written, read_as
-        self.indicative = False
+    pixels: torch.Tensor
+    preprocessing: Preprocessing
+    labels: PerImage | None = None
+    _: KW_ONLY
+    rows: torch.Tensor = None  # type: ignore[assignment]  # of all pixels where they are not given
+    class_names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    picture_size: tuple[int, int] | None = None
+    num_marked: int = 0
+    label_orders: tuple[LabelMapProposal, ...] = ()
+    written: PerImage | None = None
+    read_as: Callable[[PerImage, LabelMapProposal], tuple[PerImage, tuple[str, ...]]] | None = None
+    indicative: bool = False
+
+    def __post_init__(self) -> None:
+        self.rows = torch.arange(len(self.pixels)) if self.rows is None else self.rows
+        self.names = self.names or tuple(map(str, range(len(self.rows))))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -155,19 +147,17 @@ class PreparedImages:
 
     def subset(self, indices: Sequence[int]) -> PreparedImages:
         """Return the images at ``indices``, in that order."""
-        index = torch.as_tensor(list(indices), dtype=torch.long)
-        chosen = copy.copy(self)
-        chosen.labels = None if self.labels is None else chosen_of(self.labels, indices)
-        chosen.written = None if self.written is None else chosen_of(self.written, indices)
-        chosen.rows = self.rows[index]
-        chosen.names = tuple(self.names[i] for i in indices)
-        return chosen
+        return replace(
+            self,
+            labels=None if self.labels is None else chosen_of(self.labels, indices),
+            written=None if self.written is None else chosen_of(self.written, indices),
+            rows=self.rows[torch.as_tensor(list(indices), dtype=torch.long)],
+            names=tuple(self.names[i] for i in indices),
+        )
 
     def normalised_as(self, preprocessing: Preprocessing) -> PreparedImages:
         """Return the same pictures in the same crop with the mean, std and channel order of ``preprocessing``."""
-        other = copy.copy(self)
-        other.preprocessing = preprocessing
-        return other
+        return replace(self, preprocessing=preprocessing)
 
 
 def follow(images: ImageSet, class_map: Sequence[tuple[str, int]]) -> bool:

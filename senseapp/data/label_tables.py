@@ -146,8 +146,8 @@ class _Reading:
             for place, each in self._matched.items()
             if each.counts["as written"] or (each.distinct and 2 * each.distinct >= best)
         ]
-        for keep in (self._is_unique, self._is_no_index, self._is_no_label, self._is_called_file, self._is_exact):
-            contenders = [place for place in contenders if keep(place)] or contenders
+        ranks = {place: self._rank(place) for place in contenders}
+        contenders = [place for place in contenders if ranks[place] == max(ranks.values())]
         if any(self._matched[place].pictures != self._matched[contenders[0]].pictures for place in contenders):
             columns = listed(self._rows[0][place] or f"column {place + 1}" for place in contenders)
             raise InvalidDataset(
@@ -155,6 +155,18 @@ class _Reading:
                 "call it file."
             )
         return contenders[0]
+
+    def _rank(self, place: int) -> tuple[bool, ...]:
+        """Return what speaks for a column of names: nearly unique, no index, no label by its name, and so on."""
+        key, matched = column_key(self._rows[0][place]), self._matched[place]
+        named = sum(picture is not None for picture in matched.pictures)
+        return (
+            matched.distinct >= _NEARLY_UNIQUE * named,
+            not (key in _INDEX_WORDS and self._counts_rows(place)),
+            key not in LABEL_WORDS,
+            key in _FILE_WORDS,
+            matched.counts["as written"] > 0,
+        )
 
     def _other_columns(self, file_column: int, has_header: bool) -> list[int]:
         """Return the columns that may hold labels: not empty, and no count of the rows where there are others."""
@@ -177,22 +189,6 @@ class _Reading:
         if column_key(first) in _INDEX_WORDS:
             cells = cells[1:]
         return any(all(cell == str(start + index) for index, cell in enumerate(cells)) for start in (0, 1))
-
-    def _is_no_index(self, place: int) -> bool:
-        return not (column_key(self._rows[0][place]) in _INDEX_WORDS and self._counts_rows(place))
-
-    def _is_unique(self, place: int) -> bool:
-        named = sum(picture is not None for picture in self._matched[place].pictures)
-        return self._matched[place].distinct >= _NEARLY_UNIQUE * named
-
-    def _is_no_label(self, place: int) -> bool:
-        return column_key(self._rows[0][place]) not in LABEL_WORDS
-
-    def _is_exact(self, place: int) -> bool:
-        return self._matched[place].counts["as written"] > 0
-
-    def _is_called_file(self, place: int) -> bool:
-        return column_key(self._rows[0][place]) in _FILE_WORDS
 
     def _is_header(self, place: int) -> bool:
         """Return whether the first line, which names no picture, is none that names a missing one."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,9 @@ from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.files import SITE
+from senseapp.data.demo_pictures import load_photographs, load_shapes
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
-from senseapp.data.photographs import load_photographs
 from senseapp.data.pictures import ImageRequest, load_pictures, read_named
-from senseapp.data.shapes import load_shapes
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.records.spec import MOST_RANDOM_INPUTS, SHAPE_NAMES, WITHOUT_LABELS, DataSpec
@@ -46,10 +45,6 @@ def _indices(split: Split) -> npt.NDArray[np.int64]:
     return np.flatnonzero(train if split == "train" else ~train)
 
 
-def _all_labels() -> npt.NDArray[np.int64]:
-    return _digits()["labels"].astype(np.int64)
-
-
 @cache
 def demo_pictures(split: Split = "heldout") -> npt.NDArray[np.uint8]:
     """Return the pictures of ``split`` at the network's size, grey values uint8 (N, 32, 32), not writable.
@@ -70,7 +65,7 @@ def load_demo_images(split: Split = "heldout") -> TensorImages:
     pixels = torch.from_numpy(demo_pictures(split).astype(np.float32) / 255.0)  # (N, H, W)
     return TensorImages(
         ((pixels - mean) / std).unsqueeze(1),
-        torch.from_numpy(_all_labels()[_indices(split)]),
+        torch.from_numpy(_digits()["labels"].astype(np.int64)[_indices(split)]),
         class_names=_CLASS_NAMES,
         names=_names(split),
     )
@@ -88,8 +83,25 @@ def write_demo_zip(path: Path, split: Split = "heldout") -> None:
 
 def _names(split: Split) -> tuple[str, ...]:
     indices = _indices(split)
-    labels = _all_labels()[indices]
+    labels = _digits()["labels"][indices]
     return tuple(f"{label}/digit-{index:04d}.png" for index, label in zip(indices, labels, strict=True))
+
+
+class LoadOptions(TypedDict, total=False):
+    """How many images are loaded, and from where.
+
+    Attributes:
+        num_samples: how many to draw (of the photographs and shapes, how many from the first on), at most as many as
+            there are; None takes all (for random inputs, a fixed small number).
+        seed: of the draw.
+        data_roots: folders that may be read; empty means any.
+        progress: told one sentence now and then while images are downloaded; it may raise to give up.
+    """
+
+    num_samples: int | None
+    seed: int
+    data_roots: Sequence[Path]
+    progress: Callable[[str], None]
 
 
 def load_images(
@@ -98,13 +110,10 @@ def load_images(
     *,
     num_classes: int,
     task: Task,
-    num_samples: int | None = None,
-    seed: int = 0,
-    data_roots: Sequence[Path] = (),
     class_names: tuple[str, ...] = (),
     background: Background = "unknown",
     with_labels: bool = True,
-    progress: Callable[[str], None] = lambda _: None,
+    **options: Unpack[LoadOptions],
 ) -> ImageSet:
     """Load the images of ``spec``, prepared as the model wants them.
 
@@ -113,14 +122,10 @@ def load_images(
         preprocessing: the model's own.
         num_classes: outputs of the model, which labels may name.
         task: what labels mean to the model.
-        num_samples: how many to draw (of the photographs and shapes, how many from the first on), at most as many as
-            there are; None takes all (for random inputs, a fixed small number).
-        seed: of the draw.
-        data_roots: folders that may be read; empty means any.
         class_names: of the model, by index, to recognise folders by; empty where unknown.
         background: which of its outputs says that there is no object.
         with_labels: False reads none, for a model whose classifier knows no classes.
-        progress: told one sentence now and then while images are downloaded; it may raise to give up.
+        options: see :class:`LoadOptions`.
 
     Raises:
         InvalidDataset: they cannot be read, trusted or matched to the classes.
@@ -133,25 +138,13 @@ def load_images(
         num_classes=num_classes,
         class_names=class_names,
         background=background,
-        num_samples=num_samples,
-        seed=seed,
-        data_roots=tuple(data_roots),
-        progress=progress,
+        **options,
     )
-    images = _LOADERS[spec.kind](request)
-    return draw(images, num_samples, seed)
+    return draw(_LOADERS[spec.kind](request), request.num_samples, request.seed)
 
 
 def images_for(
-    model: LoadedModel,
-    spec: DataSpec,
-    *,
-    task: Task,
-    num_samples: int | None = None,
-    seed: int = 0,
-    data_roots: Sequence[Path] = (),
-    with_labels: bool = True,
-    progress: Callable[[str], None] = lambda _: None,
+    model: LoadedModel, spec: DataSpec, *, task: Task, with_labels: bool = True, **options: Unpack[LoadOptions]
 ) -> ImageSet:
     """Load the images of ``spec`` for ``model``; see :func:`load_images`. A random classifier needs no labels."""
     return load_images(
@@ -159,13 +152,10 @@ def images_for(
         model.preprocessing,
         num_classes=model.num_classes,
         task=task,
-        num_samples=num_samples,
-        seed=seed,
-        data_roots=data_roots,
         class_names=model.class_names,
         background=model.background,
         with_labels=with_labels and not model.fresh_head,
-        progress=progress,
+        **options,
     )
 
 
@@ -176,7 +166,7 @@ def load_named(
     *,
     num_classes: int,
     task: Task,
-    data_roots: Sequence[Path] = (),
+    **options: Unpack[LoadOptions],
 ) -> ImageSet:
     """Load the images with these names, prepared for the model; missing ones are left out.
 
@@ -186,13 +176,8 @@ def load_named(
     if _LOADERS[spec.kind] is not load_pictures:
         images = load_images(spec, preprocessing, num_classes=num_classes, task=task)
         return images.subset([place for place, name in enumerate(images.names) if name in names])
-    request = ImageRequest(
-        spec=spec,
-        preprocessing=effective_preprocessing(spec, preprocessing),
-        task=task,
-        num_classes=num_classes,
-        data_roots=tuple(data_roots),
-    )
+    prepared = effective_preprocessing(spec, preprocessing)
+    request = ImageRequest(spec=spec, preprocessing=prepared, task=task, num_classes=num_classes, **options)
     return read_named(request, names)
 
 
@@ -210,10 +195,6 @@ def _demo(request: ImageRequest) -> ImageSet:
     return PreparedImages(pictures, request.preprocessing, labels, class_names=digits.class_names, names=digits.names)
 
 
-def _photographs(request: ImageRequest) -> ImageSet:
-    return load_photographs(request.preprocessing, request.num_samples)
-
-
 def _shapes(request: ImageRequest) -> ImageSet:
     known = request.task.annotations is not None and request.class_names == SHAPE_NAMES
     with_boxes = known and request.spec.labels != WITHOUT_LABELS
@@ -221,16 +202,8 @@ def _shapes(request: ImageRequest) -> ImageSet:
 
 
 def _random(request: ImageRequest) -> ImageSet:
-    _refuse_overrides(
-        request.spec,
-        "mean",
-        "std",
-        "crop_pct",
-        "fit",
-        "channel_order",
-        "upright",
-        reason="Random inputs are drawn as the network sees them.",
-    )
+    overrides = ("mean", "std", "crop_pct", "fit", "channel_order", "upright")
+    _refuse_overrides(request.spec, *overrides, reason="Random inputs are drawn as the network sees them.")
     generator = torch.Generator().manual_seed(request.seed)
     # noise says little, so that more would not be surer of the real loss
     count = request.num_samples or 128
@@ -252,7 +225,7 @@ def _refuse_overrides(spec: DataSpec, *names: str, reason: str) -> None:
 
 _LOADERS: dict[str, Callable[[ImageRequest], ImageSet]] = {
     "demo": _demo,
-    "photographs": _photographs,
+    "photographs": lambda request: load_photographs(request.preprocessing, request.num_samples),
     "shapes": _shapes,
     "random": _random,
     "folder": load_pictures,

@@ -21,12 +21,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from PIL import Image
 
 from senseapp.core.process import give_back_freed_memory
-from senseapp.data.bit_depth import Depth
+from senseapp.data.channels import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, decoded_picture
 from senseapp.data.geometry import EvalTransform, Geometry
@@ -56,6 +56,7 @@ class PictureDecoder:
             cwd=Path(__file__).parents[2],
             start_new_session=True,  # Ctrl-C is for the command line alone; it then ends with its input
         )
+        self._requests, self._answers = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
         self._silent = False  # it did not answer in time
 
     @property
@@ -75,9 +76,14 @@ class PictureDecoder:
         Raises:
             Unreadable: it cannot be used; TooSlow where it takes too long.
         """
+        asked = {"bytes": len(file), "mode": mode, "transform": transform and asdict(transform)}
         try:
-            asked = {"bytes": len(file), "mode": mode, "transform": transform and asdict(transform)}
-            return self._exchange(file, asked, budget)
+            with self._answering():
+                answer = self._answer_to(asked, file)
+                if "pixels" not in answer:
+                    return self._decoded(answer, mode)
+            with budget.hold(answer["pixels"]), self._answering():
+                return self._decoded(self._answer_to({}), mode)
         except Unreadable:
             raise
         except (OSError, ValueError, EOFError) as error:  # the process has ended
@@ -88,28 +94,11 @@ class PictureDecoder:
 
     def close(self) -> None:
         """End the process."""
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
+        for stream in (self._requests, self._answers):
             with suppress(OSError):
                 stream.close()
         self._process.kill()
         self._process.wait()
-
-    def _exchange(self, file: bytes, asked: dict[str, Any], budget: PixelSemaphore) -> Decoded:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        with self._answering():
-            _write_line(stdin, asked)
-            stdin.write(file)
-            stdin.flush()
-            answer = _read_line(stdout)
-            if "pixels" not in answer:
-                return self._decoded(answer, asked["mode"], stdout)
-        with budget.hold(answer["pixels"]), self._answering():
-            _write_line(stdin, {})
-            stdin.flush()
-            return self._decoded(_read_line(stdout), asked["mode"], stdout)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -126,12 +115,18 @@ class PictureDecoder:
         self._silent = True
         self._process.kill()
 
-    def _decoded(self, answer: dict[str, Any], mode: ChannelMode, stdout: IO[bytes]) -> Decoded:
+    def _answer_to(self, message: dict[str, Any], file: bytes = b"") -> dict[str, Any]:
+        _write_line(self._requests, message)
+        self._requests.write(file)
+        self._requests.flush()
+        return _read_line(self._answers)
+
+    def _decoded(self, answer: dict[str, Any], mode: ChannelMode) -> Decoded:
         if "unreadable" in answer:
             raise Unreadable(answer["unreadable"])
         width, height = answer["sent"]
         kind = "RGB" if mode == "RGB" or (mode == "index" and answer["colours"]) else "L"
-        picture, *more = (_received(stdout, kind, (width, height)) for _ in range(answer["pictures"]))
+        picture, *more = (_received(self._answers, kind, (width, height)) for _ in range(answer["pictures"]))
         return Decoded(
             picture=picture,
             more=tuple(more),

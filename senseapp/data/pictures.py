@@ -15,17 +15,21 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, SeveralLabelsError
+from senseapp.core.files import storage_errors
 from senseapp.core.texts import plural, printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
-from senseapp.data.contents import Entry, PictureSource
+from senseapp.data.contents import Entry, PictureSource, Unreadable
+from senseapp.data.decoding import PixelSemaphore
 from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.folder import FolderSource, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
-from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
-from senseapp.data.per_image import chosen_of
-from senseapp.data.reading import read_drawn, require_readable
+from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order, transform_of
+from senseapp.data.per_image import allocate_rows, chosen_of
+from senseapp.data.picture_process import DECODERS
+from senseapp.data.reading import PIXELS_IN_FLIGHT, read_drawn, read_picture, require_readable
 from senseapp.networks.loaded import Preprocessing
+from senseapp.records.answers import MOST_PICTURE_MEGABYTES
 from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import MULTILABEL, Task
@@ -87,7 +91,7 @@ class ImageRequest:
     background: Background = "unknown"
     num_samples: int | None = None
     seed: int = 0
-    data_roots: tuple[Path, ...] = ()
+    data_roots: Sequence[Path] = ()
     progress: Callable[[str], None] = lambda _: None
 
 
@@ -253,6 +257,39 @@ def _image_set(
         written=fitted.written if fitted else None,
         read_as=fitted.read_as if fitted else None,
     )
+
+
+def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool = False) -> PreparedImages:
+    """Read one picture in a process that can be ended, and prepare it like the pictures of a folder.
+
+    Raises:
+        InvalidDataset: the file is gone, too large, or no picture that can be used.
+    """
+    name = printable(path.name)
+    with storage_errors("the picture"):
+        if not path.is_file():
+            raise InvalidDataset("The picture is no longer on this server. Choose it again.")
+        if path.stat().st_size > MOST_PICTURE_MEGABYTES * 1_000_000:
+            raise InvalidDataset(f"A picture may have up to {MOST_PICTURE_MEGABYTES} MB, and {name} has more.")
+        file = path.read_bytes()
+    try:
+        outcome = read_picture(
+            file,
+            mode=channel_mode(preprocessing),
+            channels=preprocessing.input_shape[0],
+            transform=transform_of(preprocessing, upright=upright),
+            budget=PixelSemaphore(PIXELS_IN_FLIGHT),
+            foreign=True,
+        )
+    finally:
+        DECODERS.rest()
+    if isinstance(outcome, Unreadable):
+        raise InvalidDataset(
+            f"{name} cannot be used as a picture: {outcome}. Choose another, or save it again as JPEG or PNG."
+        )
+    drawn = DrawnPictures(allocate_rows(1, preprocessing.input_shape))
+    drawn.add(0, *outcome)
+    return PreparedImages(drawn.pixels, preprocessing, names=(name,), notes=drawn.notes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from PIL import Image
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural, printable
 from senseapp.data.annotations import Annotations
-from senseapp.data.bands import is_tiff
+from senseapp.data.channels import is_tiff
 from senseapp.data.contents import Entry, PictureSource, Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, decoded_picture
 from senseapp.data.drawn_pictures import DrawnPictures

@@ -31,7 +31,6 @@ from senseapp.measure.replay import (
     Replay,
     failure_of,
     find_replay_obstacle,
-    plain_note,
     replayed,
 )
 from senseapp.metrics.predictions import Gathered, Predictions, equal, joined, stored
@@ -165,9 +164,8 @@ class MeasurementContext:
 
     @property
     def abilities(self) -> Abilities:
-        """What else can be done with it: all, but for what its nodes lack, and replay where it has its own way."""
-        replay = plain_note(self.replay_obstacle) if self.replay_obstacle else ""
-        return replace(abilities_of(self.model), replay=replay)
+        """What else can be done with it: all, but for what its nodes lack."""
+        return abilities_of(self.model)
 
     @property
     def fixed_batch(self) -> None:

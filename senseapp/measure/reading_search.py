@@ -115,14 +115,17 @@ class _ReadingSearch:
     def _scored(self, own: DataSpec, *, labelled: bool) -> list[Scored]:
         """Return every candidate on the images; without labels those of several alone."""
         found = list(self._with_preparation(own, (), labelled=labelled))
-        if not found:
-            return found
         told = self._is_told(own, labelled=labelled)
-        if told and labelled and not own.std and _best(found).is_chance(_LEAST_VALUE):  # it fits no label
-            told = False
+        if told and labelled and not own.std and (not found or _best(found).is_chance(_LEAST_VALUE)):
+            told = False  # it fits no label
         if not (told or self.model.preparation_evidence == "graph"):
             for words, data in self._ranges(own, labelled=labelled):
                 found += self._with_preparation(data, (words,), labelled=labelled)
+        if not found:
+            raise InvalidDataset(
+                f"The classes of the labels fit no layout that outputs of {self.model.title} may have on these images. "
+                "Say which output each class means (--class-map), choose other outputs, or measure without labels."
+            )
         steps: list[Callable[[DataSpec], Iterator[tuple[str, DataSpec]]]] = []
         if labelled and not told:
             steps = [self._other_order, self._other_fits]

@@ -59,7 +59,10 @@ def reading_of(spec: RunSpec, model: LoadedModel) -> Reading:
 def _task_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:
     if not SOURCES[spec.model.library].chooses_outputs:
         return "library"
-    return "fit" if model.onnx is not None and fitting_tasks(model.onnx) == (spec.model.task,) else "person"
+    fitting = fitting_tasks(model.onnx) if model.onnx is not None else ()
+    if fitting == (spec.model.task,):
+        return "fit"
+    return "assumed" if spec.model.task in fitting[:1] else "person"
 
 
 def _layout_evidence(spec: RunSpec, model: LoadedModel) -> Evidence:

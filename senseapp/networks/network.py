@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -16,33 +16,24 @@ from senseapp.core.foreign_values import read_json, whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """Abilities of a network besides running it: each is empty, or the reason why it is missing.
+    """Abilities of a torch module besides running it: each is empty, or the reason why it is missing.
 
     Attributes:
         gradients: back-propagation, which the quick scan and gradient histograms need.
-        replay: passes that begin at a layer, with recorded inputs.
         structural_pruning: removal of whole channels.
-        weight_updates: other values for weights.
     """
 
     gradients: str = ""
-    replay: str = ""
     structural_pruning: str = ""
-    weight_updates: str = ""
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The sentences on what cannot be done."""
-        return tuple(text for each in fields(self) if (text := getattr(self, each.name)))
+        return tuple(filter(None, (self.gradients, self.structural_pruning)))
 
 
 class Network(Protocol):
     """A network that returns outputs for images. Only its task interprets them."""
-
-    @property
-    def abilities(self) -> Abilities:
-        """What else can be done with it."""
-        ...
 
     @property
     def fixed_batch(self) -> int | None:

@@ -87,9 +87,6 @@ def channel_axis_of(module: nn.Module) -> int:
     return 1 if isinstance(module, _TRANSPOSED) else 0
 
 
-_LEAST_SHARE = 0.001  # of all parameters
-
-
 def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeights, ...]:
     """Return the weights that are used outside of a compressible layer, by the module that owns them.
 
@@ -104,7 +101,7 @@ def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeight
         if id(parameter) in listed or _is_within(owner, layers) or "norm" in _type_of(model, owner).lower():
             continue
         is_matrix = sum(length > 1 for length in parameter.shape) >= 2
-        is_large = "bias" not in attribute and parameter.numel() >= _LEAST_SHARE * total
+        is_large = "bias" not in attribute and parameter.numel() >= 0.001 * total
         if is_matrix or is_large:
             found.setdefault(owner, []).append((attribute, parameter))
     return tuple(_described(model, owner, weights, trace) for owner, weights in found.items())

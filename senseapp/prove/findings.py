@@ -32,15 +32,6 @@ def findings(
     return (does, *_against(figures, settings, own_setting))
 
 
-def advice(int8: Median, zeros: Median) -> str:
-    """Return which compression saves time on this machine: times of all-int8 and of half zeros, to float's."""
-    found = []
-    for name, share in (("all of it in int8", int8), ("half of the weights at zero, in float,", zeros)):
-        saves = "" if share.high < 1 else " (nothing saved)"
-        found.append(f"{name} takes {100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f}){saves}")
-    return f"What saves time on this machine, of the original's time: {found[0]}; {found[1]}."
-
-
 def side_by_side(runtime: str, other: Elsewhere) -> str:
     """Return which of two runtimes is quicker here and by how much, for a file that was made for ``runtime``."""
     own, label = runtime_words(runtime).label, runtime_words(other.runtime).label

@@ -3,18 +3,31 @@
 1. :func:`damages_alone`: the damage of each node alone in int8, by halving groups of neighbours.
 2. :func:`fill_time_budget`: the nodes in float that leave least damage in the time are solved for with predicted times;
    timed files correct the predictions.
-3. Where the file is good enough, fewer nodes in float are tried; else, weights of 32 bits for the smallest of them.
+3. Where the file is good enough, fewer nodes in float are tried.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
 
 from senseapp.core.steps import OptionalSteps
 from senseapp.core.texts import plural
+from senseapp.descriptions.levels import BitScale
+from senseapp.metrics import METRICS
+from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.file_times import FileTimes
+from senseapp.prove.judge import Judge, Judgement, JudgingImages
+from senseapp.prove.search_images import Amounts, half_of_each
+from senseapp.records.deployment import DeploySettings
+from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.runtimes.quantizers import Quantizer
 from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
 
 _LITTLE = 0.02  # of the damage of all: a group that does no more is not halved
@@ -27,52 +40,141 @@ _TOO_SLOW = 1.01  # times what is allowed: what a file counts as that a precise 
 _SHARES = (1.0, 0.75, 0.5, 0.25)  # of the time that nodes in float may add, for which files are looked for
 _LEAST_ADDED = 0.1  # of the time that is allowed: what they may add at least, so that shares differ
 _HALVINGS = 6  # of the time that nodes in float add
-_BYTES = ((1.1, 0.05), (1.4, 0.2))
-"""Times the bytes of the file, and the share of the damage that weights of 32 bits must take away for them."""
+_UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
+_ROUNDING_BITS = BitScale(noun="rounding", axis="Bits")  # levels of nodes: in int8, or as they are
 _NONE_IN_TIME = "No file with parts in float was found to keep to the time that is allowed, so none is."
 
 Group = tuple[str, ...]
 """Names of nodes."""
 
 
-class MixedFiles(ABC):
-    """The int8 files of one network by their nodes in float: written, judged and timed.
+class FileJudge:
+    """Compares files with the float network, on the images that choose, or on few images of all.
+
+    Args:
+        evaluator: of the run.
+        runtime: that opens the files.
+        network: the open float file.
+        fitted: batches (N, C, H, W) that files are fitted to.
+        others: batches that choose.
+        amounts: how many images screen.
+    """
+
+    def __init__(
+        self,
+        evaluator: ScheduleEvaluator,
+        runtime: Runtime,
+        network: RuntimeNetwork,
+        fitted: Sequence[Tensor],
+        others: Sequence[Tensor],
+        amounts: Amounts,
+    ) -> None:
+        self._evaluator, self._runtime, self._network = evaluator, runtime, network
+        self._fitted, self._others, self._amounts = fitted, others, amounts
+        self.judge = self._judge_of(others)
+        self._last: tuple[bytes, Judgement | None] = b"", None
+
+    def judged(self, content: bytes) -> Judgement:
+        """Return the judgement of a file; the last one is cached, as it is needed twice."""
+        known, judgement = self._last
+        if judgement is None or known != content:
+            judgement = self.judge.judged(self._runtime.open(content))
+            self._last = content, judgement
+        return judgement
+
+    def rough_damage(self, content: bytes) -> float:
+        """Return the typical damage of a file on few images."""
+        return self._screen.judged(self._runtime.open(content)).typical_damage
+
+    @cached_property
+    def _screen(self) -> Judge:
+        few = half_of_each(self._others, self._fitted, self._amounts.screening)
+        return self._judge_of(torch.split(few, len(self._others[0])))
+
+    def _judge_of(self, batches: Sequence[Tensor]) -> Judge:
+        """Return what compares with the network on ``batches``, without labels."""
+        images, outputs = JudgingImages.of_batches(batches), self._evaluator.profile.num_classes
+        return Judge(self._evaluator.task, images, self._network, num_outputs=outputs)
+
+
+class QuantizedFiles:
+    """The int8 files of one network by their nodes in float, whose weights have 8 bits: written, judged and timed.
+
+    Args:
+        quantizer: of the network.
+        kept: names of nodes in float in all files.
+        network: the float file.
+        runtime: that times files.
+        judge: what judges them.
+        times: of files beside a reference.
+        most_time: that a file may take, as a multiple of the reference's time.
+        settings: what is good enough, and how times are taken.
 
     Attributes:
         nodes: that can compute in int8, in order.
         seconds: predicted, of a call by the nodes in float.
     """
 
-    nodes: Group
-    seconds: NodeTimes
+    def __init__(
+        self,
+        quantizer: Quantizer,
+        kept: Sequence[str],
+        *,
+        network: bytes,
+        runtime: Runtime,
+        judge: FileJudge,
+        times: FileTimes,
+        most_time: float,
+        settings: DeploySettings,
+    ) -> None:
+        self._quantizer, self._kept, self._network = quantizer, kept, network
+        self._runtime, self._judge = runtime, judge
+        self._times, self._most_time, self._settings = times, most_time, settings
+        self._damages: dict[Group, float] = {}
+        self.nodes = tuple(quantizer.nodes(self._written()))
+        batch = runtime.open(network).fixed_batch or settings.batch
+        every = {name: name for name in quantizer.nodes(quantizer.write())}
+        layer_times = runtime.time_layers(network, quantizer, every, threads=settings.threads, batch=batch)
+        self.seconds = NodeTimes.of(layer_times, every, _ROUNDING_BITS)
 
-    @abstractmethod
-    def num_bytes(self, in_float: Group, float_weights: Group = ()) -> int:
-        """Return the size of a file; nodes in float have weights in 8 bits, ``float_weights`` of them in 32."""
+    def _written(self, in_float: Group = ()) -> bytes:
+        return self._quantizer.write(but=self._kept, weights_only=in_float)
 
-    @abstractmethod
-    def damage(self, in_float: Group, float_weights: Group = ()) -> float:
-        """Return the damage of that file."""
+    def _placed(self, in_float: Group) -> bytes:
+        return self._runtime.in_place(self._network, self._written(in_float))
 
-    @abstractmethod
+    def content(self, in_float: Group = ()) -> bytes:
+        """Return a file as it is delivered."""
+        return self._quantizer.finished(self._written(in_float))
+
+    def damage(self, in_float: Group) -> float:
+        """Return the damage of a file on the images that choose."""
+        if in_float not in self._damages:
+            self._damages[in_float] = self._judge.judged(self.content(in_float)).damage
+        return self._damages[in_float]
+
     def rough_damage(self, in_float: Group) -> float:
-        """Return the damage on few images."""
+        """Return the damage of a file on few images."""
+        return self._judge.rough_damage(self.content(in_float))
 
-    @abstractmethod
     def damage_alone(self, in_int8: Group) -> float:
         """Return the damage on few images of the file with only these nodes in int8."""
+        others = (node for node in self.nodes if node not in in_int8)
+        return self._judge.rough_damage(self._quantizer.write(but=[*self._kept, *others]))
 
-    @abstractmethod
     def is_enough(self, in_float: Group) -> bool:
-        """Return whether a file does so little harm that fewer nodes in float may do."""
+        """Return whether a file changes as few answers as allowed, or loses next to nothing."""
+        if self._settings.kind == "quickest":
+            return self._judge.judged(self.content(in_float)).share_changed <= self._settings.most_changed
+        return self.damage(in_float) <= _UNSEEN * METRICS[self._judge.judge.divergence].notable
 
-    @abstractmethod
     def rough_time(self, in_float: Group) -> float:
-        """Return the time of a file by one timing, as a multiple of what is allowed."""
+        """Return the time of a file as a multiple of what is allowed, by one timing."""
+        return self._times.measure_rough(self._placed(in_float)) / self._most_time
 
-    @abstractmethod
     def keeps_time(self, in_float: Group) -> bool:
         """Return whether a precise timing finds a file quick enough."""
+        return self._times.is_within(self._placed(in_float), self._most_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +183,16 @@ class MixedPrecision:
 
     Attributes:
         in_float: names of the nodes that compute in float.
-        float_weights: those of them whose weights are in 32 bits.
         damages: by node, of a file in which this node alone is in int8; empty where none was needed.
         notes: sentences on a search that was cut short, or found no file.
     """
 
     in_float: Group = ()
-    float_weights: Group = ()
     damages: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-def search_mixed_precision(files: MixedFiles, steps: OptionalSteps) -> MixedPrecision:
+def search_mixed_precision(files: QuantizedFiles, steps: OptionalSteps) -> MixedPrecision:
     """Return the nodes in float that leave least damage in the time, or the fewest with which a file is good enough.
 
     None is in float where that does no less harm. ``steps`` bounds the time of the search.
@@ -109,11 +209,10 @@ def search_mixed_precision(files: MixedFiles, steps: OptionalSteps) -> MixedPrec
     if files.is_enough(group):
         steps.progress("Trying fewer parts in float")
         group = _fewest(files, damages, group)
-    steps.progress("Trying weights of parts in float in 32 bits")
-    return replace(found, in_float=group, float_weights=float_weights(files, group))
+    return replace(found, in_float=group)
 
 
-def damages_alone(files: MixedFiles, steps: OptionalSteps) -> dict[str, float]:
+def damages_alone(files: QuantizedFiles, steps: OptionalSteps) -> dict[str, float]:
     """Return the damage of each node alone in int8; nodes that do little get an equal share of their group's.
 
     All other nodes are in float: beside others in int8, whose damage varies with every change of the file, small shares
@@ -137,7 +236,7 @@ def damages_alone(files: MixedFiles, steps: OptionalSteps) -> dict[str, float]:
     return {node: shares[node] for node in every}
 
 
-def fill_time_budget(files: MixedFiles, damages: Mapping[str, float], steps: OptionalSteps) -> Group | None:
+def fill_time_budget(files: QuantizedFiles, damages: Mapping[str, float], steps: OptionalSteps) -> Group | None:
     """Return the nodes in float of the file of least damage in the time; None where no file with some keeps to it.
 
     Of the files that should do least harm in the time, the most promising one is taken that a precise timing finds
@@ -162,7 +261,7 @@ def fill_time_budget(files: MixedFiles, damages: Mapping[str, float], steps: Opt
 
 
 def _time_files(
-    files: MixedFiles, damages: Mapping[str, float], timed: dict[Group, float], steps: OptionalSteps, *, aim: float
+    files: QuantizedFiles, damages: Mapping[str, float], timed: dict[Group, float], steps: OptionalSteps, *, aim: float
 ) -> None:
     """Add files to ``timed`` until one takes hardly less than ``aim``, as a multiple of what is allowed.
 
@@ -190,7 +289,7 @@ def _time_files(
             return
 
 
-def _fewest(files: MixedFiles, damages: Mapping[str, float], group: Group) -> Group:
+def _fewest(files: QuantizedFiles, damages: Mapping[str, float], group: Group) -> Group:
     """Return the nodes in float of the quickest file that is enough, as ``group`` is."""
     low, high = files.seconds(()), files.seconds(group)
     for _ in range(_HALVINGS):
@@ -201,24 +300,6 @@ def _fewest(files: MixedFiles, damages: Mapping[str, float], group: Group) -> Gr
         else:
             low = middle
     return group
-
-
-def float_weights(files: MixedFiles, in_float: Group) -> Group:
-    """Return the nodes in float whose weights are worth 32 bits rather than 8, the smallest first; often none."""
-    small, damage = files.num_bytes(in_float), files.damage(in_float)
-    sizes = {node: files.num_bytes(in_float, (node,)) - small for node in in_float}
-    least, chosen = damage, Group()
-    for most, gain in _BYTES:
-        fitting, size = list[str](), small
-        for node in sorted(filter(sizes.__getitem__, sizes), key=sizes.__getitem__):
-            size += sizes[node]
-            fitting += [node] if size <= most * small else []
-        if not fitting or len(fitting) == len(chosen):
-            continue
-        found = files.damage(in_float, tuple(fitting))
-        if found <= (1 - gain) * damage and found < least:
-            least, chosen = found, tuple(fitting)
-    return chosen
 
 
 def _by_promise(measured: Mapping[Group, float], damages: Mapping[str, float]) -> Sequence[Group]:

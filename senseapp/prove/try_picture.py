@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from senseapp.core.files import storage_errors
 from senseapp.data.images import effective_preprocessing
-from senseapp.data.pictures import png_of, preview
-from senseapp.data.single_picture import prepared_picture
+from senseapp.data.pictures import png_of, prepared_picture, preview
 from senseapp.metrics.predictions import Predictions
 from senseapp.networks.sources.load import load_model
 from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers

@@ -87,8 +87,8 @@ class PreparationChoice:
         """The question with the numbered readings to choose from."""
         listed = " ".join(f"[{number}] {trial.title}." for number, trial in enumerate(self.trials, start=1))
         return (
-            f"{self.question} {listed} The Analyze page shows each on pictures; on the command line, `senseapp read … "
-            "--reading N --out reading.json` writes one, and --reading reading.json takes it."
+            f"{self.question} {listed} The Analyze page shows each on pictures, to choose one (with --reading FILE, "
+            "which `senseapp read … --reading N --out FILE` writes)."
         )
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import cast
 
 from torch import Tensor, nn
@@ -92,11 +91,11 @@ class Runtime(ABC):
 
     # ---- int8
 
-    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> AbstractContextManager[Quantizer]:
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
         """Return a quantizer of a float file whose ranges are the least and largest values on ``calibration``."""
         raise self._no_int8()
 
-    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> AbstractContextManager[Quantizer]:
+    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Quantizer:
         """Return a quantizer of a float file that does as little harm as this runtime knows how to do."""
         return self.quantizer(content, fitting.batches)
 

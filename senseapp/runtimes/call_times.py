@@ -1,11 +1,14 @@
-"""Times of calls of networks that take turns, and ratios of such times."""
+"""Times of calls of networks that take turns, ratios of such times, and kernels of profiles."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from senseapp.core.process import quiet
@@ -16,6 +19,8 @@ TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
 COMPARING_TURNS = 21
 """Where only the ratio of two times counts."""
+RUNS = 21
+"""How often a file runs for the times of its kernels."""
 _LEAST_TURNS, _LONG_SECONDS = 7, 4.0  # a timing ends early after so many turns if all calls took so long
 _QUICK = 0.1  # share of calls that are quicker than the one that quick_seconds returns
 
@@ -54,3 +59,31 @@ def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
 def quick_seconds(seconds: Sequence[float]) -> float:
     """Return the seconds of a quick call: a tenth of the calls are quicker."""
     return sorted(seconds)[int(_QUICK * len(seconds))]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a profile.
+
+    Attributes:
+        name: of the node that it computes, or begins with it.
+        kind: of the node.
+        seconds: of a call, over :data:`RUNS` runs.
+        values: of its first input.
+    """
+
+    name: str
+    kind: str
+    seconds: float
+    values: int
+
+
+def usual_input(shape: Sequence[int], kind: np.dtype[Any] | type) -> NDArray[Any]:
+    """Return an input to take times with: standard normal numbers, or whole ones from 0 to 254 of a type of integers.
+
+    Shares of a softmax over larger numbers fall below 1e-38, where some processors take ten times as long.
+    """
+    generator = np.random.default_rng(0)
+    if np.issubdtype(kind, np.integer):
+        return generator.integers(0, 255, shape).astype(kind)
+    return generator.standard_normal(shape).astype(kind)

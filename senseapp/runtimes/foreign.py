@@ -10,7 +10,6 @@ from pathlib import Path
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.networks.network import Abilities
 from senseapp.records.check import TensorDivergence
 from senseapp.runtimes.quantizers import QuantizedFile
 
@@ -20,19 +19,6 @@ Shape = tuple[int | None, ...]
 
 class RuntimeNetwork(ABC):
     """A file that is open in a runtime; a :class:`~senseapp.networks.network.Network`."""
-
-    runtime_label: str
-
-    @property
-    def abilities(self) -> Abilities:
-        """A file only runs."""
-        a_file = f"A file that is open in {self.runtime_label}"
-        return Abilities(
-            gradients=f"{a_file} has no gradients.",
-            replay=f"{a_file} runs as a whole.",
-            structural_pruning=f"{a_file} keeps its channels.",
-            weight_updates=f"{a_file} keeps its weights.",
-        )
 
     @property
     def fixed_batch(self) -> int | None:

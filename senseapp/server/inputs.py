@@ -222,8 +222,7 @@ class Inputs(Access):
     def upload_named(self, name: str) -> Path:
         """Return the upload with this name from :meth:`upload_name`; NotFound if this user has none."""
         own = uploads_folder(self._backend.home, self._owner)
-        # Names of uploads keep 80 letters; longer texts are none, and nothing is looked up.
-        for file in own.glob("*/*") if len(name) <= 200 else ():  # never used as a path
+        for file in own.glob("*/*") if len(name) <= 200 else ():  # longer than any name; never used as a path
             if f"{file.parent.name}/{file.name}" == name and file.is_file() and not file.is_symlink():
                 return file
         raise NotFound("This upload is no longer there. Upload the file again.")

@@ -96,8 +96,7 @@ class TimingTask(FinishedRunTask[LayerTimes]):
         from senseapp.prove.timed import open_timed  # torch loads here
 
         evaluator = open_evaluator(context)
-        with open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch) as network:
-            return network.times
+        return open_timed(evaluator, evaluator.runtime(self.runtime), threads=self.threads, batch=self.batch).times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ class Int8Trial(FinishedRunTask[Int8Timing]):
 
     def tried(self, evaluator: ScheduleEvaluator) -> Int8Timing:
         """Do the same with an open evaluator."""
-        from senseapp.prove.int8_timing import time_int8  # torch loads here
+        from senseapp.prove.file_times import time_int8  # torch loads here
 
         runtime = evaluator.runtime(self.runtime)
         network, few = evaluator.original_file(runtime), evaluator.reconstruction.calibration()[:1]

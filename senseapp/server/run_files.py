@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from senseapp.core.errors import InvalidFile
 from senseapp.core.files import storage_errors
 from senseapp.records.deployment import CHECKPOINT
+from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.leaderboard import headline
 from senseapp.store.run_file import ReadRunFile, read_run_file
@@ -21,25 +21,8 @@ from senseapp.store.run_store import RunStore
 _ORIGIN = "Imported from a run file; what is in it was measured elsewhere."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnpackedRun:
-    """A run whose records were validated and rewritten, in a folder that will become the run's own.
-
-    Attributes:
-        title: of the run.
-        spec: its settings.
-        headline: its result in one sentence.
-        num_measurements: number of measurements in its result.
-    """
-
-    title: str
-    spec: RunSpec
-    headline: str
-    num_measurements: int
-
-
-def unpack_run_file(path: Path, folder: Path, *, most_bytes: int) -> UnpackedRun:
-    """Check a run file and write its content, at most ``most_bytes``, into an empty ``folder``.
+def unpack_run_file(path: Path, folder: Path, *, most_bytes: int) -> str:
+    """Check a run file, write its content, at most ``most_bytes``, into an empty ``folder``, and return its title.
 
     Raises:
         InvalidFile: it is no run file, damaged, too large, or has unexpected content.
@@ -47,17 +30,12 @@ def unpack_run_file(path: Path, folder: Path, *, most_bytes: int) -> UnpackedRun
     """
     with path.open("rb") as stream:
         read = read_run_file(stream, most_bytes=most_bytes)
-        sentence = _headline(read)
+        _require_sense(read.result)
         _fill(RunFolder(folder), read)
-    return UnpackedRun(
-        title=read.head.title,
-        spec=read.result.spec,
-        headline=sentence,
-        num_measurements=len(read.result.measurements),
-    )
+    return read.head.title
 
 
-def keep_run(store: RunStore, run: UnpackedRun, folder: Path, *, owner: str) -> str:
+def keep_run(store: RunStore, folder: Path, *, owner: str, title: str) -> str:
     """Create a finished run from the content of ``folder``, which is empty afterwards, and return its id."""
 
     def move(own: RunFolder) -> None:
@@ -65,27 +43,28 @@ def keep_run(store: RunStore, run: UnpackedRun, folder: Path, *, owner: str) -> 
             for path in folder.iterdir():
                 path.rename(own.path / path.name)
 
-    return keep_finished_run(store, run, move, owner=owner, origin=_ORIGIN)
+    result = RunFolder(folder).load_result()
+    return keep_finished_run(store, result, move, owner=owner, title=title, origin=_ORIGIN)
 
 
 def keep_finished_run(
-    store: RunStore, run: UnpackedRun, fill: Callable[[RunFolder], None], *, owner: str, origin: str
+    store: RunStore, result: RunResult, fill: Callable[[RunFolder], None], *, owner: str, title: str, origin: str
 ) -> str:
     """Create a finished run whose files ``fill`` writes, and return its id; on failure nothing is kept."""
     return store.create_finished(
-        run.spec,
+        result.spec,
         fill,
         owner=owner,
-        title=run.title,
-        num_measurements=run.num_measurements,
-        headline=run.headline,
+        title=title,
+        num_measurements=len(result.measurements),
+        headline=headline(result),
         origin=origin,
     ).run_id
 
 
-def _headline(read: ReadRunFile) -> str:
+def _require_sense(result: RunResult) -> None:
     try:
-        return headline(read.result)
+        headline(result)
     except (ArithmeticError, ValueError, LookupError) as error:  # figures that no run of ours has
         raise InvalidFile(
             "The figures in this run file make no sense. Choose a file that Download run wrote."

@@ -29,7 +29,7 @@ from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
 from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
-from senseapp.server.run_files import UnpackedRun, keep_finished_run, keep_run, unpack_run_file
+from senseapp.server.run_files import keep_finished_run, keep_run, unpack_run_file
 from senseapp.server.run_requests import read_table
 from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
@@ -132,9 +132,9 @@ class Service(Access):
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
             call = partial(unpack_run_file, path, Path(folder), most_bytes=most_bytes)
-            run = self._answer(file_request(call, str(path), subject="This file"))
+            title = self._answer(file_request(call, str(path), subject="This file"))
             check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
-            return keep_run(self._store, run, Path(folder), owner=self.owner)
+            return keep_run(self._store, Path(folder), owner=self.owner, title=title)
 
     def disk_use(self) -> DiskUse:
         """Return disk use and limits of this user's and of all users' runs."""
@@ -189,13 +189,12 @@ class Service(Access):
         result = self._answer(WorkerRequest(call=read))
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
-        count = len(result.measurements)
-        run = UnpackedRun(title=title, spec=result.spec, headline=result.summary, num_measurements=count)
         return keep_finished_run(
             self._store,
-            run,
+            result,
             lambda folder: folder.save_result(result),
             owner=self.owner,
+            title=title,
             origin=notes_on_names(result),
         )
 

@@ -50,7 +50,7 @@ def taken_choices(
     found = milp(
         # among equal damages the quicker choice wins
         np.array([*damages, *[0.0] * len(borders)]) / worst + 1e-6 * cost / unit if worst else cost / unit,
-        integrality=np.arange(len(cost)) < count,
+        integrality=(np.arange(len(cost)) < count).astype(int),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(
             coo_array((values, (at, columns)), shape=(len(low) + len(first), len(cost))).tocsr(),

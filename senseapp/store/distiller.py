@@ -310,11 +310,7 @@ def _measurements(
             layer=name,
             level=row.sparsity,
             status=Status.MEASURED,
-            changes=(
-                _change("top1", baseline.top1, row.top1, baseline.top1 - row.top1),
-                _change("top5", baseline.top5, row.top5, baseline.top5 - row.top5),
-                _change("loss", baseline.loss, row.loss, row.loss - baseline.loss),
-            ),
+            changes=tuple(_change(metric, getattr(baseline, metric), getattr(row, metric)) for metric in _METRICS),
             members=(name,),
             achieved_level=reached,
             removed_params=round(reached * layer.num_params),
@@ -322,12 +318,12 @@ def _measurements(
         )
 
 
-def _change(metric: str, baseline: float, value: float, delta: float) -> MetricChange:
+def _change(metric: str, baseline: float, value: float) -> MetricChange:
     return MetricChange(
         metric=metric,
         baseline=baseline,
         value=value,
-        delta=delta,
+        delta=value - baseline if metric == "loss" else baseline - value,
         ci_low=math.nan,
         ci_high=math.nan,
         num_samples=0,

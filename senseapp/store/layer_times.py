@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from senseapp.core.errors import InvalidFile
+from senseapp.core.foreign_values import BadValue
 from senseapp.core.table_records import TableRecord, read_records
 from senseapp.core.tables import TableError
 from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
 from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import ModelProfile
-from senseapp.store.device_times.base import DEVICE_TIMES, MOST_SECONDS, BadReport, Report, ReportFile
+from senseapp.store.device_times.base import DEVICE_TIMES, MOST_SECONDS, Report, ReportFile
 from senseapp.store.device_times.matching import matched
 
 MOST_BYTES = 50_000_000  # a hundred passes of a large network, profiled
@@ -65,12 +66,11 @@ def _report(content: bytes, shown: str) -> Report:
     """Read a report; which it is, its content says."""
     try:
         file = ReportFile(content, shown)
-        known = next((each for each in DEVICE_TIMES.values() if each.recognises(file)), None)
-        if known is not None:
+        if known := next((each for each in DEVICE_TIMES.values() if each.recognises(file)), None):
             return known.read(file)
     except InvalidFile as error:
         raise InvalidFile(f"{error} {_advice()}") from error
-    except BadReport as error:
+    except BadValue as error:
         raise InvalidFile(f"{shown} is damaged: {error}.") from error
     except (ValueError, TypeError, KeyError, RecursionError, AttributeError, OverflowError) as error:
         raise InvalidFile(f"{shown} is damaged, or no report that senseapp knows. {_advice()}") from error
@@ -116,11 +116,7 @@ def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown:
     known, times, other = {layer.name for layer in profile.layers}, {}, []
     for row in table.rows:
         try:
-            found = LayerTime(
-                layer=row.cells["layer"],
-                level=_level(row.number("level"), scale),
-                seconds=_seconds(row.number("ms")),
-            )
+            found = _time(row, scale)
         except ValueError as error:
             cells = printable(",".join(row.cells.values()))
             raise InvalidFile(
@@ -146,22 +142,17 @@ def _can_be_swapped(rows: Iterable[TableRecord], scale: LevelScale) -> bool:
     """Return whether the milliseconds are levels too."""
     try:
         for row in rows:
-            _level(row.number("ms"), scale)
-            _seconds(row.number("level"))
+            _time(row, scale, level="ms", ms="level")
     except ValueError:
         return False
     return True
 
 
-def _level(number: float, scale: LevelScale) -> float:
-    level = 0.0 if number == 0 else scale.from_shown(number)
-    if not (level in (0.0, scale.untouched) or scale.allows(level)):
+def _time(row: TableRecord, scale: LevelScale, level: str = "level", ms: str = "ms") -> LayerTime:
+    """Return the time in a row with these columns; raises ValueError for numbers that are no level and no time."""
+    shown = row.number(level)
+    found = scale.from_shown(shown) if shown else scale.untouched
+    if found != scale.untouched and not scale.allows(found):
         raise ValueError
-    return scale.untouched if level == 0 else level
-
-
-def _seconds(milliseconds: float) -> float:
-    seconds = milliseconds / 1000
-    if not 0 <= seconds <= MOST_SECONDS:
-        raise ValueError
-    return seconds
+    seconds = row.number(ms, least=0, most=1000 * MOST_SECONDS) / 1000
+    return LayerTime(layer=row.cells["layer"], level=found, seconds=seconds)

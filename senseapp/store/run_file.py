@@ -10,7 +10,6 @@ its records fit together, so that no page meets a layer or metric that does not 
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import re
 import zipfile
@@ -20,15 +19,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZipInfo
 
+from senseapp import __version__
 from senseapp.core.codec import dumps, loads, register
 from senseapp.core.errors import InvalidFile
 from senseapp.core.files import storage_errors
+from senseapp.core.foreign_values import LARGEST_COUNT
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import printable_text, with_printable_texts
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.layer_findings import QuantizationHistogram
-from senseapp.records.measurement import LayerMeasurement, RunResult
+from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
 from senseapp.store.run_folder import RunFolder
@@ -73,8 +74,8 @@ def extra_files(folder: Path) -> list[Path]:
 
 
 _MOST_LAYERS = 2_000  # networks of the libraries have up to 1,000
-_MOST_OF_ANYTHING = 10**18  # parameters, multiply-accumulates, images: below 2**63, so that sums stay exact
 _LARGEST_FIGURE = 1e9  # of a metric, in its unit: larger ones are damage, and break axes
+_NO_COUNT = "a count is below 0, or larger than that of any network"
 
 
 def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
@@ -85,27 +86,40 @@ def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
     """
     _check_amounts(result)
     layers = {layer.name for layer in result.profile.layers}
-    if not layers or not all(map(_is_layer_name, layers)):
-        raise _misfit("it has no layers, or one whose name no network has")
+    _require(bool(layers) and all(map(_is_layer_name, layers)), "it has no layers, or one whose name no network has")
     for item in (*result.measurements, *result.estimates):
-        _check_measurement(item, layers, result)
-    if result.metric not in METRICS:
-        raise _misfit(f"there is no metric {result.metric[:40]!r}")
+        unknown = {item.layer, *item.members} - layers
+        _require(not unknown, f"there is no layer {min(unknown, default='')[:80]!r}")
+        _require(item.level in result.spec.sensitivity.levels, f"no level {item.level!r} was asked for")
+        _require(math.isfinite(item.seconds) and item.seconds >= 0, "a measurement took no possible time")
+        _check_changes(item.changes)
+    _require(result.metric in METRICS, f"there is no metric {result.metric[:40]!r}")
     for extra in extras:
-        if isinstance(extra, ValidationResult):
-            _check_proof(extra)
-        if isinstance(extra, Recommendation):
-            _check_recommendation(extra, result)
-        if isinstance(extra, QuantizationHistogram):
-            _check_histogram(extra)
-    if not all(0 <= number <= _MOST_OF_ANYTHING for number in _counts(result)):
-        raise _misfit("a count is below 0, or larger than that of any network")
-    if not all(map(_is_possible, result.baseline.values())):
-        raise _misfit("a figure of the uncompressed model is no possible one")
+        match extra:
+            case ValidationResult():
+                _check_proof(extra)
+            case Recommendation():
+                _check_recommendation(extra, result)
+            case QuantizationHistogram():
+                _check_histogram(extra)
+    _require(all(map(_is_count, _counts(result))), _NO_COUNT)
+    possible = all(map(_is_possible, result.baseline.values()))
+    _require(possible, "a figure of the uncompressed model is no possible one")
+
+
+def _require(sound: bool, what: str) -> None:
+    if not sound:
+        raise InvalidFile(
+            f"The records of this run file do not fit together: {what}. Choose a file that Download run wrote."
+        )
 
 
 def _is_layer_name(name: str) -> bool:
     return 0 < len(name) <= 500 and name.count(".") < 50 and printable_text(name) == name
+
+
+def _is_count(number: int) -> bool:
+    return 0 <= number <= LARGEST_COUNT
 
 
 def _check_amounts(result: RunResult) -> None:
@@ -128,29 +142,14 @@ def _check_amounts(result: RunResult) -> None:
         "unlisted weights": (len(result.profile.unlisted), _MOST_LAYERS),
     }
     for what, (count, most) in most_of.items():
-        if count > most:
-            raise _misfit(f"it has {count:,} {what}, and a run file holds at most {most:,}")
-
-
-def _check_measurement(item: LayerMeasurement, layers: set[str], result: RunResult) -> None:
-    unknown = {item.layer, *item.members} - layers
-    if unknown:
-        raise _misfit(f"there is no layer {min(unknown)[:80]!r}")
-    if item.level not in result.spec.sensitivity.levels:
-        raise _misfit(f"no level {item.level!r} was asked for")
-    if not math.isfinite(item.seconds) or item.seconds < 0:
-        raise _misfit("a measurement took no possible time")
-    _check_changes(item.changes)
+        _require(count <= most, f"it has {count:,} {what}, and a run file holds at most {most:,}")
 
 
 def _check_changes(*changes: tuple[MetricChange, ...]) -> None:
     for change in (change for group in changes for change in group):
-        if change.metric not in METRICS:
-            raise _misfit(f"there is no metric {change.metric[:40]!r}")
-        if not 0 <= change.num_samples <= _MOST_OF_ANYTHING:
-            raise _misfit("a count is below 0, or larger than that of any network")
-        if not all(map(_is_possible, _figures(change))):
-            raise _misfit(f"a figure in {change.metric} is no possible one")
+        _require(change.metric in METRICS, f"there is no metric {change.metric[:40]!r}")
+        _require(_is_count(change.num_samples), _NO_COUNT)
+        _require(all(map(_is_possible, _figures(change))), f"a figure in {change.metric} is no possible one")
 
 
 def _is_possible(figure: float) -> bool:
@@ -165,32 +164,33 @@ def _figures(change: MetricChange) -> Iterator[float]:
 
 
 def _check_proof(proof: ValidationResult) -> None:
-    if len(proof.schedule.entries) > 2 * _MOST_LAYERS:  # a layer may have two compressions
-        raise _misfit(f"a proof is of {len(proof.schedule.entries):,} entries, more than two for each layer")
+    entries = len(proof.schedule.entries)  # a layer may have two compressions
+    _require(entries <= 2 * _MOST_LAYERS, f"a proof is of {entries:,} entries, more than two for each layer")
     steps = tuple(step.change for step in proof.steps)
     _check_changes(proof.changes, proof.repaired, proof.uniform, proof.uniform_repaired, steps)
-    if proof.schedule.metric not in METRICS:
-        raise _misfit("a proof is counted in an unknown metric")
+    _require(proof.schedule.metric in METRICS, "a proof is counted in an unknown metric")
 
 
 def _check_recommendation(found: Recommendation, result: RunResult) -> None:
     tried = (*found.tried, *found.uniform, *found.refused)
-    if len(tried) > (most := 1_000):
-        raise _misfit(f"a recommendation tried {len(tried):,} schedules, and a run file holds at most {most:,}")
+    most = 1_000
+    _require(
+        len(tried) <= most, f"a recommendation tried {len(tried):,} schedules, and a run file holds at most {most:,}"
+    )
     _check_changes(*(each.changes for each in tried))
-    if found.metric not in METRICS or found.kind not in result.compression.description.budgets:
-        raise _misfit("a recommendation is counted in what this compression does not save, or in an unknown metric")
-    if not 0 < found.allowed_drop <= _LARGEST_FIGURE or not all(_is_saving(found.kind, each.figure) for each in tried):
-        raise _misfit("a recommendation has a figure that is no possible one")
+    known = found.metric in METRICS and found.kind in result.compression.description.budgets
+    _require(known, "a recommendation is counted in what this compression does not save, or in an unknown metric")
+    possible = 0 < found.allowed_drop <= _LARGEST_FIGURE and all(_is_saving(found.kind, each.figure) for each in tried)
+    _require(possible, "a recommendation has a figure that is no possible one")
     losses = [each.change(found.metric) for each in tried] + [found.loss, found.uniform_loss]
-    if not all(math.isfinite(figure) for loss in losses if loss for figure in _figures(loss)):
-        raise _misfit("a recommendation counts in a loss that is no number")
-    if (found.schedule is None) != (found.validation is None):
-        raise _misfit("a recommendation has no proof, or a proof of nothing")
-    if found.validation is not None:
-        _check_proof(found.validation)
-        if not _is_saving(found.kind, found.validation.schedule.achieved.get(found.kind, math.nan)):
-            raise _misfit("a recommendation does not say what it saves")
+    finite = all(math.isfinite(figure) for loss in losses if loss for figure in _figures(loss))
+    _require(finite, "a recommendation counts in a loss that is no number")
+    proof = found.validation
+    _require((found.schedule is None) == (proof is None), "a recommendation has no proof, or a proof of nothing")
+    if proof is not None:
+        _check_proof(proof)
+        saved = proof.schedule.achieved.get(found.kind, math.nan)
+        _require(_is_saving(found.kind, saved), "a recommendation does not say what it saves")
 
 
 def _is_saving(kind: BudgetKind, figure: float) -> bool:
@@ -199,15 +199,13 @@ def _is_saving(kind: BudgetKind, figure: float) -> bool:
 
 
 def _check_histogram(histogram: QuantizationHistogram) -> None:
-    bins = histogram.cells * histogram.sub_bins
-    if not 0 < bins <= 100_000 or any(  # 8 bits of weights with finer bins have some thousand
-        len(part) != bins for part in (histogram.counts, histogram.gradient_magnitudes)
-    ):
-        raise _misfit("a histogram has not the bins that it should")
+    bins = histogram.cells * histogram.sub_bins  # 8 bits of weights with finer bins have some thousand
+    lengths = {len(histogram.counts), len(histogram.gradient_magnitudes)}
+    _require(0 < bins <= 100_000 and lengths == {bins}, "a histogram has not the bins that it should")
     try:
         _ = (histogram.centroids, histogram.zero_share)
-    except (ArithmeticError, ValueError, IndexError) as error:
-        raise _misfit("a histogram is empty") from error
+    except (ArithmeticError, ValueError, IndexError):
+        _require(False, "a histogram is empty")
 
 
 def _counts(result: RunResult) -> Iterator[int]:
@@ -216,12 +214,6 @@ def _counts(result: RunResult) -> Iterator[int]:
         yield from (layer.num_params, layer.macs, *layer.weight_shape)
     for item in result.profile.unlisted:
         yield from (item.num_params, item.macs)
-
-
-def _misfit(what: str) -> InvalidFile:
-    return InvalidFile(
-        f"The records of this run file do not fit together: {what}. Choose a file that Download run wrote."
-    )
 
 
 def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
@@ -234,20 +226,13 @@ def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
     """
     result = folder.load_result()
     carried = result.without_folders()
-    head = RunFileHead(title=title, written_by=_version())
+    head = RunFileHead(title=title, written_by=__version__)
     with storage_errors("the run file"), zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(HEAD_NAME, dumps(head))
         archive.writestr(RESULT_NAME, dumps(carried))
         for path in extra_files(folder.path):
             packing = zipfile.ZIP_DEFLATED if path.suffix == ".json" else zipfile.ZIP_STORED  # weights do not shrink
             archive.write(path, path.name, packing)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("senseapp")
-    except importlib.metadata.PackageNotFoundError:  # run from its folder
-        return ""
 
 
 _MOST_MEMBERS = 2000  # histograms of every layer of a large network, a few times over

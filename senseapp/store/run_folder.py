@@ -51,6 +51,7 @@ _PREFIXES: dict[type, str] = {
     FileAnswers: "answers",
     Int8Timing: "int8",
 }
+"""Beginnings of the names of records; a key follows."""
 
 
 class RunFolder:
@@ -58,15 +59,10 @@ class RunFolder:
 
     ``spec.json`` holds the settings, ``head.json`` what is known once the model is loaded (profile, baseline; a
     result without measurements), ``estimates.jsonl`` the whole quick scan, ``measurements.jsonl`` what was measured
-    so far, and ``result.json`` everything, once it is finished. For each schedule that was proven there is a
-    ``validation-KEY.json``, and its compressed model in ``compressed-KEY`` with the suffix of its form. Each
-    quantization histogram that was asked for is a ``histogram-KEY.json``, and each search for the strongest schedule
-    within a drop a ``strongest-KEY.json``. What was measured of a file that runs is a ``deployment-KEY.json``, the
-    file ``deployed-KEY`` with the suffix of its runtime; what is recommended is a ``recommendation-KEY.json``, which
-    answers change a ``changed-KEY.json``, why a layer is fragile a ``diagnosis-KEY.json``, what a check of
-    calibration images found a ``calibration-KEY.json``, what a file answers to each image that it was measured on an
-    ``answers-KEY.json``, what a first file in int8 takes an ``int8-KEY.json``. An empty ``begun-KEY`` stands for each
-    that was asked for and has not ended.
+    so far, ``reused.json`` how much of it another run gave, and ``result.json`` everything, once it is finished. Tasks
+    on the run leave records such as ``validation-KEY.json``, the compressed model of a proof in ``compressed-KEY`` and
+    a file that runs in ``deployed-KEY``, both with the suffix of their form. An empty ``begun-KEY`` stands for each
+    task that was asked for and has not ended.
 
     Raises:
         InvalidFile: from every method that reads a record, where it is damaged or a newer senseapp wrote it.
@@ -136,15 +132,13 @@ class RunFolder:
         Raises:
             NotFound: the run is not finished.
         """
-        result = _read_result(self._result_file)
-        if result is not None:
+        if (result := _read_result(self._result_file)) is not None:
             return result
         if self.is_claimed:
             raise NotFound(f"The run in {self.path.name} is not finished. Resume the analysis first.")
-        state = (
-            "holds no run" if self.path.is_dir() else "is no folder of a run" if self.path.exists() else "is not there"
-        )
-        raise NotFound(f"{self.path.name} {state}. Name the folder that analyze or import wrote.")
+        missing = "is no folder of a run" if self.path.exists() else "is not there"
+        found = "holds no run" if self.path.is_dir() else missing
+        raise NotFound(f"{self.path.name} {found}. Name the folder that analyze or import wrote.")
 
     @property
     def is_claimed(self) -> bool:

@@ -122,16 +122,14 @@ class RunStore:
 
     def list(self, viewer: str) -> tuple[RunRecord, ...]:
         """Return the runs of ``viewer``, the newest first; shared runs of others open by their link only."""
-        with self._database.connection() as connection:
-            rows = connection.execute(f"{SELECT_RUNS} WHERE owner = ? ORDER BY sequence DESC", (viewer,)).fetchall()
-        return tuple(record_of(row) for row in rows)
+        return tuple(
+            map(record_of, self._database.rows(f"{SELECT_RUNS} WHERE owner = ? ORDER BY sequence DESC", viewer))
+        )
 
     def reads_upload(self, name: str) -> bool:
         """Return whether the settings of any run, whoever owns it, name the upload whose folder is ``name``."""
-        with self._database.connection() as connection:
-            specs = "SELECT spec FROM runs UNION ALL SELECT spec FROM deleted_runs"
-            found = connection.execute(f"SELECT 1 FROM ({specs}) WHERE instr(spec, ?) > 0 LIMIT 1", (name,)).fetchone()
-        return found is not None
+        specs = "SELECT spec FROM runs UNION ALL SELECT spec FROM deleted_runs"
+        return bool(self._database.rows(f"SELECT 1 FROM ({specs}) WHERE instr(spec, ?) > 0 LIMIT 1", name))
 
     def rename(self, run_id: str, viewer: str, title: str) -> None:
         """Change what people see.
@@ -222,50 +220,41 @@ class RunStore:
 
     def others(self, run_id: str, most: int = 100) -> tuple[tuple[str, str, str], ...]:
         """Return id, title and content key of the same owner's newest other runs; nobody else's, ever."""
-        query = "SELECT run_id, title, content_key FROM runs WHERE owner = ? AND run_id <> ?"
-        values = self.record(run_id).owner, run_id, most
-        with self._database.connection() as connection:
-            rows = connection.execute(f"{query} ORDER BY sequence DESC LIMIT ?", values).fetchall()
+        query = (
+            "SELECT run_id, title, content_key FROM runs WHERE owner = ? AND run_id <> ? ORDER BY sequence DESC LIMIT ?"
+        )
+        rows = self._database.rows(query, self.record(run_id).owner, run_id, most)
         return tuple((row["run_id"], row["title"], row["content_key"]) for row in rows)
 
     def set_owner_name(self, owner: str, name: str) -> None:
         """Keep what an owner is called, to be shown beside what they share."""
-        with self._database.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO people VALUES (?, ?)", (owner, name))
+        self._database.change("INSERT OR REPLACE INTO people VALUES (?, ?)", owner, name)
 
     def is_expert(self, owner: str) -> bool:
         """Return whether an owner wants the terms of the field and every setting."""
-        with self._database.connection() as connection:
-            return connection.execute("SELECT 1 FROM experts WHERE owner = ?", (owner,)).fetchone() is not None
+        return bool(self._database.rows("SELECT 1 FROM experts WHERE owner = ?", owner))
 
     def set_expert(self, owner: str, *, expert: bool) -> None:
         """Keep whether an owner does."""
         statement = "INSERT OR REPLACE INTO experts VALUES (?)" if expert else "DELETE FROM experts WHERE owner = ?"
-        with self._database.transaction() as connection:
-            connection.execute(statement, (owner,))
+        self._database.change(statement, owner)
 
     def update_size(self, run_id: str) -> None:
         """Keep how much disk space the files of a run take now; one that was deleted meanwhile is left out."""
         num_bytes = RunFolder(self.folder_of_runs / run_id).num_bytes() if _RUN_ID.fullmatch(run_id) else 0
-        with self._database.transaction() as connection:
-            connection.execute("UPDATE runs SET num_bytes = ? WHERE run_id = ?", (num_bytes, run_id))
+        self._database.change("UPDATE runs SET num_bytes = ? WHERE run_id = ?", num_bytes, run_id)
 
     def bytes_used(self, owner: str | None = None) -> int:
         """Return the disk space of the runs of ``owner``, or of everybody, at the last :meth:`update_size`."""
-        chosen, values = ("", ()) if owner is None else (" WHERE owner = ?", (owner,))
-        with self._database.connection() as connection:
-            row = connection.execute(f"SELECT COALESCE(SUM(num_bytes), 0) FROM runs{chosen}", values).fetchone()
-        return int(row[0])
+        total = "SELECT COALESCE(SUM(num_bytes), 0) FROM runs WHERE ? IS NULL OR owner = ?"
+        return int(self._database.rows(total, owner, owner)[0][0])
 
     def unchanged_since(self, seconds: float) -> tuple[str, ...]:
         """Return the ids of runs that ended and were not changed after ``seconds``, in Unix time."""
         states = [state for state in RunState if state.finished]
         marks = ", ".join("?" * len(states))
-        with self._database.connection() as connection:
-            rows = connection.execute(
-                f"SELECT run_id FROM runs WHERE state IN ({marks}) AND updated_seconds < ?", (*states, seconds)
-            ).fetchall()
-        return tuple(row["run_id"] for row in rows)
+        ended = f"SELECT run_id FROM runs WHERE state IN ({marks}) AND updated_seconds < ?"
+        return tuple(row["run_id"] for row in self._database.rows(ended, *states, seconds))
 
     def recover(self) -> tuple[str, ...]:
         """After a start: mark what a stopped server left behind as interrupted, and sweep files without a run.
@@ -276,16 +265,10 @@ class RunStore:
             Ids of the runs that were interrupted, the oldest first.
         """
         self.remove_deleted()
-        folders = [
-            path for path in self.folder_of_runs.iterdir() if _RUN_ID.fullmatch(path.name)
-        ]  # before the rows are read
-        unfinished = [state for state in RunState if not state.finished]
-        with self._database.connection() as connection:
-            rows = connection.execute(
-                "SELECT run_id FROM runs WHERE state IN (?, ?) ORDER BY sequence", unfinished
-            ).fetchall()
-            known = {row["run_id"] for row in connection.execute("SELECT run_id FROM runs")}
-        interrupted = tuple(row["run_id"] for row in rows)
+        folders = [path for path in self.folder_of_runs.iterdir() if _RUN_ID.fullmatch(path.name)]  # before the rows
+        rows = self._database.rows("SELECT run_id, state FROM runs ORDER BY sequence")
+        known = {row["run_id"]: RunState(row["state"]) for row in rows}
+        interrupted = tuple(run_id for run_id, state in known.items() if not state.finished)
         for run_id in interrupted:
             self._interrupt(run_id)
             self.update_size(run_id)
@@ -323,12 +306,10 @@ class RunStore:
             **columns,
         }
         marks = ", ".join("?" * len(row))
-        with self._database.transaction() as connection:
-            connection.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+        self._database.change(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", *row.values())
 
     def _forget(self, run_id: str) -> None:
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
+        self._database.change("DELETE FROM runs WHERE run_id = ?", run_id)
 
     def _find(self, run_id: str, viewer: str) -> RunRecord:
         if isinstance(run_id, str) and _LINK.fullmatch(run_id):
@@ -341,21 +322,16 @@ class RunStore:
         return self._row_where("run_id = ?", run_id)
 
     def _row_where(self, condition: str, value: str) -> sqlite3.Row:
-        with self._database.connection() as connection:
-            row: sqlite3.Row | None = connection.execute(f"{SELECT_RUNS} WHERE {condition}", (value,)).fetchone()
-        if row is None:
+        found = self._database.rows(f"{SELECT_RUNS} WHERE {condition}", value)
+        if not found:
             raise _not_found()
-        return row
+        return found[0]
 
     def _set(self, run_id: str, **columns: str | int) -> None:
         """Change columns by name; the names come from this class, never from outside."""
         assignments = ", ".join(f"{name} = ?" for name in columns)
-        with self._database.transaction() as connection:
-            changed = connection.execute(
-                f"UPDATE runs SET {assignments}, updated_seconds = MAX(updated_seconds, ?) WHERE run_id = ?",
-                (*columns.values(), time.time(), run_id),
-            ).rowcount
-        if not changed:
+        update = f"UPDATE runs SET {assignments}, updated_seconds = MAX(updated_seconds, ?) WHERE run_id = ?"
+        if not self._database.change(update, *columns.values(), time.time(), run_id):
             raise _not_found()
 
 

@@ -7,13 +7,16 @@ place from robust to fragile asks for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from senseapp.metrics import Metric
 from senseapp.records.resolution import FRAGILITY_STEPS, band_of
+
+if TYPE_CHECKING:
+    import altair as alt
 
 FRAGILITY = ("#B9DFF7", "#EBBB12", "#DB7B1B", "#C2431D", "#8F1D2C")
 """From robust to fragile: blue over yellow to red, each darker than the last, so that hues are not needed."""
@@ -73,6 +76,8 @@ def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric
 
 def fragility_colour() -> alt.Color:
     """Return the channel that paints the column ``band``; its legend stands beside the chart, always in sight."""
+    import altair as alt  # the first page is drawn without
+
     scale = alt.Scale(domain=list(range(len(_COLOURS))), range=list(_COLOURS))
     return alt.Color("band:O", scale=scale, legend=None)
 

@@ -52,7 +52,7 @@ def test_two_runs_are_ticked_and_compared(page: Page, landing: str, tmp_path: Pa
         expect(page.get_by_role("button", name=f"Compare {row} run")).to_be_enabled()
     page.get_by_role("button", name="Compare 2 runs").click()
     expect(page).to_have_url(re.compile(r"/compare\?run=[0-9a-f]{32}&run=[0-9a-f]{32}$"))
-    headline = "A and B rank 4 layers in the opposite order: rank correlation −1.00."
+    headline = "A and B rank 4 layers in the opposite order: −1.00, where 1 is the same order."
     expect(page.get_by_role("heading", name=headline)).to_be_visible()
     bars = page.locator("path[aria-roledescription=bar]").filter(visible=True)
     expect(bars).to_have_count(8)

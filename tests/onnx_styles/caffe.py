@@ -1,4 +1,4 @@
-"""As converters from Caffe, MXNet and Darknet write: old opsets, fixed batches, weights in Constant nodes, no names."""
+"""As converters from Caffe and Darknet write: old opsets, fixed batches, weights in Constant nodes, no names."""
 
 from __future__ import annotations
 
@@ -44,13 +44,6 @@ def face_proposals() -> bytes:
     rows = w.op("Transpose", w.conv(x, 16, 2, 1), perm=[0, 2, 3, 1])
     chances = w.op("Transpose", w.op("Softmax", rows, axis=3), perm=[0, 3, 1, 2])
     return w.file(chances, w.conv(x, 16, 4, 1))
-
-
-def softmax_over_all_that_follows() -> bytes:
-    """Before opset 13 a Softmax of axis 1 is over channels, rows and columns together."""
-    w = Writer(opset=11, names="prob")
-    x = w.op("Relu", w.conv(w.input([1, 3, 8, 8]), 3, 4))
-    return w.file(w.op("Softmax", w.conv(x, 4, 2, 1), axis=1), w.op("LogSoftmax", x, axis=1))
 
 
 def weights_listed_as_inputs() -> bytes:
@@ -112,15 +105,6 @@ def ssd_with_priors() -> bytes:
     return w.file(w.op("Add", moved, w.weight(1, 128, 4)), w.op("Flatten", chance))
 
 
-def mxnet_model_zoo() -> bytes:
-    """MXNet: a norm on the input in place of a mean, LeakyRelu, FullyConnected as Gemm."""
-    w = Writer(opset=8, names="resnetv17_stage1_", ir=3)
-    x = w.op("Relu", w.conv(w.norm(w.input(["N", 3, 16, 16]), 3), 3, 8, strides=[2, 2], bias=False))
-    y = w.conv(w.op("LeakyRelu", w.norm(x, 8), alpha=0.25), 8, 8, bias=False)
-    x = w.op("Flatten", w.op("GlobalAveragePool", w.op("Add", x, y)))
-    return w.file(w.op("Gemm", x, w.weight(5, 8), w.weight(5), transB=1, alpha=1.0, beta=1.0))
-
-
 def darknet_yolo() -> bytes:
     """YOLO from Darknet: mish in pieces, enlargement by Reshape and Expand, anchors, three heads."""
     w = Writer(opset=11, names=None)
@@ -164,13 +148,11 @@ STYLES = {
         "nameless and fixed to ten": nameless_and_fixed_to_ten,
         "nodes in reverse": nodes_in_reverse,
         "face proposals": face_proposals,
-        "Softmax over all that follows": softmax_over_all_that_follows,
         "weights listed as inputs": weights_listed_as_inputs,
         "inception": inception,
         "shuffle": shuffle,
         "Upsample and crop": upsample_and_crop,
         "SSD with priors": ssd_with_priors,
-        "MXNet's zoo": mxnet_model_zoo,
         "Darknet's YOLO": darknet_yolo,
         "no declared batch": no_declared_batch,
     }.items()

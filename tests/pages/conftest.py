@@ -120,7 +120,7 @@ def app(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compo
     st.cache_resource.clear()
     monkeypatch.setenv("SENSEAPP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(ui_backend, "service", lambda: service)
-    monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
+    monkeypatch.setattr(ui_backend, "_AFTER_PAINT_SECONDS", 0.0)
     return a_session(components)
 
 
@@ -162,6 +162,16 @@ def open_page(app: AppTest, page: str, **query: str) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     return app.switch_page(page).run()
+
+
+def texts(app: AppTest) -> str:
+    """Return the texts in sight and folded away."""
+    return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def started(service: Service) -> RunSpec:
+    """Return the settings of the newest run."""
+    return service.runs()[0].spec
 
 
 def open_layers(app: AppTest, run_id: str, **query: str) -> AppTest:

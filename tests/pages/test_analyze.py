@@ -15,24 +15,16 @@ from senseapp.records.goal import Goal
 from senseapp.records.goal_settings import usual_run, with_goal
 from senseapp.records.jobs import RunState
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import NUM_MEASURED_PHOTOGRAPHS, DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
-from tests.pages.conftest import wait_for_card
+from tests.pages.conftest import started, texts, wait_for_card
 from tests.pages.test_words import blocks
 
 
 @pytest.fixture
 def analyze(app: AppTest) -> AppTest:
     return wait_for_card(app.run())
-
-
-def started(service: Service) -> RunSpec:
-    return service.runs()[0].spec
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Service) -> None:
@@ -92,8 +84,6 @@ def test_each_compression_starts_with_levels_of_its_own(
 @pytest.mark.parametrize(
     ("kind", "typed", "sentence"),
     [
-        ("sparsity", "0", "above 0 % and below 100 %"),
-        ("sparsity", "100", "above 0 % and below 100 %"),
         ("sparsity", "nan", "above 0 % and below 100 %"),
         ("pruning", "250", "above 0 % and below 100 %"),
         ("quantization", "1", "whole number of bits from 2 to 8"),
@@ -111,15 +101,15 @@ def test_a_bad_level_gets_one_sentence_and_nothing_is_lost(
     assert not analyze.exception
 
 
-def test_other_levels_are_added_to_the_chosen_ones(analyze: AppTest, service: Service) -> None:
+def test_other_levels_are_added_to_the_chosen_ones_of_which_there_is_one(analyze: AppTest, service: Service) -> None:
+    levels = "analyze.levels.quantization"
+    analyze.button_group(key=levels).set_value([]).run()
+    assert [error.value for error in analyze.error] == ["Choose at least one level."]
+    assert "Choose at least one level." in texts(analyze)  # beside Run
+    analyze.button_group(key=levels).set_value([2, 4]).run()
     analyze.text_input(key="analyze.levels.other.quantization").set_value("6, 5").run()
     analyze.button(key="analyze.run").click().run()
-    assert started(service).sensitivity.levels == (2, 4, 5, 6, 8)
-
-
-def test_no_level_at_all_is_said(analyze: AppTest) -> None:
-    analyze.button_group(key="analyze.levels.quantization").set_value([]).run()
-    assert [error.value for error in analyze.error] == ["Choose at least one level."]
+    assert started(service).sensitivity.levels == (2, 4, 5, 6)
 
 
 def test_two_of_four_says_which_level_it_has(analyze: AppTest, service: Service) -> None:
@@ -166,13 +156,6 @@ def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: 
         assert (said in texts(analyze)) is is_said, (kind, goal)
 
 
-def test_another_demo_keeps_what_the_run_is_for(analyze: AppTest, service: Service) -> None:
-    analyze.radio(key="analyze.goal").set_value("faster").run()
-    analyze.button_group(key="analyze.model.demo").set_value("demo/efficientnet_lite0").run()
-    analyze.button(key="analyze.run").click().run()
-    assert started(service) == with_goal(PHOTOGRAPHS_DEMO, "faster")
-
-
 @pytest.mark.parametrize("goal", ["faster", "targets", "look"])
 def test_the_goal_chooses_what_is_measured(
     analyze: AppTest, another_app: Callable[[], AppTest], service: Service, goal: Goal
@@ -204,19 +187,15 @@ def test_what_a_person_changed_stays_when_the_goal_changes(analyze: AppTest, ser
     assert started(service).sensitivity.compression == PruningConfig()
 
 
-def test_a_quick_estimate_is_asked_for_with_one_switch(analyze: AppTest, service: Service) -> None:
+def test_quick_estimates_and_adapted_weights_are_switches(analyze: AppTest, service: Service) -> None:
     analyze.toggle(key="analyze.quick").set_value(True).run()
-    analyze.button(key="analyze.run").click().run()
-    assert started(service).sensitivity.mode == "quick"
-
-
-def test_adapted_weights_are_asked_for_where_weights_stay(analyze: AppTest, service: Service) -> None:
     analyze.toggle(key="analyze.options.adapted").set_value(True).run()
     analyze.button(key="analyze.run").click().run()
+    assert started(service).sensitivity.mode == "quick"
     assert started(service).sensitivity.adapted
     analyze.switch_page("pages/analyze.py").run()
     analyze.radio(key="analyze.compression.kind").set_value("pruning").run()
-    assert not any(toggle.key == "analyze.options.adapted" for toggle in analyze.toggle)
+    assert not any(toggle.key == "analyze.options.adapted" for toggle in analyze.toggle)  # whose weights go
 
 
 def pick_architecture(analyze: AppTest, text: str, title: str) -> AppTest:
@@ -250,10 +229,7 @@ def test_popular_networks_are_there_at_once_and_those_that_work_offline(
     assert "timm/resnet18" in analyze.radio(key="analyze.model.library.entry").options[0]
     analyze.text_input(key="analyze.model.library.search").set_value("mobilenet").run()
     assert "turn Works offline off" in analyze.error[0].value
-
-
-def test_a_search_without_a_hit_is_said(analyze: AppTest) -> None:
-    analyze.button_group(key="analyze.model.source").set_value("Library").run()
+    analyze.toggle(key="analyze.model.library.offline").set_value(False).run()
     analyze.text_input(key="analyze.model.library.search").set_value("no such network").run()
     assert "no such network" in analyze.error[0].value
 
@@ -292,6 +268,13 @@ def test_the_settings_of_an_earlier_run_bring_their_architecture(app: AppTest) -
     assert not app.button(key="analyze.run").disabled
 
 
+def test_another_demo_keeps_what_the_run_is_for(analyze: AppTest, service: Service) -> None:
+    analyze.radio(key="analyze.goal").set_value("faster").run()
+    analyze.button_group(key="analyze.model.demo").set_value("demo/efficientnet_lite0").run()
+    analyze.button(key="analyze.run").click().run()
+    assert started(service) == with_goal(PHOTOGRAPHS_DEMO, "faster")
+
+
 def test_another_model_is_given_photographs_and_no_digits(analyze: AppTest, service: Service) -> None:
     analyze.button_group(key="analyze.model.source").set_value("Library").run()
     pick_architecture(analyze, "resnet18", "timm/resnet18")
@@ -300,33 +283,37 @@ def test_another_model_is_given_photographs_and_no_digits(analyze: AppTest, serv
     assert started(service).data == DataSpec(kind="photographs")
 
 
-def test_one_click_starts_the_second_demo(app: AppTest, service: Service) -> None:
-    app.run()
-    app.button(key="analyze.photographs").click().run()
-    assert started(service) == PHOTOGRAPHS_DEMO
-    assert app.title[0].value == "EfficientNet-Lite0 · fewer bits"
+DEMOS = (
+    ("photographs", "demo/efficientnet_lite0", PHOTOGRAPHS_DEMO, "EfficientNet-Lite0 · fewer bits"),
+    ("detector", "demo/shapes_detector", DETECTION_DEMO, "Detector of shapes · fewer bits"),
+)
 
 
-def test_one_click_starts_the_detector(app: AppTest, service: Service) -> None:
-    app.run()
-    app.button(key="analyze.detector").click().run()
-    assert started(service) == DETECTION_DEMO
-    assert app.title[0].value == "Detector of shapes · fewer bits"
-
-
-def test_choosing_the_detector_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.demo").set_value("demo/shapes_detector").run()
+@pytest.mark.parametrize(("name", "model", "spec", "title"), DEMOS)
+def test_another_demo_starts_with_one_click_or_fills_in_the_page(
+    analyze: AppTest, service: Service, name: str, model: str, spec: RunSpec, title: str
+) -> None:
+    analyze.button_group(key="analyze.model.demo").set_value(model).run()
     wait_for_card(analyze)
+    assert analyze.number_input(key="analyze.options.samples").value == spec.sensitivity.num_samples
     analyze.button(key="analyze.run").click().run()
-    assert started(service) == DETECTION_DEMO
+    assert started(service) == spec
+    analyze.switch_page("pages/analyze.py").run()
+    analyze.button(key=f"analyze.{name}").click().run()
+    assert started(service) == spec
+    assert analyze.title[0].value == title
 
 
-def test_choosing_the_other_demo_fills_in_the_whole_page(analyze: AppTest, service: Service) -> None:
-    analyze.button_group(key="analyze.model.demo").set_value("demo/efficientnet_lite0").run()
-    wait_for_card(analyze)
-    assert analyze.number_input(key="analyze.options.samples").value == NUM_MEASURED_PHOTOGRAPHS
-    analyze.button(key="analyze.run").click().run()
-    assert started(service) == PHOTOGRAPHS_DEMO
+def test_a_demo_is_said_to_be_filled_in_only_where_it_is(analyze: AppTest) -> None:
+    said = "A demo that reads handwritten digits is filled in: press Run. Or try"
+    assert said in texts(analyze)
+    assert "Or a demo:" not in texts(analyze)
+    for block, source in (("data", "Upload images"), ("model", "Upload a checkpoint")):
+        analyze.button_group(key=f"analyze.{block}.source").set_value(source).run()
+        assert said not in texts(analyze)
+        assert analyze.button(key="analyze.run").disabled
+        waits_for = {"data": "images", "model": "model"}[block]
+        assert f"Run waits for the {waits_for} above." in texts(analyze)
 
 
 def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest) -> None:
@@ -345,6 +332,7 @@ def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest
 
 
 def test_a_server_folder_outside_the_roots_is_refused(analyze: AppTest, tmp_path: Path, monkeypatch) -> None:
+    assert "Server folder" not in analyze.button_group(key="analyze.data.source").options
     monkeypatch.setenv("SENSEAPP_DATA_ROOTS", str(tmp_path))
     analyze.run()
     analyze.button_group(key="analyze.data.source").set_value("Server folder").run()

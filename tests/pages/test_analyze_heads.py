@@ -74,7 +74,7 @@ def test_pictures_with_a_rotation_mark_have_a_switch_that_the_run_keeps(
     assert "3 pictures" in switch.label
     assert not switch.value
     switch.set_value(True)
-    analyze.button(key="reading.apply.preparation").click().run()
+    analyze.button(key="reading.apply").click().run()
     wait_for_card(analyze)
     assert asked[-1]
     analyze.button(key="analyze.run").click().run()

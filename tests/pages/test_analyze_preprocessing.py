@@ -82,7 +82,7 @@ def test_what_the_images_choose_is_shown_and_measured(analyze: AppTest, service:
 @pytest.mark.slow
 def test_another_preprocessing_can_be_picked(analyze: AppTest, service: Service) -> None:
     preprocessing(analyze).set_value("the architecture's own")
-    analyze.button(key="reading.apply.preparation").click().run()
+    analyze.button(key="reading.apply").click().run()
     wait_for_card(analyze)
     assert "the model gets 8.0 % of 50 images right" in texts(analyze)
     analyze.button(key="analyze.run").click().run()

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.ops import box_iou
 
 from senseapp.cli.main import main
-from senseapp.data.shapes import load_shapes
+from senseapp.data.demo_pictures import load_shapes
 from senseapp.descriptions import SOURCES
 from senseapp.metrics import METRICS
 from senseapp.networks.sources.load import load_model
@@ -81,7 +81,6 @@ def test_a_detector_is_measured_scheduled_proven_and_shown(
 
 
 @pytest.mark.slow
-@pytest.mark.wide  # the toy detector is deployed and reported by tests/pages/test_toy_dense.py
 def test_the_command_line_measures_deploys_and_reports_a_detector(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

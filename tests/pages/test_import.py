@@ -11,17 +11,13 @@ from senseapp.app.common.state import pick_key
 from senseapp.server.service import Service
 from senseapp.views.frames.results import measurement_frame
 from tests.distiller_tables import ROWS, TABLE, table
-from tests.pages.conftest import open_layers, open_page, tick
+from tests.pages.conftest import open_layers, open_page, texts, tick
 from tests.pages.records import NAMES
 
 
 @pytest.fixture
 def imported(service: Service) -> str:
     return service.import_csv("resnet18", TABLE.encode())
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def test_the_runs_page_takes_a_table_and_opens_its_results(app: AppTest, service: Service) -> None:
@@ -178,15 +174,17 @@ def test_an_import_offers_no_settings_to_run_again(app: AppTest, service: Servic
 
 
 def refused_import() -> None:
+    from types import SimpleNamespace
+
     import streamlit as st
 
     from senseapp.app.runs.imports import _try
     from senseapp.core.errors import InvalidFile
 
-    def act() -> None:
+    def take() -> str:
         raise InvalidFile("This file is no run file.")
 
-    _try("refused", st.text_input("file", "first"), st.button("Import"), act)
+    _try("refused", SimpleNamespace(file_id=st.text_input("file", "first")), st.button("Import"), take)
 
 
 def test_why_a_file_was_refused_stays_when_the_page_runs_again_until_another_is_chosen() -> None:

@@ -61,7 +61,7 @@ def run_id(service: Service) -> str:
 def app(service: Service, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     st.cache_resource.clear()
     monkeypatch.setattr(ui_backend, "service", lambda: service)
-    monkeypatch.setattr(ui_backend, "_let_the_page_paint", lambda: None)
+    monkeypatch.setattr(ui_backend, "_AFTER_PAINT_SECONDS", 0.0)
     return AppTest.from_file(APP, default_timeout=60)
 
 

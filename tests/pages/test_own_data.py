@@ -109,12 +109,35 @@ def test_own_data_is_taken_in_whatever_way_it_comes(
     assert started.sensitivity.num_samples is None
 
 
+@pytest.mark.parametrize(
+    ("files", "said", "has_choice"),
+    [
+        ({"other.csv": b""}, "The table other.csv cannot be read. It is empty.", True),
+        ({"other.csv": b"x,y\n1,2\n3,4\n"}, "other.csv names none of the 6 pictures: expected lines such as", True),
+        ({"other.json": b'{"hello": [1]}'}, "Labels are not read from other.json: write them as lines", False),
+    ],
+)
+def test_files_that_hold_no_labels_are_said_with_the_reason_and_block_nothing(
+    app: AppTest, files: dict[str, bytes], said: str, has_choice: bool
+) -> None:
+    app.run().button_group(key="analyze.data.source").set_value("Upload images").run()
+    app.file_uploader[0].set_value([(name, content, "") for name, content in (PICTURES | files).items()]).run()
+    wait_for_card(app)
+    captions = " ".join(caption.value for caption in app.caption)
+    assert said in captions
+    assert "There are no labels here" in captions
+    assert "--" not in captions
+    assert any(box.label == "Labels come from" for box in app.selectbox) == has_choice
+    assert not app.button(key="analyze.run").disabled
+
+
 def test_files_that_come_alone_ask_for_their_pictures(app: AppTest, tmp_path: Path) -> None:
     app.run().button_group(key="analyze.data.source").set_value("Upload images").run()
     app.file_uploader[0].set_value([(name, content, "") for name, content in TABLE.items()]).run()
     wait_for_card(app)
     assert "truth.csv came without pictures. Add the pictures" in app.info[0].value
     assert app.button(key="analyze.run").disabled
+    assert app.button(key="analyze.run").help.startswith("truth.csv came without pictures")
     assert [path.name for path in (tmp_path / "home" / "uploads").rglob("*") if path.is_file()] == ["pictures.zip"]
 
 

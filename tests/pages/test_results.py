@@ -16,7 +16,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_layers, open_page
+from tests.pages.conftest import finish, open_layers, open_page, texts
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
 PAGE = "pages/results.py"
@@ -27,10 +27,6 @@ def results(app: AppTest, finished_run: str) -> AppTest:
     open_layers(app, finished_run)
     assert not app.exception
     return app
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def charts(app: AppTest) -> list[dict[str, Any]]:
@@ -74,7 +70,7 @@ def test_level_metric_and_order_answer_at_once(results: AppTest, finished_run: s
 
 def test_a_table_is_sent_with_the_columns_that_it_shows(results: AppTest) -> None:
     shown = results.dataframe[0].value
-    assert list(shown) == ["row", "change_text", "interval_text", "extreme", "params", "macs", "rank"]
+    assert list(shown) == ["row", "change_text", "interval_text", "params", "rank"]
 
 
 def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(

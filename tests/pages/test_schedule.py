@@ -22,7 +22,7 @@ from senseapp.solve import trade_off
 from senseapp.solve.methods import make_schedule
 from senseapp.views.frames.files import OURS, PROPORTIONAL, UNIFORM
 from tests.cases import first_of
-from tests.pages.conftest import finish, open_page, wait_for_card
+from tests.pages.conftest import finish, open_page, texts, wait_for_card
 from tests.pages.records import NAMES, change
 
 PAGE = "pages/targets.py"
@@ -33,10 +33,6 @@ def schedule(app: AppTest, finished_run: str) -> AppTest:
     open_page(app, PAGE, run=finished_run)
     assert not app.exception
     return app
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def preview(app: AppTest) -> str:

@@ -25,9 +25,9 @@ from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_page, texts
 from tests.pictures import png
-from tests.toy_runtime import OPERATIONS, TOY, ToyFile, unpacked
+from tests.toy_runtime import OPERATIONS, TOY, unpacked
 from tests.toy_source import TOY as TOYS
 
 pytestmark = pytest.mark.slow  # traces a network, which takes seconds
@@ -51,10 +51,6 @@ def a_spec() -> RunSpec:
         data=DataSpec(kind="random"),
         sensitivity=SensitivitySpec(compression=compression, levels=(8, 4), num_samples=48, device="cpu"),
     )
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def deployed(service: Service, backend: Backend, run_id: str, kind: str) -> Candidate:
@@ -129,10 +125,6 @@ def test_what_int8_harms_stays_in_float_in_any_runtime(
 def test_a_time_is_a_budget_in_any_runtime(service: Service, backend: Backend) -> None:
     run_id = finish(service, backend, a_spec())
     evaluator = ScheduleEvaluator.open(service.result(run_id))
-    assert ToyFile(evaluator.original_file(OPERATIONS)).abilities.missing == tuple(
-        f"A file that is open in Toy runtime {what}."
-        for what in ("has no gradients", "runs as a whole", "keeps its channels", "keeps its weights")
-    )
     found = schedule_for_time(evaluator, OPERATIONS, 1.0)
     assert all(entry.compression == "none" for entry in found.entries)  # it is as quick as that
     whole = len(evaluator.original_file(OPERATIONS)) * 1e-9

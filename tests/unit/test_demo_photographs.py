@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
+from senseapp.data.demo_pictures import photograph
 from senseapp.data.load import load_images
-from senseapp.data.photographs import photograph
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources import demo
 from senseapp.networks.sources.load import load_model

@@ -8,10 +8,9 @@ import torch
 
 from senseapp.cli.main import main
 from senseapp.core.errors import InvalidDataset, InvalidSpec
+from senseapp.data.demo_pictures import covered, load_shapes, photograph_crop, shapes
 from senseapp.data.load import load_images
 from senseapp.data.per_image import bytes_of
-from senseapp.data.photographs import photograph_crop
-from senseapp.data.shapes import covered, load_shapes, shapes
 from senseapp.metrics.detection.detections import detections_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.load import load_model

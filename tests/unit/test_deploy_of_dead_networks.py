@@ -13,8 +13,9 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.errors import InvalidSpec, OutOfMemory
+from senseapp.core.errors import OutOfMemory
 from senseapp.data.images import TensorImages
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.prove.deploy import Deployed, original_source, proven_source
 from senseapp.prove.deploy import deploy as deploy_source
 from senseapp.prove.evaluator import ScheduleEvaluator
@@ -23,8 +24,9 @@ from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import change_in
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
+from senseapp.runtimes.onnxruntime.qdq import Rounding
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
@@ -110,7 +112,7 @@ def deploy(evaluator: ScheduleEvaluator, settings: DeploySettings) -> Deployed:
     if settings.kind != "float":
         return deploy_source(evaluator, original_source(evaluator, OPERATIONS), settings)
     schedule = schedule_of(evaluator, "quantization", 4.0)
-    proven = prove(evaluator, schedule, repair=False, rounds=1, adapting="minutes")
+    proven = prove(evaluator, schedule, repair=False, adapting="minutes")
     return deploy_source(evaluator, proven_source(evaluator, OPERATIONS, proven), settings)
 
 
@@ -148,21 +150,25 @@ def test_images_that_are_all_zero_are_deployed_and_biases_kept() -> None:
 
 def test_a_layer_behind_nothing_keeps_its_bias_in_int8() -> None:
     """A bias is counted in steps of the input's scale times the weight's, and an input without a range has a scale."""
-    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten()).eval()
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(144, 2)).eval()
     zero(network[0].weight, network[0].bias)
     exported, batches = onnx_model(network, torch.zeros(1, 3, 8, 8)), [images_for(8).images]
-    found = products(onnx.load_from_string(exported))
-    inputs = {each.input: (0.0, 0.0) if index else (-4.0, 4.0) for index, each in enumerate(found)}
+    found = products(OnnxGraph(exported))
+    writer = Int8Writer(exported, batches)
+    inputs = {**writer.rounding.ranges, found[0].input: (-4.0, 4.0), found[1].input: (0.0, 0.0)}
     fitted = rounded_products(exported, batches, found, inputs, progress=lambda _sentence: None)
-    with Int8Writer(exported, batches, rounding=Rounding(ranges=inputs, products=fitted)) as writer:
-        content = writer.write()
-        writer.rounding = Rounding(ranges=inputs | {found[1].input: (0.0, 1e-9)}, products=fitted)
-        too_fine = onnx.load_from_string(writer.write()).graph.initializer
+    writer.rounding = Rounding(ranges=inputs, products=fitted)
+    content = writer.write()
+    writer.rounding = Rounding(ranges=inputs | {found[1].input: (0.0, 1e-9)}, products=fitted)
+    too_fine = onnx.load_from_string(writer.write()).graph.initializer
     bias = network[2].bias.detach()
     assert float(bias.abs().min()) > 0.01
-    made = RuntimeModel(content).run(batches[0]).view(8, 4, -1)
+    graph = OnnxGraph(content)
+    graph.return_values([next(each.input[0] for each in graph.nodes if each.op_type == "Gemm")])
+    made = RuntimeModel(graph.content()).run(batches[0]).view(8, 4, -1)
     torch.testing.assert_close(made, bias[None, :, None].expand_as(made), rtol=0.02, atol=0.01)
-    (steps,) = [numpy_helper.to_array(each) for each in too_fine if each.name == "2.bias_quantized"]
+    biases = (numpy_helper.to_array(each) for each in too_fine if each.name.endswith("bias_quantized"))
+    (steps,) = (each for each in biases if np.abs(each.astype(float)).max() > 2**30)
     np.testing.assert_allclose(steps, 2.0**31 * np.sign(bias.numpy()), rtol=1e-3)  # as far as int32 holds it
 
 
@@ -184,7 +190,7 @@ FAILING = {
     "adapted weights and small types": (
         FLOAT,
         {
-            "senseapp.runtimes.onnxruntime.file_format.with_integer_weights": "weights stored as integers",
+            "senseapp.runtimes.onnxruntime.file_format.with_quantized_weights": "weights stored as integers",
             "senseapp.reconstruct.adapt.weights.LayerVisit.adapt": "the repair 'Weights updated, statistics matched'",
         },
     ),
@@ -215,8 +221,8 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.best_default", broken)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", broken)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.default_int8", broken)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.fit.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
     for name in ("ranges and weights fitted to the images", "onnxruntime's own quantizer"):
         assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
@@ -240,9 +246,9 @@ def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkey
         deploy(evaluator_of(a_network(), BITS, progress=report), INT8)
     evaluator = evaluator_of(a_network(), BITS)
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.runtimes.onnxruntime.operations.chosen_rounding", too_large)
+        patch.setattr("senseapp.runtimes.onnxruntime.rounding.fit.chosen_rounding", too_large)
         with pytest.raises(OutOfMemory):
             deploy(evaluator, INT8)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.quantize_static", broken)
-    with pytest.raises(InvalidSpec, match="onnxruntime cannot write this network in int8: ValueError: it broke"):
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.QdqFiles", broken)
+    with pytest.raises(ValueError, match="it broke"):
         deploy(evaluator, INT8)

@@ -16,12 +16,13 @@ from torch import nn
 
 from senseapp.networks.loaded import Preprocessing
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.kit.metadata import kit_files, with_metadata
+from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
 from senseapp.runtimes.onnxruntime.kit.predict import predict, prepare
 from tests.pictures import timm_crop
 
 pytestmark = pytest.mark.slow  # exports a network
 
+FORMAT = OnnxFormat("onnxruntime")
 PREPARATION = Preprocessing(
     input_shape=(3, 24, 24), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), crop_pct=0.75, interpolation="bicubic"
 )
@@ -68,12 +69,12 @@ def file(tmp_path_factory):
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
     ).eval()
     content = onnx_model(network, torch.zeros(1, 3, 24, 24))
-    described = with_metadata(content, preprocessing=PREPARATION, class_names=("cat", "dog", "owl"))
+    described = FORMAT.described(content, preprocessing=PREPARATION, class_names=("cat", "dog", "owl"))
     onnx.checker.check_model(onnx.load_from_string(described))
     folder = tmp_path_factory.mktemp("kit")
     (folder / "model.onnx").write_bytes(described)
     a_picture(40, 30).save(folder / "picture.png")
-    for name, text in kit_files("model.onnx").items():
+    for name, text in FORMAT.kit("model.onnx").items():
         (folder / name).write_text(text)
     return folder
 
@@ -105,8 +106,8 @@ def test_the_script_runs_without_senseapp_and_says_what_the_session_says(file, r
 def test_the_script_tells_both_thresholds_of_a_detector(tmp_path, runtime) -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3, stride=8), nn.Flatten(2)).eval()
     content = onnx_model(network, torch.zeros(1, 3, 24, 24))
-    described = with_metadata(content, preprocessing=PREPARATION, class_names=("cat",), thresholds=(0.25, 0.4375))
-    again = with_metadata(described, preprocessing=None, class_names=(), thresholds=(0.125, 0.4375))
+    described = FORMAT.described(content, preprocessing=PREPARATION, class_names=("cat",), thresholds=(0.25, 0.4375))
+    again = FORMAT.described(described, preprocessing=None, class_names=(), thresholds=(0.125, 0.4375))
     onnx.checker.check_model(onnx.load_from_string(again))
     (tmp_path / "model.onnx").write_bytes(again)
     a_picture(40, 30).save(tmp_path / "picture.png")
@@ -120,7 +121,7 @@ def test_the_script_tells_both_thresholds_of_a_detector(tmp_path, runtime) -> No
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_the_notebook_is_one_that_jupyter_opens(runtime) -> None:
-    notebook = json.loads(kit_files("model.onnx", runtime=runtime)["predict.ipynb"])
+    notebook = json.loads(OnnxFormat(runtime).kit("model.onnx")["predict.ipynb"])
     assert f"install --quiet {runtime} " in notebook["cells"][1]["source"]
     assert notebook["cells"][2]["source"].count(f'"{runtime}")') == 1
     assert notebook["nbformat"] == 4
@@ -130,12 +131,12 @@ def test_the_notebook_is_one_that_jupyter_opens(runtime) -> None:
 def test_the_script_prints_names_without_control_characters(tmp_path) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 2, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
-    content = with_metadata(
+    content = FORMAT.described(
         onnx_model(network, torch.zeros(1, 3, 24, 24)),
         preprocessing=PREPARATION,
         class_names=("cat\x1b]0;owned\x07", "dog\u202e\n"),
     )
-    (tmp_path / "predict.py").write_text(kit_files("net.onnx")["predict.py"])
+    (tmp_path / "predict.py").write_text(FORMAT.kit("net.onnx")["predict.py"])
     (tmp_path / "net.onnx").write_bytes(content)
     a_picture(40, 40).save(tmp_path / "picture.png")
     command = [sys.executable, "predict.py", "net.onnx", "picture.png"]

@@ -6,22 +6,28 @@ import doctest
 import json
 import posixpath
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from scripts.site_files import PAGES, site_links
+import senseapp
+from benchmarks import page as results
+from scripts.site_files import COMMANDS_PAGE, PAGES, site_links
 from tests.cases import seldom
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
-LONG_NOTEBOOKS = ("file", "schedule")  # `make docs` runs all of them, as `make soak` does
-MOST_LINES_OF_THE_README = 120
+LONG_NOTEBOOKS = ("file", "schedule")  # `make docs` runs all of them, as `make test-all` does
+MOST_LINES = {"README.md": 90, "CONTRIBUTING.md": 70, "CHANGELOG.md": 60, "benchmarks/RESULTS.md": 150}
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+QUOTED = re.compile(r"\[([^\]]+)\]\((?:\.\./)*benchmarks/RESULTS\.md#([\w-]+)\)")
 EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -31,11 +37,47 @@ def test_links_lead_to_files(document: Path) -> None:
         assert (document.parent / target).exists(), target
 
 
-def test_the_readme_is_short_and_names_both_commands() -> None:
+@pytest.mark.parametrize(("name", "most"), MOST_LINES.items())
+def test_what_a_newcomer_reads_is_short(name: str, most: int) -> None:
+    assert len((ROOT / name).read_text("utf-8").splitlines()) <= most
+
+
+@pytest.mark.wide
+def test_the_snippet_of_the_readme_runs_as_pasted() -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "LayerSensitivity" in ran.stdout
+    assert "layer1.0.conv1" in ran.stdout
+
+
+def test_there_is_one_version() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == senseapp.__version__
+    assert f"## {senseapp.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_the_guide_and_the_documents_have_the_same_words() -> None:
+    words = tomllib.loads((ROOT / "assets" / "guide.toml").read_text("utf-8"))["words"]
+    table = (DOCS / "words.md").read_text("utf-8").partition("## Compressions")[0]
+    assert dict(re.findall(r"^\| (.+?) \| (.+?\.) \|$", table, re.MULTILINE)) == words
+
+
+def test_the_readme_names_both_commands() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) <= MOST_LINES_OF_THE_README
     assert {"make run", "make test"} <= set(re.findall(r"^make \w+", text, re.MULTILINE))
     assert text.count("![") == 1
+
+
+def test_the_page_of_results_is_that_of_the_tables() -> None:
+    assert results.PAGE.read_text("utf-8") == results.page(), "run python -m benchmarks.page"
+
+
+def test_quoted_figures_are_those_of_the_tables() -> None:
+    lines, quoted = results.lines(), 0
+    for document in DOCUMENTS:
+        for figure, key in QUOTED.findall(document.read_text("utf-8")):
+            assert figure == lines[key].figure(lines[key].rows()), f"{document.name}: {key}"
+            quoted += 1
+    assert quoted >= 5
 
 
 def pages_of(nav: Any) -> list[str]:
@@ -48,7 +90,7 @@ def pages_of(nav: Any) -> list[str]:
 def test_every_document_is_in_the_navigation_once() -> None:
     pages = pages_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     here = {str(path.relative_to(DOCS)) for path in [*DOCS.rglob("*.md"), *NOTEBOOKS]}
-    assert sorted(pages) == sorted(here | set(PAGES))
+    assert sorted(pages) == sorted(here | {*PAGES, COMMANDS_PAGE})
 
 
 @pytest.mark.parametrize(

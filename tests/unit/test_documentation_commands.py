@@ -42,8 +42,19 @@ def test_every_command_is_in_the_documents_and_flags_are_few() -> None:
     for command in COMMANDS:
         parser = argparse.ArgumentParser()
         module_of(command).add_arguments(parser)
+        assert not [action.dest for action in parser._actions if not action.help], command
         flags |= {flag for flag in parser._option_string_actions if flag.startswith("--")}
     assert len(flags - {"--help"}) <= 60, "a new flag takes the place of one that says the same"
+
+
+def test_every_setting_and_every_page_is_in_the_documents() -> None:
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "senseapp").rglob("*.py"))
+    settings = set(re.findall(r"\bSENSEAPP_[A-Z_]*[A-Z]\b", code))
+    assert len(settings) > 10
+    assert settings <= set(re.findall(r"\bSENSEAPP_[A-Z_]+\b", TEXTS["docs/deploy.md"]))
+    titles = re.findall(r'st.Page\("pages/\w+.py", title="([^"]+)"', (ROOT / "app.py").read_text("utf-8"))
+    assert len(titles) == len(list((ROOT / "pages").glob("*.py")))
+    assert not [title for title in titles if title not in "".join(TEXTS.values())]
 
 
 def missing_files(words: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.candidate import Delivery
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runtimes.onnxruntime.kit.metadata import class_names_of, with_metadata
+from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.cases import first_of
@@ -54,7 +54,7 @@ def in_onnxruntime(**files: Path) -> list[tuple[str, Path, str]]:
 
 def exported(model: LoadedModel, path: Path, names: tuple[str, ...]) -> Path:
     content = onnx_model(model.module, torch.zeros(1, *model.preprocessing.input_shape))
-    path.write_bytes(with_metadata(content, preprocessing=model.preprocessing, class_names=names))
+    path.write_bytes(OnnxFormat("onnxruntime").described(content, preprocessing=model.preprocessing, class_names=names))
     return path
 
 
@@ -166,7 +166,7 @@ def test_a_bad_picture_gets_one_sentence(tmp_path: Path, content: bytes, why: st
 def test_a_picture_that_is_gone_or_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidDataset, match="no longer on this server"):
         picture_answers(RunSpec(), tmp_path / "gone.png", [])
-    monkeypatch.setattr("senseapp.data.single_picture.MOST_PICTURE_MEGABYTES", 0)
+    monkeypatch.setattr("senseapp.data.pictures.MOST_PICTURE_MEGABYTES", 0)
     with pytest.raises(InvalidDataset, match="may have up to 0 MB"):
         picture_answers(RunSpec(), saved(a_photo(9, 9), tmp_path / "large.png"), [])
 
@@ -213,5 +213,7 @@ def test_nobody_else_may_ask_the_networks_of_a_run(service: Service) -> None:
 
 def test_files_without_class_names_say_so() -> None:
     network = onnx_model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval(), torch.zeros(1, 1, 2, 2))
-    assert class_names_of(network) == ()
-    assert class_names_of(with_metadata(network, preprocessing=None, class_names=("no", "yes"))) == ("no", "yes")
+    file_format = OnnxFormat("onnxruntime")
+    assert file_format.class_names(network) == ()
+    described = file_format.described(network, preprocessing=None, class_names=("no", "yes"))
+    assert file_format.class_names(described) == ("no", "yes")

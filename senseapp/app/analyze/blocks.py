@@ -105,18 +105,15 @@ class Block:
             self._head = st.container(
                 horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center"
             )
-            state = "open" if self._is_open else "folded"
+            state = "open" if title in session().unfolded else "folded"
             self.fields = st.container(key=f"block_{title.lower()}_{state}")
-
-    @property
-    def _is_open(self) -> bool:
-        return self._title in session().unfolded
 
     def summarise(self, line: str) -> None:
         """Show ``line``, the settings of the block; an empty one keeps the block open, as something is missing."""
-        is_open = self._is_open
+        unfolded = session().unfolded
+        is_open = self._title in unfolded
         if not (line or is_open):
-            self._open()
+            unfolded.add(self._title)
             st.rerun()
         with self._head:
             st.markdown(md("**{}**", self._title) + (f" · {line}" if line else ""))
@@ -128,14 +125,9 @@ class Block:
                     key=f"block.{self._title.lower()}.{'fold' if is_open else 'open'}",
                     type="tertiary",
                     icon=":material/unfold_less:" if is_open else ":material/unfold_more:",
-                    on_click=self._fold if is_open else self._open,
+                    on_click=unfolded.discard if is_open else unfolded.add,
+                    args=(self._title,),
                 )
-
-    def _open(self) -> None:
-        session().unfolded |= {self._title}
-
-    def _fold(self) -> None:
-        session().unfolded -= {self._title}
 
 
 def model_line(model: ModelSpec | None, profile: ModelProfile | None) -> str:
@@ -228,15 +220,11 @@ def _spec(texts: Mapping[str, str]) -> RunSpec:
         if not name:
             asked["data"][part] = text
             continue
-        usual = asked["data"].get(part, {}).get(name)
-        asked["data"][part][name] = _file(text) if place in _FILES else text if isinstance(usual, str) else _value(text)
+        value = text if isinstance(asked["data"].get(part, {}).get(name), str) else _value(text)
+        if place in _FILES and text.startswith(_UPLOAD):  # another one is in a folder of the server, which is checked
+            value = str(adopt_upload(text.removeprefix(_UPLOAD)))
+        asked["data"][part][name] = value
     return decode(asked, RunSpec)
-
-
-def _file(text: str) -> str:
-    if not text.startswith(_UPLOAD):
-        return text  # of a folder of the server, which every use checks
-    return str(adopt_upload(text.removeprefix(_UPLOAD)))
 
 
 def _value(text: str) -> Any:

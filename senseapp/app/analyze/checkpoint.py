@@ -17,6 +17,7 @@ from senseapp.app.common.notices import answer_or_wait, complain
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
+from senseapp.core.texts import plural
 from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, find_entry
 from senseapp.records.spec import ModelSpec
 from senseapp.server.inputs import UploadPurpose
@@ -44,7 +45,7 @@ _DIFFERENCES_SHOWN = 200  # rows of a table: enough for the layers of a large ne
 def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
     """Show the uploader, then the architectures that the file may belong to; None until one that fits is chosen."""
     path = upload_field(
-        "Checkpoint",
+        "Checkpoint: the trained weights of a network of the library",
         purpose="checkpoint",
         types=_TYPES,
         help_text="A state dict as .safetensors or as a PyTorch file; or a model folder of timm or the Hugging Face "
@@ -98,8 +99,10 @@ def _choose_network(networks: Sequence[str], draft: ModelSpec, path: Path) -> st
 
 def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpose: UploadPurpose) -> ModelSpec | None:
     by_title = {item.title: item for item in report.candidates}
-    alike = report.look_alikes
-    options = {_LOOK_ALIKE: _any_of(alike)} if len(alike) > 1 else {}
+    alike, options = report.look_alikes, {}
+    if len(alike) > 1:
+        others = "a look-alike" if len(alike) == 2 else f"one of {len(alike) - 1} look-alikes"
+        options[_LOOK_ALIKE] = f"{alike[0].title} or {others} · the images decide"
     options |= {title: _option(item) for title, item in by_title.items()}
     options[_ANOTHER] = "Another architecture …"
     chosen = choose_one(
@@ -147,11 +150,6 @@ def _with_random_head(item: ArchitectureMatch, model: ModelSpec) -> ModelSpec | 
     return replace(model, num_classes=num_classes) if wanted else None
 
 
-def _any_of(alike: Sequence[ArchitectureMatch]) -> str:
-    others = "a look-alike" if len(alike) == 2 else f"one of {len(alike) - 1} look-alikes"
-    return f"{alike[0].title} or {others} · the images decide"
-
-
 def _option(item: ArchitectureMatch) -> str:
     if item.exact:
         return f"{item.title} · every name and shape fits"
@@ -170,7 +168,10 @@ def _read_off(item: ArchitectureMatch, report: CheckpointReport) -> Markdown:
     """Return the facts read from the file: tensors, classes, channels, image size, and the network's place in it."""
     parts = [fmt.plural(report.num_tensors, "tensor")]
     if item.num_classes is not None:
-        parts.append(f"{item.num_classes:,} class{'' if item.num_classes == 1 else 'es'}{_usual_classes(item)}")
+        entry = find_entry(item.library, item.name)
+        others = f" (the head is built for them; {item.name} comes with {entry.num_classes:,})" if entry else ""
+        is_usual = entry is None or entry.num_classes == item.num_classes
+        parts.append(plural(item.num_classes, "class", "classes") + ("" if is_usual else others))
     if item.in_chans is not None:
         parts.append(fmt.plural(item.in_chans, "channel"))
     if item.img_size is not None:
@@ -178,13 +179,6 @@ def _read_off(item: ArchitectureMatch, report: CheckpointReport) -> Markdown:
     if report.network:
         parts.append(md("taken out of ") + code(report.network))
     return md("Read from the file: ") + md(" · ").join(parts)
-
-
-def _usual_classes(item: ArchitectureMatch) -> str:
-    entry = find_entry(item.library, item.name)
-    if entry is None or entry.num_classes == item.num_classes:
-        return ""
-    return f" (the head is built for them; {item.name} comes with {entry.num_classes:,})"
 
 
 def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:

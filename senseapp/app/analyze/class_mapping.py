@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, wait_for
+from senseapp.app.common.state import session
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.core.errors import InvalidDataset, NoPictures, ReadingStopped, SenseError
 from senseapp.core.markdown import md
@@ -23,7 +25,6 @@ from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:
     from senseapp.records.inputs import ImageSurvey
-
 
 _TALLEST = 320  # pixels of the table, about eight rows; more are scrolled
 _MOST_NAMED = 3000  # choices of a select box, each sent to the browser; more classes are chosen by number
@@ -40,6 +41,7 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[
     try:
         contents = backend.survey_of(listing, model)
     except NoPictures as error:
+        session().complaint = str(error)
         st.info(md("{}", error), icon=":material/add_photo_alternate:")
         return model, None
     except (InvalidDataset, ReadingStopped) as error:
@@ -51,19 +53,20 @@ def confirm_classes(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[
     except SenseError:  # the model cannot be loaded, which is said where it is chosen
         return model, None
     if contents is None:
-        wait_for(lambda: backend.survey_of(listing, model), lambda: _looking_at(data))
+        here = not data.name or is_downloaded(data.name)
+        wait_for(
+            lambda: backend.survey_of(listing, model),
+            lambda: "Looking at the images." if here else f"{download_progress(data.name)}. You can already press Run.",
+        )
         return model, None
     task = task_named(model.task)
-    labels = _choose_labels(contents, data, draft, task) if task.uses_labels else WITHOUT_LABELS
+    place = st.empty()
+    with place:
+        labels = _choose_labels(contents, data, draft, task) if task.uses_labels else WITHOUT_LABELS
     if labels == WITHOUT_LABELS:
         _show_contents(contents, task)
         return model, listing
-    return _with_labels(replace(data, labels=labels), model, draft)
-
-
-def _looking_at(data: DataSpec) -> str:
-    here = not data.name or is_downloaded(data.name)
-    return "Looking at the images." if here else f"{download_progress(data.name)}. You can already press Run."
+    return _with_labels(replace(data, labels=labels), model, draft, place)
 
 
 def _choose_labels(contents: ImageSurvey, data: DataSpec, draft: DataSpec, task: Task) -> str:
@@ -84,7 +87,10 @@ def _is_of(draft: DataSpec, data: DataSpec) -> bool:
     return (draft.kind, draft.path, draft.name) == (data.kind, data.path, data.name)
 
 
-def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[ModelSpec, DataSpec | None]:
+def _with_labels(
+    data: DataSpec, model: ModelSpec, draft: DataSpec, choice: DeltaGenerator
+) -> tuple[ModelSpec, DataSpec | None]:
+    """Show what the labels are; their ``choice`` goes where there is nothing to choose from."""
     survey = answer_or_wait(
         lambda: backend.survey_of(data, model),
         "Reading the labels.",
@@ -99,17 +105,16 @@ def _with_labels(data: DataSpec, model: ModelSpec, draft: DataSpec) -> tuple[Mod
     _show_contents(survey, task_named(model.task))
     if survey.proposal is None and (survey.label_counts or survey.layout == "annotations"):  # they are what they say
         return model, data
-    if survey.proposal is None or _is_heap(survey):
-        st.caption(md(":material/info: There are no labels here: outputs are compared with the original model's."))
+    is_heap = survey.layout == "class folders" and len(survey.label_counts) == 1  # one folder, which the engine
+    if survey.proposal is None or (is_heap and survey.proposal.unmatched):  # takes as unlabelled if it means no class
+        if not survey.tables:
+            choice.empty()
+        session().told = survey.notes
+        for note in (*survey.notes, "There are no labels here: outputs are compared with the original model's."):
+            st.caption(md(":material/info: {}", note))
         return model, data
     known = dict(draft.class_map) if _is_of(draft, data) else {}
     return model, _confirmed(data, survey, survey.proposal, known, model)
-
-
-def _is_heap(survey: ImageSurvey) -> bool:
-    """Return whether everything lies in one folder that means no class; the engine takes that as unlabelled."""
-    assert survey.proposal is not None
-    return survey.layout == "class folders" and len(survey.label_counts) == 1 and bool(survey.proposal.unmatched)
 
 
 def _show_contents(survey: ImageSurvey, task: Task) -> None:

@@ -15,7 +15,7 @@ from senseapp.app.common.notices import complain
 from senseapp.app.common.state import filled, session
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
-from senseapp.descriptions import CompressionConfig, CompressionDescription, Option, options_of
+from senseapp.descriptions import CompressionConfig, CompressionDescription, options_of
 from senseapp.records.goal import GOAL_LINES, GOALS, Goal, makes_files
 from senseapp.records.goal_settings import with_chosen
 from senseapp.records.profile import ModelProfile
@@ -24,8 +24,7 @@ from senseapp.server.inputs import usual_settings
 from senseapp.tasks import Task
 
 _GOAL_KEY, _KIND_KEY, _METRIC_KEY = "analyze.goal", "analyze.compression.kind", "analyze.metric"
-_AUTOMATIC_LABEL = "Automatic: right answers where many images are labelled, else harm"
-_AUTOMATIC = "automatic"
+_AUTOMATIC = {"automatic": "Automatic: right answers where many images are labelled, else harm"}
 _MORE = "More options"
 
 
@@ -35,17 +34,14 @@ def choose_config(draft: CompressionConfig, compression: CompressionDescription)
     values: dict[str, Any] = {name: getattr(held, name) for name in options_of(held)}
     for name, option in options_of(held).items():
         if option.when(values):
-            values[name] = _choose(option, values[name], key=_option_key(compression.name, name))
+            key, value = _option_key(compression.name, name), values[name]
+            if option.switch:
+                on, off = option.choices
+                is_on = st.toggle(option.label, help=option.help, **filled(key, value == on))
+                values[name] = on if is_on else off
+            else:
+                values[name] = choose_one(option.label, option.choices, value, key=key, help_text=option.help)
     return compression.config(**values)
-
-
-def _choose(option: Option, value: Any, *, key: str) -> Any:
-    """Show a switch, or a selectbox of named values; one that is not offered (anymore) falls back to the first."""
-    if option.switch:
-        values = list(option.choices)
-        on = st.toggle(option.label, help=option.help, **filled(key, value == values[0]))
-        return values[0] if on else values[1]
-    return choose_one(option.label, option.choices, value, key=key, help_text=option.help)
 
 
 def choose_sensitivity(
@@ -190,7 +186,7 @@ def _choose_metric(draft: SensitivitySpec, task: Task) -> str | None:
     offered = {metric.name: metric for metric in task.own_metrics if not metric.proof_only}
     chosen = choose_one(
         "Metric that ranks the layers",
-        {_AUTOMATIC: _AUTOMATIC_LABEL} | {name: metric.label for name, metric in offered.items()},
+        _AUTOMATIC | {name: metric.label for name, metric in offered.items()},
         draft.metric,
         key=_METRIC_KEY,
         help_text=md("Every metric that the images allow is measured; this one decides the order.\n\n")

@@ -22,26 +22,22 @@ from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.image_report import sample_zip
 from senseapp.server.inputs import DETECTION_DEMO
 from senseapp.server.settings import configured_data_roots
-from senseapp.views.words import format as fmt
 
 
 def choose_image_set(draft: DataSpec) -> DataSpec:
     """Show the image sets, prefilled with ``draft``."""
     name = choose_one(
         "Image set",
-        {name: _option(name) for name in IMAGE_SETS},
+        {
+            name: f"{facts.title} · {facts.line} · {facts.num_classes} classes · {facts.num_images:,} images"
+            for name, facts in IMAGE_SETS.items()
+        },
         draft.name,
         key="analyze.data.set",
         help_text="Published sets of labelled images. torchvision downloads one once; then it is kept for everybody on "
         "this machine. Where there is a part for testing, that part is measured on.",
     )
     return DataSpec(kind="torchvision", name=name)
-
-
-def _option(name: str) -> str:
-    facts = IMAGE_SETS[name]
-    images = fmt.plural(facts.num_images, "image")
-    return f"{facts.title} · {facts.line} · {facts.num_classes} classes · {images}"
 
 
 def is_at_hand(images: DataSpec) -> bool:
@@ -175,9 +171,7 @@ def _folder(draft: DataSpec) -> DataSpec | None:
 
 
 def _random(draft: DataSpec) -> DataSpec:
-    st.caption(
-        md("Random inputs, **indicative only**: they show which layers move the output, not which cost accuracy.")
-    )
+    st.caption("Random inputs, indicative only: they show which layers move the output, not which cost accuracy.")
     return DataSpec(kind="random")
 
 

@@ -15,7 +15,6 @@ _MOST_FOUND = 200  # networks that are ranked; beyond it the count says "or more
 # Where the browser draws slower than this, two commits overlap and letters are lost: at four times this machine's time
 # in half of the words with 20 ms, in none with 100 ms, even at ten times.
 _TYPING_PAUSE = "100ms"
-_LOOK_SECONDS = 30.0  # between two looks at what is in the caches
 
 
 def search_architecture(*, default: str, key: str) -> CatalogueEntry | None:
@@ -63,7 +62,7 @@ def _pick(default: str, key: str, chosen_key: str) -> None:
         st.caption(md(":material/check_circle: Chosen: **{}**", st.session_state[chosen_key]))
 
 
-@st.cache_data(show_spinner=False, ttl=_LOOK_SECONDS, max_entries=1)
+@st.cache_data(show_spinner=False, ttl=30.0, max_entries=1)
 def _weights_here() -> frozenset[str]:
     return weights_here()
 
@@ -72,7 +71,11 @@ def _list(text: str, here: frozenset[str], chosen: str, key: str, *, is_offline:
     """Show what is found, and return the title that was picked in this list; None for none."""
     found = suggest(text, lambda entry: not is_offline or entry.weights in here, limit=_MOST_FOUND)
     if not found:
-        complain(_nothing(text, is_offline=is_offline))
+        offline = "No such network has its weights on this machine. Try another name, or turn Works offline off."
+        unknown = (
+            f"No network of timm or torchvision is called {text!r}. Try a shorter part of the name, such as resnet."
+        )
+        complain(family_refusal(text) or (offline if is_offline else unknown))
         return None
     shown = found[:_SHOWN]
     titles = [entry.title for entry in shown]
@@ -89,14 +92,6 @@ def _list(text: str, here: frozenset[str], chosen: str, key: str, *, is_offline:
     if len(found) > _SHOWN:
         st.caption(f"The first {_SHOWN} are shown; type more of the name to see others.")
     return picked
-
-
-def _nothing(text: str, *, is_offline: bool) -> str:
-    if refused := family_refusal(text):
-        return refused
-    if is_offline:
-        return "No such network has its weights on this machine. Try another name, or turn Works offline off."
-    return f"No network of timm or torchvision is called {text!r}. Try a shorter part of the name, such as resnet."
 
 
 def _entry_line(entry: CatalogueEntry, here: frozenset[str]) -> str:

@@ -14,9 +14,9 @@ from senseapp.app.analyze.library import search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import answer_or_wait
 from senseapp.app.common.state import filled, restart_with, session
+from senseapp.app.common.tables import figures_row
 from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.files import MB
 from senseapp.core.markdown import md
@@ -35,7 +35,8 @@ _DEMO_KEY = "analyze.model.demo"
 
 def choose_model(draft: ModelSpec) -> ModelSpec | None:
     """Show the model picker, prefilled with ``draft``; None while nothing valid is chosen."""
-    choices = _choices()
+    runnable = (source for source in SOURCES.values() if source.is_runnable)
+    choices = {source.label: _CHOICES.get(source.name) or partial(_named, source) for source in runnable}
     source = SOURCES[draft.library]
     usual = (SOURCES["auto"] if draft.checkpoint and not source.reads else source).label
     chosen = st.segmented_control(
@@ -80,22 +81,21 @@ def choose_task(draft: str, *, key: str) -> str:
 
 
 def _demo(draft: ModelSpec) -> ModelSpec:
+    def fill_in() -> None:
+        restart_with(with_goal(DEMOS[st.session_state[_DEMO_KEY]].spec, session().draft.goal))
+
     chosen = st.segmented_control(
         "Demo",
         DEMOS,
         required=True,
         format_func=lambda title: DEMOS[title].title,
-        on_change=_fill_in,
+        on_change=fill_in,
         help="Fills in the whole page: a network, images for it, and how many to measure on.",
         **filled(_DEMO_KEY, draft.title if draft.title in DEMOS else next(iter(DEMOS))),
     )
     demo = DEMOS.get(chosen) or next(iter(DEMOS.values()))
     st.caption(demo.line)
     return demo.spec.model
-
-
-def _fill_in() -> None:
-    restart_with(with_goal(DEMOS[st.session_state[_DEMO_KEY]].spec, session().draft.goal))
 
 
 def _library(draft: ModelSpec) -> ModelSpec | None:
@@ -131,13 +131,8 @@ _CHOICES: dict[str, _Choose] = {
 }
 
 
-def _choices() -> dict[str, _Choose]:
-    """Return what chooses a network, by the label of its source; sources of other packages list their names."""
-    runnable = (source for source in SOURCES.values() if source.is_runnable)
-    return {source.label: _CHOICES.get(source.name) or partial(_named, source) for source in runnable}
-
-
 def _named(source: ModelSource, draft: ModelSpec) -> ModelSpec:
+    """Choose a network of another package's source, which lists their names."""
     st.caption(source.help)
     names = source.names or ("",)
     name = choose_one(
@@ -148,9 +143,6 @@ def _named(source: ModelSource, draft: ModelSpec) -> ModelSpec:
         help_text=source.help,
     )
     return ModelSpec(library=source.name, name=name, task=source.task_of(name) or draft.task)
-
-
-_BYTES_PER_PARAMETER = int(DENSE_BITS) // 8
 
 
 def model_card(model: ModelSpec) -> ModelProfile | None:
@@ -168,7 +160,7 @@ def _reading(model: ModelSpec) -> str:
     entry = find_entry(model.library, model.name)
     if not come or entry is None:
         return "Reading the model. You can already press Run."
-    whole = entry.num_params * _BYTES_PER_PARAMETER
+    whole = entry.num_params * int(DENSE_BITS) // 8
     return f"Fetching the published weights: {come // MB:,} of about {whole // MB:,} MB. You can already press Run."
 
 

@@ -33,7 +33,7 @@ _SHOWN = 5  # nodes
 def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec | None:
     """Show the uploader, then the contents of the file and the choices; None until the network can be measured."""
     path = upload_field(
-        "ONNX file",
+        "ONNX file: a network with its weights, as most programs write it",
         purpose="onnx",
         types=_TYPES,
         help_text="One file with the network and its weights, as torch.onnx.export, tf2onnx and others write it. Where "
@@ -63,7 +63,9 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         st.session_state[guessed] = usual.fitting_tasks[0]
         st.rerun()
     model = replace(file, outputs=_choose_outputs(usual, draft, path), img_size=_choose_size(usual, draft, path))
-    report = usual if _is_usual(model, usual) else _report(model, path, keep=True)
+    is_usual = model.img_size is None or usual.image_size == (model.img_size, model.img_size)
+    is_usual &= model.outputs in ((), usual.outputs)
+    report = usual if is_usual else _report(model, path, keep=True)
     if report is None:
         return None
     st.markdown(_found(report))
@@ -110,12 +112,6 @@ def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport |
         question=("onnx", model),
         key=f"analyze.onnx.again.{path.parent.name}",
     )
-
-
-def _is_usual(model: ModelSpec, usual: OnnxReport) -> bool:
-    """Return whether ``usual`` is a report on the choices of ``model`` already."""
-    side = model.img_size
-    return model.outputs in ((), usual.outputs) and (side is None or usual.image_size == (side, side))
 
 
 def _choose_outputs(report: OnnxReport, draft: ModelSpec, path: Path) -> tuple[str, ...]:
@@ -166,12 +162,9 @@ def _found(report: OnnxReport) -> Markdown:
     """Return the input and the outputs of a file."""
     facts = {each.name: each for each in report.candidates}
     outputs = [code(name) + md(" {}", fmt.shape(facts[name].shape)) for name in report.outputs]
+    batch = "any number of images" if report.batch is None else f"{fmt.plural(report.batch, 'image')} at a time"
     parts = [
-        md("input ") + code(report.input_name) + md(" {}, {}", fmt.shape(report.input_shape), _batch(report)),
+        md("input ") + code(report.input_name) + md(" {}, {}", fmt.shape(report.input_shape), batch),
         md("output ") + md(" and ").join(outputs),
     ]
     return md("Read from the file: ") + md(" · ").join(parts)
-
-
-def _batch(report: OnnxReport) -> str:
-    return "any number of images" if report.batch is None else f"{fmt.plural(report.batch, 'image')} at a time"

@@ -154,11 +154,16 @@ def _whole_number(label: str, value: int | None, placeholder: str, *, key: str, 
     return found
 
 
+_LONGEST_REASON = 120  # characters in a line beside Run; of a longer one the first sentence
+
+
 def start_bar(asked: RunSpec | None, profile: ModelProfile | None, seen: Understood) -> None:
-    """Show the plan and the Run button at the foot of the window; start the run ``asked`` for when it is pressed."""
-    spec = asked
-    if asked is not None and is_refused(lambda: backend.card_of(asked.model)):  # its card says why
-        spec = None
+    """Show the plan, or why there is none, and Run at the foot of the window; start the run ``asked`` for."""
+    spec = None if asked is not None and is_refused(lambda: backend.card_of(asked.model)) else asked
+    missing = f"Run waits for the {'images' if seen.model else 'model'} above."
+    reason = session().complaint or seen.question or missing
+    if len(reason) > _LONGEST_REASON:
+        reason = f"{reason.split('. ')[0].rstrip('.')}."
     foot = st.bottom.container(horizontal_alignment="center").container(width=960)
     with foot.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         place = st.container(width="stretch")
@@ -168,12 +173,11 @@ def start_bar(asked: RunSpec | None, profile: ModelProfile | None, seen: Underst
             icon=":material/play_arrow:",
             key="analyze.run",
             disabled=spec is None,
-            help=None if spec else seen.question or "Something above is missing or wrong.",
+            help=None if spec else reason,
         )
     with place:
         if spec is None:
-            first = f"See What we understood, above. {seen.question.split('. ')[0]}."
-            st.caption(first if seen.question else "Complete the fields above to run.")
+            st.caption(reason)
             return
         with errors_here():
             st.markdown(_plan(spec, profile if seen.is_settled else None))
@@ -181,13 +185,15 @@ def start_bar(asked: RunSpec | None, profile: ModelProfile | None, seen: Underst
         start_run(spec)
 
 
-def offer_demos() -> RunSpec | None:
-    """Offer the demos that are not filled in at first; return the one whose button was pressed."""
+def offer_demos(asked: RunSpec | None) -> RunSpec | None:
+    """Offer the demos beside the first; return the one whose button was pressed. ``asked``: what Run would start."""
     first, *others = DEMOS.values()
     chosen = None
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        is_filled_in = (session().shown or session().draft).model == first.spec.model
-        filled_in = "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or try"
+        is_filled_in = asked is not None and (asked.model, asked.data.kind) == (first.spec.model, first.spec.data.kind)
+        filled_in = (
+            "A demo that reads handwritten digits is filled in: press Run. Or try" if is_filled_in else "Or a demo:"
+        )
         st.markdown(filled_in, width="content")
         for demo in others:
             key = f"analyze.{demo.title.lower()}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,14 +21,11 @@ from senseapp.descriptions import SOURCES
 from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import TASKS, task_named
-from senseapp.tasks.reading import EVIDENCE_WORDS, PART_TITLES, Reading, class_map_words
+from senseapp.tasks.reading import EVIDENCE_WORDS, PART_TITLES, class_map_words
 from senseapp.views.words import format as fmt
 
 UNDERSTOOD = "What we understood"
-_LONGEST_TEXT = 40  # characters below a picture
-_PICTURE_PIXELS = 206  # four in a row; one on a phone
-_PAIR_PIXELS = 148  # of predictions and of labels, each in a row; two on a phone
-_ASKED_PIXELS, _SMALL_PIXELS = 236, 136  # of a reading to choose, and of each of four pictures beside it
+_PICTURE, _PAIR, _SMALL, _ASKED = 206, 148, 136, 236  # pixels; a picture alone, with its label, beside a reading
 _USUAL = "As understood"
 _FIELDS = {
     "layout": ("Layout of the outputs", "What the numbers in the outputs mean."),
@@ -74,7 +71,9 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
         task_key: key of the field for the task, where there is one.
         button: label of the one that can be pressed meanwhile.
     """
-    if model is None or images is None or not _is_known(model) or not is_at_hand(images):
+    # what keeps the model's card from coming is said where the model is chosen
+    has_card = model is not None and not is_refused(lambda: backend.card_of(model)) and backend.card_of(model)
+    if model is None or images is None or not has_card or not is_at_hand(images):
         st.caption("Once model and images are here, this shows how they are read.")
         return Understood(model=model, images=images, line="once model and images are here", is_settled=False)
     if images.kind == "random":
@@ -106,11 +105,6 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
 def _is_own(spec: RunSpec) -> bool:
     """Return whether model or images are somebody's own, so that something may be read wrongly."""
     return bool(spec.model.checkpoint or spec.data.path or spec.data.name)
-
-
-def _is_known(model: ModelSpec) -> bool:
-    """Return whether the model's card is there; what keeps it from coming is said where the model is chosen."""
-    return not is_refused(lambda: backend.card_of(model)) and backend.card_of(model) is not None
 
 
 def _report(spec: RunSpec, button: str) -> PreviewReport | None:
@@ -188,11 +182,18 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
     if report.warning:
         st.warning(report.warning, icon=":material/warning:")
     _show_pictures(report.pictures)
-    _show_reading(report.reading, found, spec, task_key)
+    known = dict(report.reading.evidence)
+    with st.container(gap="xsmall", key="reading"):
+        for part, said in report.reading.words:
+            mark = md(":material/help: ") if known[part] == "assumed" else ""
+            words = said if expert() else _everyday(said)
+            st.markdown(md("**{}** · {} · {}*{}*", PART_TITLES[part], words, mark, EVIDENCE_WORDS[known[part]]))
+        _change(found, spec, task_key, "Change how it is read")
     if choice is not None and choice.chosen is not None:
         st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
     for note in (*(choice.caveats if choice is not None else ()), *report.notes):
-        st.caption(md(":material/info: {}", note))
+        if note not in session().told:
+            st.caption(md(":material/info: {}", note))
 
 
 def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
@@ -204,13 +205,12 @@ def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
             st.caption(title)
         row = st.container(horizontal=True, gap="small", key=f"preview_pictures_{number}")
         shown = [drawing for each in drawings for drawing in each[number : number + 1]]
-        _fill(row, shown, _PAIR_PIXELS if has_labels else _PICTURE_PIXELS)
+        _fill(row, shown, _PAIR if has_labels else _PICTURE)
 
 
 def _fill(row: DeltaGenerator, pictures: Sequence[tuple[bytes, str, str]], width: int) -> None:
     for png, text, words in pictures:
-        shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
-        row.image(png, caption=shown or None, width=width, alt=words)
+        row.image(png, caption=fmt.cut_middle(text, 40) or None, width=width, alt=words)
 
 
 def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
@@ -227,51 +227,34 @@ def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
     ]
 
 
-def _show_reading(reading: Reading, found: PreviewReport, spec: RunSpec, task_key: str) -> None:
-    """Show each part in words, how it is known, and what changes it."""
-    known, changes = dict(reading.evidence), _changes(found, spec, task_key)
-    with st.container(gap="xsmall", key="reading"):
-        for part, said in reading.words:
-            row = st.container(
-                horizontal=True, wrap=False, vertical_alignment="center", horizontal_alignment="distribute"
-            )
-            is_sure = known[part] != "assumed"
-            row.markdown(
-                md(
-                    "**{}** · {} · *{}*" if is_sure else "**{}** · {} · :material/help: *{}*",
-                    *(PART_TITLES[part], said if expert() else _everyday(said), EVIDENCE_WORDS[known[part]]),
-                )
-            )
-            if part in changes:
-                label = f"Change reading of {PART_TITLES[part].lower()}"
-                with row.popover(label, type="tertiary", icon=":material/edit:", key=f"reading.{part}"):
-                    _form(part, [changes[part]], task_key)
-
-
 def _everyday(said: str) -> str:
     """Return how images are prepared without mean and deviation of their pixels."""
     return ", ".join(each for each in said.split(", ") if " a mean " not in each and " a std " not in each)
 
 
-def _changes(found: PreviewReport, spec: RunSpec, task_key: str) -> dict[str, Callable[[], None]]:
-    """Return what shows the fields of each part that can be changed."""
-    changes: dict[str, Callable[[], None]] = {}
-    if SOURCES[spec.model.library].chooses_outputs and task_key in st.session_state:
-        changes["task"] = lambda: _change_task(spec.model.task)
-    if not _is_own(spec):
-        return changes
-    if len(found.layouts) > 1 or spec.model.layout:
-        changes["layout"] = lambda: _field(spec, "layout", dict(found.layouts))
-    changes["preparation"] = lambda: _change_images(found, spec)
-    trials = found.choice.trials if found.choice is not None else ()
-    maps = {pairs: class_map_words(pairs) for each in trials if (pairs := each.spec.data.class_map)}
-    if len(maps) > 1:
-        changes["classes"] = lambda: _field(spec, "class_map", maps)
-    return changes
+def _change(found: PreviewReport, spec: RunSpec, task_key: str, label: str) -> None:
+    """Show what a person can change, folded; all of it is taken together."""
+    has_task = SOURCES[spec.model.library].chooses_outputs and task_key in st.session_state
+    if not (has_task or _is_own(spec)):
+        return
+
+    def take_task() -> None:
+        if has_task:
+            st.session_state[task_key] = st.session_state[_key("task")]
+
+    with st.popover(label, type="tertiary", icon=":material/edit:"), st.form("reading.form", border=False):
+        if has_task:
+            st.session_state[_key("task")] = spec.model.task
+            st.selectbox("What it does", list(TASKS), format_func=lambda name: TASKS[name].label, key=_key("task"))
+        if _is_own(spec):
+            _change_reading(found, spec)
+        st.form_submit_button("Apply", key="reading.apply", on_click=take_task)
 
 
-def _change_images(found: PreviewReport, spec: RunSpec) -> None:
+def _change_reading(found: PreviewReport, spec: RunSpec) -> None:
     choice, key = found.choice, _key("tried", spec)
+    if len(found.layouts) > 1 or spec.model.layout:
+        _field(spec, "layout", dict(found.layouts))
     if choice is not None and len(choice.trials) > 1 and (not choice.question or key in st.session_state):
         trials = sorted(choice.trials, key=lambda trial: trial != choice.chosen)
         tried = {each.title: f"{each.title} · {each.result}" for each in trials}
@@ -287,6 +270,10 @@ def _change_images(found: PreviewReport, spec: RunSpec) -> None:
             "pictures as they are stored; turn them where yours was trained on upright ones.",
             persist_state="session",
         )
+    trials = choice.trials if choice is not None else ()
+    maps = {pairs: class_map_words(pairs) for each in trials if (pairs := each.spec.data.class_map)}
+    if len(maps) > 1:
+        _field(spec, "class_map", maps)
 
 
 def preparation_fields(spec: RunSpec, ranges: Mapping[tuple[tuple[float, ...], tuple[float, ...]], str]) -> None:
@@ -302,24 +289,6 @@ def _field(spec: RunSpec, name: str, options: Mapping[Any, str]) -> None:
     choose_one(label, {held: "As it was given"} | offered, held, key=_key(name, _files(spec)), help_text=about)
 
 
-def _change_task(task: str) -> None:
-    st.session_state[_key("task")] = task
-    st.selectbox("What it does", list(TASKS), format_func=lambda name: TASKS[name].label, key=_key("task"))
-
-
-def _form(name: str, fields: Sequence[Callable[[], None]], task_key: str) -> None:
-    """Show fields whose values are taken together."""
-    with st.form(f"reading.form.{name}", border=False):
-        for show in fields:
-            show()
-        st.form_submit_button("Apply", key=f"reading.apply.{name}", on_click=_take_task, args=(task_key,))
-
-
-def _take_task(task_key: str) -> None:
-    if task := st.session_state.get(_key("task")):
-        st.session_state[task_key] = task
-
-
 # ---- what is asked
 
 
@@ -330,7 +299,7 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
     st.warning(choice.question, icon=":material/help:")
     for number, seen in enumerate(found.asked):
         row = st.container(border=True, horizontal=True, gap="small", key=f"reading_asked_{number}")
-        with row.container(width=_ASKED_PIXELS, gap="xsmall"):
+        with row.container(width=_ASKED, gap="xsmall"):
             st.markdown(md("**{}**", seen.trial.title))
             st.caption(seen.trial.result)
             is_kept = seen.trial == choice.chosen and not choice.guess
@@ -344,11 +313,10 @@ def _ask(found: PreviewReport, spec: RunSpec, task_key: str) -> None:
             )
         for picture in seen.pictures:
             png, text, words = _drawings(picture)[0]
-            _fill(row, [(png, "" if picture.drawn else text, words)], _SMALL_PIXELS)
+            _fill(row, [(png, "" if picture.drawn else text, words)], _SMALL)
     labels = [label for each in found.asked[:1] for picture in each.pictures for label in _drawings(picture)[1:]]
     if labels:
         row = st.container(border=True, horizontal=True, gap="small", key="reading_labels")
-        row.container(width=_ASKED_PIXELS).markdown(md("**As labelled**"))
-        _fill(row, [(png, "", words) for png, _, words in labels], _SMALL_PIXELS)
-    with st.popover("None of these: say how it is read", type="tertiary", icon=":material/edit:"):
-        _form("asked", list(_changes(found, spec, task_key).values()), task_key)
+        row.container(width=_ASKED).markdown(md("**As labelled**"))
+        _fill(row, [(png, "", words) for png, _, words in labels], _SMALL)
+    _change(found, spec, task_key, "None of these: say how it is read")

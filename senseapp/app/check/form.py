@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from senseapp.app.common.state import session
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, SenseError
 from senseapp.core.markdown import md
-from senseapp.metrics import Metric
+from senseapp.records.candidate import Candidate
 from senseapp.records.check import CheckSpec
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -30,13 +31,12 @@ PARAMETER = "check"
 """Names the check that is shown in the address."""
 _TASK_KEY = "check.task"
 _TYPES = ["onnx", "safetensors", "pth", "pt", "bin", "ckpt", "tar"]
-_CHANNELS = 3  # of the images of a reference that is not read
 _UPLOAD, _RUN = "Upload a file", "From a run"
-_NO_FILE = "This run has no file yet. Make one on its Results page, or upload one."
 
 
 def check_form() -> None:
     """Show the fields of a check, and start it when the button is pressed."""
+    session().complaint, session().told = "", ()
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown(md("## Reference"))
@@ -59,7 +59,7 @@ def check_form() -> None:
         icon=":material/fact_check:",
         key="check.start",
         disabled=spec is None,
-        help=None if spec else "Choose both files and images.",
+        help=None if spec else session().complaint or "Choose both files and images.",
     )
     if pressed and spec is not None:
         _start(spec)
@@ -89,7 +89,7 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
     if chosen == _RUN:
         return _of_run(purpose)
     path = upload_field(
-        "ONNX file or checkpoint",
+        "A network in one file (ONNX), or its trained weights",
         purpose=purpose,
         types=_TYPES,
         help_text="An ONNX file that any program wrote, quantized or not, is run as it is. Of a checkpoint the "
@@ -124,7 +124,8 @@ def _is_onnx(path: Path) -> bool:
 
 def _of_run(purpose: UploadPurpose) -> ModelSpec | None:
     """Offer finished runs: their uncompressed network as reference, their files as candidates."""
-    runs = {record.run_id: record for record in backend.service().runs() if _is_usable(record)}
+    finished = (record for record in backend.service().runs() if record.state is RunState.DONE)
+    runs = {record.run_id: record for record in finished if record.spec.model.is_runnable}
     if not runs:
         st.caption("There is no finished run with a network yet.")
         return None
@@ -140,29 +141,21 @@ def _of_run(purpose: UploadPurpose) -> ModelSpec | None:
     return _file_of(runs[run_id])
 
 
-def _is_usable(record: RunRecord) -> bool:
-    return record.state is RunState.DONE and record.spec.model.is_runnable
-
-
 def _file_of(record: RunRecord) -> ModelSpec | None:
     work = backend.service().work
-    files: dict[str, str] = {}
-    paths: dict[str, tuple[Path, bool]] = {}
+    found: dict[str, tuple[Candidate, Path]] = {}
     for each in work.candidates(record.run_id):
-        try:
-            path = work.candidate_file(record.run_id, each)
-        except SenseError:  # only its figures are on this server
-            continue
-        if each.form != "small":
-            files[each.file] = f"{each.title}: {each.headline}"
-            paths[each.file] = path, each.runs
-    if not files:
-        st.caption(_NO_FILE)
+        with suppress(SenseError):  # only its figures are on this server
+            if each.form != "small":
+                found[each.file] = each, work.candidate_file(record.run_id, each)
+    if not found:
+        st.caption("This run has no file yet. Make one on its Results page, or upload one.")
         return None
-    path, runs_by_itself = paths[choose_one("File", files, "", key="check.candidate.file", help_text="Of this run.")]
-    if runs_by_itself:
-        return _as_model(path, task=record.spec.model.task)
+    names = {file: f"{each.title}: {each.headline}" for file, (each, _) in found.items()}
     model = record.spec.model
+    candidate, path = found[choose_one("File", names, "", key="check.candidate.file", help_text="Of this run.")]
+    if candidate.runs:
+        return _as_model(path, task=model.task)
     return ModelSpec(library=model.library, name=model.name, checkpoint=str(path), task=model.task)
 
 
@@ -192,13 +185,13 @@ def _unseen(reference: ModelSpec, images: DataSpec, error: SenseError) -> DataSp
 
     spec = RunSpec(model=reference, data=replace(images, preparation="auto"))
     with st.expander("How the reference reads images"):
-        preparation_fields(spec, usual_ranges(_CHANNELS))
+        preparation_fields(spec, usual_ranges(3))
     return as_told(spec).data
 
 
 def _limits(task: Task) -> tuple[float | None, float | None]:
     """Show the largest loss, in the unit of the metric that the task is judged by, and the largest time."""
-    metric = _judged_by(task)
+    metric = next((metric for metric in task.own_metrics if metric.primary), task.own_metrics[0])
     left, right = st.columns(2)
     drop = left.number_input(
         f"Largest loss ({metric.change_unit})" if metric.change_unit else "Largest loss",
@@ -223,10 +216,6 @@ def _limits(task: Task) -> tuple[float | None, float | None]:
     return drop / metric.factor, time
 
 
-def _judged_by(task: Task) -> Metric:
-    return next((metric for metric in task.own_metrics if metric.primary), task.own_metrics[0])
-
-
 def recent_checks(shown: str = "") -> None:
     """List the checks of this visitor that are kept, but the one that is ``shown``."""
     found = [each for each in backend.service().checks.recent() if each.check_id != shown]
@@ -239,11 +228,7 @@ def recent_checks(shown: str = "") -> None:
             each.title,
             key=f"check.open.{each.check_id}",
             type="tertiary",
-            on_click=_open,
-            args=(each.check_id,),
+            on_click=st.query_params.update,
+            args=({PARAMETER: each.check_id},),
         )
         row.caption(fmt.cut_middle(each.report.headline if each.report is not None else each.error or "running", 120))
-
-
-def _open(check_id: str) -> None:
-    st.query_params[PARAMETER] = check_id

@@ -10,9 +10,8 @@ from senseapp.app.check.form import PARAMETER
 from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain, progress_bar
-from senseapp.app.common.tables import changed_answers, text_table
+from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.check import CheckReport
@@ -20,25 +19,18 @@ from senseapp.server.checks import CheckRecord
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import (
     CHANGE_COLUMNS,
-    LIMITS,
     OPERATOR_COLUMNS,
     TENSOR_COLUMNS,
     bound_text,
     change_rows,
+    conditions,
     junit_xml,
-    limit_mark,
     markdown_summary,
     milliseconds,
     operator_rows,
     tensor_rows,
     verdict,
 )
-
-_ICONS = {
-    "holds": md(":material/check_circle:"),
-    "not shown": md(":material/help:"),
-    "fails": md(":material/cancel:"),
-}
 
 
 def shown_check(check_id: str) -> None:
@@ -60,11 +52,13 @@ def shown_check(check_id: str) -> None:
 
 
 def _another() -> None:
-    st.button("Check other files", key="check.another", icon=":material/add:", on_click=_leave)
-
-
-def _leave() -> None:
-    st.query_params.pop(PARAMETER, None)
+    st.button(
+        "Check other files",
+        key="check.another",
+        icon=":material/add:",
+        on_click=st.query_params.pop,
+        args=(PARAMETER, None),
+    )
 
 
 def _progress(record: CheckRecord) -> None:
@@ -86,55 +80,51 @@ def _progress(record: CheckRecord) -> None:
 
 
 def _report(report: CheckReport) -> None:
-    """Show a report: the verdict, its conditions and causes, figures of both files, inside and answers."""
+    """Show a report: the verdict with its reasons, figures of both files, answers, and the rest folded."""
     show = {"Holds": st.success, "Fails": st.error}.get(verdict(report), st.warning)
     show(md("**{}**", report.headline))
-    for limit in report.limits:
-        mark = limit_mark(limit)
-        st.markdown(md("{} **{}: {}.** {}", _ICONS[mark], LIMITS[limit.name], mark, limit.sentence))
+    for title, mark, reason in conditions(report):
+        if reason not in report.headline:
+            st.markdown(md("**{}: {}.** {}", title, mark, reason))
     for finding in report.findings:
         st.markdown(md(":material/lightbulb: {}", finding))
     _downloads(report)
-    _figures(report)
-    if report.operators:
-        with st.expander("Where the time goes"):
-            text_table(
-                OPERATOR_COLUMNS,
-                operator_rows(report.operators),
-                alt_text="What operators of each kind take in both files",
-                key="check.operators",
-            )
-    if report.divergence is not None:
-        st.markdown(md("### Where they part"))
-        st.markdown(md("{}", report.divergence.sentence))
-        rows, alt_text = tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
-        with st.expander(f"All {fmt.plural(len(rows), 'tensor')}"):
-            text_table(TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
+    figures_row(_figures(report), key="check_figures")
     if report.answers is not None:
         st.markdown(md("### Answers that differ"))
         changed_answers(report.answers, key="check")
-    for note in (*report.reference.notes, *report.candidate.notes, *report.notes):
-        st.caption(md(":material/info: {}", note))
+    with st.expander("Details: every measure, and where the files part inside"):
+        _details(report)
 
 
-def _figures(report: CheckReport) -> None:
-    sizes = report.candidate.file_bytes, report.reference.file_bytes
-    figures = {
-        "Size": f"{fmt.bytes_size(sizes[0])} of {fmt.bytes_size(sizes[1])}",
+def _figures(report: CheckReport) -> dict[str, str]:
+    sizes = (fmt.bytes_size(each.file_bytes) for each in (report.reference, report.candidate))
+    return {
+        "Size": " → ".join(sizes),
         **({"Time": report.time_ratio.times_text} if report.time_ratio is not None else {}),
         **({"A call": milliseconds(report.candidate.seconds)} if report.candidate.seconds is not None else {}),
         "Images": f"{report.images} {'with' if report.labelled else 'without'} labels",
     }
-    st.markdown(md("### Figures"))
-    figures_row(figures, key="check_figures")
+
+
+def _details(report: CheckReport) -> None:
     if report.bound is not None:
-        st.markdown(md("{}.", bound_text(report.bound)[:1].upper() + bound_text(report.bound)[1:]))
+        st.markdown(md("Largest loss to expect: {}.", bound_text(report.bound)))
         text_table(CHANGE_COLUMNS, change_rows(report), alt_text="Every metric of both files", key="check.metrics")
+    if report.divergence is not None:
+        st.markdown(md("{}", report.divergence.sentence))
+        rows, alt_text = tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
+        text_table(TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
+    if report.operators:
+        alt_text = "What operators of each kind take in both files"
+        text_table(OPERATOR_COLUMNS, operator_rows(report.operators), alt_text=alt_text, key="check.operators")
     for title, side in (("Reference", report.reference), ("Candidate", report.candidate)):
         parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
     for sentence in report.reading.sentences if report.reading is not None else ():
         st.caption(sentence)
+    for note in (*report.reference.notes, *report.candidate.notes, *report.notes):
+        st.caption(md(":material/info: {}", note))
 
 
 def _downloads(report: CheckReport) -> None:
@@ -142,8 +132,8 @@ def _downloads(report: CheckReport) -> None:
     stem = fmt.file_stem(f"check {report.candidate.name}")
     with st.container(horizontal=True):
         offer_file("Page (HTML)", partial(_page, report), f"{stem}.html", key="check.get.html")
-        offer_file("JUnit (XML)", partial(junit_xml, report), f"{stem}.xml", key="check.get.xml")
-        offer_file("Summary (Markdown)", partial(markdown_summary, report), f"{stem}.md", key="check.get.md")
+        offer_file("For merge requests (Markdown)", partial(markdown_summary, report), f"{stem}.md", key="check.get.md")
+        offer_file("For build servers (JUnit)", partial(junit_xml, report), f"{stem}.xml", key="check.get.xml")
 
 
 def _page(report: CheckReport) -> str:

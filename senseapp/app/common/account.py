@@ -13,12 +13,11 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import address_of
-from senseapp.app.common.backend import Visitor, login_providers, visitor
+from senseapp.app.common.backend import login_providers, visitor
 from senseapp.app.common.expert import expert_switch
-from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import complain, errors_here, run_script
 from senseapp.app.common.state import RUN_PARAMETER, session
-from senseapp.app.common.tables import text_table
+from senseapp.app.common.tables import figures_row, text_table
 from senseapp.app.logins import logouts
 from senseapp.core.errors import SenseError
 from senseapp.core.files import home
@@ -28,13 +27,15 @@ from senseapp.server.operations import SystemReport, system_report
 from senseapp.server.settings import ServerSettings
 from senseapp.views.words import format as fmt
 
-_REFRESH_SECONDS = 5.0  # each look reads disk and process figures; sooner would show little new
 
-
-@st.fragment(run_every=_REFRESH_SECONDS)
+@st.fragment(run_every=5.0)
 def system_panel() -> None:
     """Show the report, and a new one every few seconds; also where the home cannot be used."""
-    report = _report()
+    try:
+        report = backend.service().system()
+    except SenseError as error:
+        report = system_report(home(), None, ServerSettings(), running=0, waiting=0)
+        report = replace(report, problems=(str(error), *report.problems))
     for problem in report.problems:
         complain(problem)
     for title, figures in _figures(report).items():
@@ -44,14 +45,6 @@ def system_panel() -> None:
     st.caption(f"Python {report.python} on {report.system}")
     alt_text = "Versions of the packages that the figures depend on"
     text_table(("Package", "Version"), report.versions, alt_text=alt_text, key="system.versions")
-
-
-def _report() -> SystemReport:
-    try:
-        return backend.service().system()
-    except SenseError as error:
-        report = system_report(home(), None, ServerSettings(), running=0, waiting=0)
-        return replace(report, problems=(str(error), *report.problems))
 
 
 def _figures(report: SystemReport) -> dict[str, dict[str, str]]:
@@ -85,9 +78,7 @@ _SYSTEM_HELPS = {
     "Waiting": "Jobs in the queue, and how many it takes.",
     "Memory of runs": "Of the processes that measure, where they are not the one that makes the pages.",
 }
-_QUIET = 4  # modules of white around the code, as ISO/IEC 18004 asks for
 _AS_USUAL: Mapping[str, str] = MappingProxyType({})
-_ONLY_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def link_of(record: RunRecord, settings: Mapping[str, str] = _AS_USUAL, *, base: str = "") -> str:
@@ -102,12 +93,13 @@ def link_of(record: RunRecord, settings: Mapping[str, str] = _AS_USUAL, *, base:
 
 def works_elsewhere(link: str) -> bool:
     """Return whether a link can lead other devices here; one to ``localhost`` leads each to itself."""
-    return (urlsplit(link).hostname or "") not in _ONLY_HERE
+    return (urlsplit(link).hostname or "") not in ("localhost", "127.0.0.1", "::1")
 
 
 def qr_code(link: str) -> str:
     """Return the QR code of a link as SVG, black on white whatever the theme is."""
-    found: str = segno.make(link, micro=False).svg_inline(scale=8, border=_QUIET, dark="black", light="white")
+    white = 4  # modules around the code, as ISO/IEC 18004 asks for
+    found: str = segno.make(link, micro=False).svg_inline(scale=8, border=white, dark="black", light="white")
     return found
 
 
@@ -161,19 +153,10 @@ def _login_page() -> None:
             )
 
 
-def _account(known: Visitor) -> None:
-    if not known.name:
-        return
-    st.caption(md(":material/person: {}", known.name))
-    if st.button("Log out", key="account.logout", type="tertiary", icon=":material/logout:"):
-        logouts().end(st.context.cookies)
-        st.logout()
-
-
 def share_run(record: RunRecord) -> None:
     """Show the link of a shared run and how to take it back, or how to make one."""
     if not record.shared:
-        st.markdown(f"{_LOOKS} {_who_sees()}")
+        st.markdown(f"{_LOOKS} {'Nobody finds it otherwise.' if visitor().name else _NO_LOGIN}")
         if st.button("Make a link", key=f"runs.share.{record.run_id}", icon=":material/link:"):
             _share(record, shared=True)
         return
@@ -196,10 +179,6 @@ def no_login_line() -> None:
         st.caption(md(":material/group: {}", _NO_LOGIN))
 
 
-def _who_sees() -> str:
-    return "Nobody finds it otherwise." if visitor().name else _NO_LOGIN
-
-
 def _share(record: RunRecord, *, shared: bool) -> None:
     with errors_here():
         came = visitor()
@@ -207,9 +186,6 @@ def _share(record: RunRecord, *, shared: bool) -> None:
             backend.service().introduce(came.name)
         backend.service().share(record.run_id, shared=shared)
         st.rerun()
-
-
-_OF_A_RUN, _SETTINGS = ("Results", "Schedule"), "Analyze"
 
 
 def sidebar(
@@ -222,11 +198,12 @@ def sidebar(
     run_script("page_opened", beside=f'<div hidden data-page="{shown}"></div>')
     st.logo(mark, size="large", icon_image=small_mark)
     run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
-    known = visitor()
+    known, scopes = visitor(), {"Analyze": "analyze", "Results": run_id, "Schedule": run_id}
     with st.sidebar:
         with st.container(gap="xsmall", key="sidebar_menu"):
             for title, page in menu.items():
-                st.page_link(page, label=title, query_params=_query(title, run_id), width="stretch")
+                query = address_of(scopes[title]) if title in scopes else {}
+                st.page_link(page, label=title, query_params=query or None, width="stretch")
         with (
             st.container(key="sidebar_foot"),
             st.popover("Help and account", icon=":material/help:", type="tertiary", key=f"sidebar.fold.{shown}"),
@@ -235,10 +212,8 @@ def sidebar(
                 if title != "System" or known.is_operator:
                     st.page_link(page, label=title)
             expert_switch()
-            _account(known)
-
-
-def _query(title: str, run_id: str) -> dict[str, str] | None:
-    if title == _SETTINGS:
-        return address_of("analyze") or None
-    return address_of(run_id) or None if title in _OF_A_RUN else None
+            if known.name:
+                st.caption(md(":material/person: {}", known.name))
+                if st.button("Log out", key="account.logout", type="tertiary", icon=":material/logout:"):
+                    logouts().end(st.context.cookies)
+                    st.logout()

@@ -129,9 +129,8 @@ def _finished_result(run_id: str, owner: str, updated_seconds: float) -> RunResu
 
 def card_of(model: ModelSpec) -> ModelProfile | None:
     """Return the profile of a model, or None while it is loaded in the background."""
-    owned = service()
 
-    def load() -> ModelProfile:
+    def load(owned: Service) -> ModelProfile:
         profile = owned.inputs.model_card(model)
         owned.inputs.estimate_time(RunSpec(model=model))  # times the machine here, so that no page waits for it
         return profile
@@ -141,46 +140,40 @@ def card_of(model: ModelSpec) -> ModelProfile | None:
 
 def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
     """Return the layers that a run of pruning takes together, or None while that is found out in the background."""
-    owned, settings = service(), spec.sensitivity
-    return _request(
-        ("groups", spec.model, settings.layers, settings.layer_types), lambda: owned.inputs.pruning_groups(spec)
-    )
+    settings = spec.sensitivity
+    key = "groups", spec.model, settings.layers, settings.layer_types
+    return _request(key, lambda owned: owned.inputs.pruning_groups(spec))
 
 
 def checkpoint_of(path: Path, *, network: str = "") -> CheckpointReport | None:
     """Return the report on a checkpoint, or None while it is read in the background."""
-    owned = service()
-    return _request(("checkpoint", path, network), lambda: owned.inputs.identify_checkpoint(str(path), network=network))
+    key = "checkpoint", path, network
+    return _request(key, lambda owned: owned.inputs.identify_checkpoint(str(path), network=network))
 
 
 def onnx_of(model: ModelSpec) -> OnnxReport | None:
     """Return what an ONNX file holds and how it would be measured, or None while it is read in the background."""
-    owned = service()
-    return _request(("onnx", model), lambda: owned.inputs.examine_onnx(model))
+    return _request(("onnx", model), lambda owned: owned.inputs.examine_onnx(model))
 
 
 def fit_of(model: ModelSpec) -> MatchReport | None:
     """Return how a checkpoint and one architecture compare, or None while they are compared."""
-    owned = service()
-    return _request(("fit", model), lambda: owned.inputs.compare_checkpoint(model))
+    return _request(("fit", model), lambda owned: owned.inputs.compare_checkpoint(model))
 
 
 def survey_of(data: DataSpec, model: ModelSpec) -> ImageSurvey | None:
     """Return the contents of a folder or archive for ``model``, or None while it is listed."""
-    owned = service()
-    return _request(("survey", data, model), lambda: owned.inputs.survey_images(data, model))
+    return _request(("survey", data, model), lambda owned: owned.inputs.survey_images(data, model))
 
 
 def preview_of(spec: RunSpec) -> PreviewReport | None:
     """Return some images as the model sees them, or None while they are prepared."""
-    owned = service()
-    return _request(("preview", spec), lambda: owned.inputs.preview(spec))
+    return _request(("preview", spec), lambda owned: owned.inputs.preview(spec))
 
 
 def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
     """Return which layers of a run of pruning shrink together, or None while the model is loaded."""
-    owned = service()
-    return _request(("couplings", run_id), lambda: owned.schedules.couplings(run_id))
+    return _request(("couplings", run_id), lambda owned: owned.schedules.couplings(run_id))
 
 
 def solved_of(
@@ -193,36 +186,33 @@ def solved_of(
     groups: Sequence[CoupledGroup] = (),
 ) -> Schedule | None:
     """Return the schedule of a run of very many layers, or None while it is solved in a further process."""
-    owned, known = service(), ("solved", run_id, method, gamma, len(groups), repr(budget), repr(limits))
     return _request(
-        known,
-        lambda: owned.schedules.solved(run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups),
+        ("solved", run_id, method, gamma, len(groups), repr(budget), repr(limits)),
+        lambda owned: owned.schedules.solved(run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups),
     )
 
 
 def picture_answers_of(run_id: str, picture: Path) -> PictureAnswers | None:
     """Return the answers of a run's networks to an uploaded picture, or None while they are computed."""
-    owned = service()
-    return _request(("picture", run_id, picture), lambda: owned.work.try_picture(run_id, picture))
+    return _request(("picture", run_id, picture), lambda owned: owned.work.try_picture(run_id, picture))
 
 
 def pictures_of(run_id: str, names: Sequence[str]) -> dict[str, bytes] | None:
     """Return pictures of a run as its network sees them, by name, or None while they are read."""
-    owned, wanted = service(), tuple(names)
-    return _request(("pictures", run_id, wanted), lambda: owned.work.pictures(run_id, wanted))
+    wanted = tuple(names)
+    return _request(("pictures", run_id, wanted), lambda owned: owned.work.pictures(run_id, wanted))
 
 
 def graph_of(run_id: str) -> GraphFiles | None:
     """Return a run's network as a graph for Model Explorer, or None while it is exported."""
-    owned = service()
-    return _request(("graph", run_id), lambda: owned.schedules.graph(run_id))
+    return _request(("graph", run_id), lambda owned: owned.schedules.graph(run_id))
 
 
 def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
     """Return the small bars of finished runs by their ids, or None while their results are read."""
-    owned, finished = service(), [record for record in records if record.state is RunState.DONE]
+    finished = [record for record in records if record.state is RunState.DONE]
 
-    def read() -> dict[str, list[float]]:
+    def read(owned: Service) -> dict[str, list[float]]:
         found = {record.run_id: owned.result(record.run_id) for record in finished}
         return {run_id: small_bars(result) for run_id, result in found.items() if result is not None}
 
@@ -241,12 +231,14 @@ def forget(*key: Hashable) -> None:
     _answers().pop((service().owner, *key), None)
 
 
-def _request(key: tuple[Hashable, ...], answer: Callable[[], T]) -> T | None:
-    """Return what ``answer`` finds, once a thread has called it; None until then."""
-    answers, key = _answers(), (service().owner, *key)
+def _request(key: tuple[Hashable, ...], answer: Callable[[Service], T]) -> T | None:
+    """Return what ``answer`` finds with the visitor's service, once a thread has called it; None until then."""
+    owned = service()
+    answers, key = _answers(), (owned.owner, *key)
     if key not in answers:
         answers[key] = Future()
-        threading.Thread(target=_find, args=(key, answers[key], answer), name=str(key[0]), daemon=True).start()
+        arguments = key, answers[key], lambda: answer(owned)
+        threading.Thread(target=_find, args=arguments, name=str(key[0]), daemon=True).start()
         while len(answers) > _KEPT_ANSWERS:
             answers.pop(next(iter(answers)))
     found = answers.get(key)
@@ -259,7 +251,8 @@ def _answers() -> dict[tuple[Hashable, ...], Future[Any]]:
 
 
 def _find(key: tuple[Hashable, ...], found: Future[T], answer: Callable[[], T]) -> None:
-    _let_the_page_paint()
+    if "torch" not in sys.modules:  # its import holds the interpreter that also serves the page: let it paint first
+        time.sleep(_AFTER_PAINT_SECONDS)
     try:
         found.set_result(answer())
     except Abandoned as error:  # by the page that asked; another one that waits asks anew
@@ -281,12 +274,6 @@ def _load_slow_parts() -> None:
             Service.at().inputs.model_card(demo.model)
     import_module("senseapp.solve.methods")  # with scipy's solver
     import_module("senseapp.views.report.document")
-
-
-def _let_the_page_paint() -> None:
-    """Wait a moment before torch is imported: its import holds the interpreter that also serves the page."""
-    if "torch" not in sys.modules:
-        time.sleep(_AFTER_PAINT_SECONDS)
 
 
 _LOOKS_PER_SECOND = 5.0  # of all pages together: each look takes time of the processor that measures

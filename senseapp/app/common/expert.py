@@ -19,7 +19,9 @@ def expert() -> bool:
     """Return whether this person wants expert words and settings; read from the store once a session."""
     known = session().expert
     if known is None:
-        known = _stored()
+        known = False
+        with suppress(SenseError):  # a home that cannot be read is said at the top of the page
+            known = backend.visitor().is_known and backend.service().is_expert()
         session().expert = known
     return known
 
@@ -39,14 +41,6 @@ def metric_shown(name: str) -> Metric:
 def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
     """Return those of ``names`` to choose from: without *Expert* the everyday ones, and the ``usual`` one."""
     return [name for name in names if name == usual or METRICS[name].is_everyday or expert()]
-
-
-def _stored() -> bool:
-    if not backend.visitor().is_known:
-        return False
-    with suppress(SenseError):  # a home that cannot be read is said at the top of the page
-        return backend.service().is_expert()
-    return False
 
 
 def _keep() -> None:

@@ -1,10 +1,10 @@
-"""Charts with title, reading help, text alternative and save menu; rows of labelled figures; the provenance line."""
+"""Charts with title, reading help, text alternative and save menu; the provenance line."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -56,7 +56,6 @@ def chart_downloads(
 
 
 _TALLEST = 560  # pixels: with the heading above and the caption below, a chart fits on a laptop's screen
-_AXIS_HEIGHT = 70  # pixels of the axis with its title
 
 
 def _of_the_screen(least: int, share: int) -> alt.ExprRef:
@@ -114,7 +113,8 @@ def _row_names(part: Any) -> Sequence[str]:
 
 def rows_height(rows: int, *, step: int = ROW_STEP) -> int | None:
     """Return the height of a scrolling frame for that many layer rows, or None if they fit without one."""
-    return _TALLEST if rows * step + _AXIS_HEIGHT > _TALLEST else None
+    axis = 70  # pixels, with its title
+    return _TALLEST if rows * step + axis > _TALLEST else None
 
 
 def place_of(layer: str, layers: Sequence[str]) -> float | None:
@@ -134,10 +134,8 @@ FigureHead = tuple[st.delta_generator.DeltaGenerator, st.delta_generator.DeltaGe
 
 def figure_head() -> FigureHead:
     """Make the first row of a figure, for controls that stand beside its heading; see :func:`figure`."""
-    row = st.container(
-        horizontal=True, wrap=False, horizontal_alignment="distribute", vertical_alignment="center", gap="small"
-    )
-    return row.container(width="stretch"), row.container(horizontal=True, width="content", gap="small")
+    row = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small")
+    return row.container(width="content"), row.container(horizontal=True, width="content", gap="small")
 
 
 def figure(
@@ -186,7 +184,7 @@ def figure(
     with st.container(gap="xsmall"):
         title, buttons = head or figure_head()
         if not large:  # a screen for a room has a title of its own
-            title.markdown(md("## {}" if level == 2 else "### {}", question), width="stretch", help=about or None)
+            title.markdown(md("## {}" if level == 2 else "### {}", question), width="content", help=about or None)
         if saves:
             with buttons:
                 chart_downloads(
@@ -201,7 +199,7 @@ def figure(
             if large:
                 st.altair_chart(chart, key=key, alt=alt_text, height="stretch")
             elif run_id or on_pick:
-                taken = _unless_forgotten(on_pick or (lambda: _take_pick(key, run_id)))
+                taken = _unless_forgotten(on_pick or partial(_take_pick, key, run_id))
                 st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
             else:
                 st.altair_chart(chart, key=key, alt=alt_text)
@@ -239,15 +237,6 @@ def _unless_forgotten(take: Callable[[], None]) -> Callable[[], None]:
 def _take_pick(key: str, run_id: str) -> None:
     picked = st.session_state[key]["selection"].get(PICK) or []
     pick(run_id, str(picked[0]["layer"]) if picked else "")
-
-
-def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:
-    """Show each value in bold under its label; a label with an entry in ``helps`` gets a tooltip."""
-    row = st.container(horizontal=True, gap="medium", key=key)
-    for label, value in figures.items():
-        with row.container(width="content", gap=None):
-            st.caption(label, help=(helps or {}).get(label))
-            st.markdown(md("**{}**", value))
 
 
 _ABOUT_FIGURES = md(

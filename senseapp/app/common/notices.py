@@ -12,6 +12,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
+from senseapp.app.common.state import session
 from senseapp.core.errors import SenseError
 from senseapp.core.files import SITE
 from senseapp.core.markdown import md
@@ -20,7 +21,8 @@ from senseapp.views.words import format as fmt
 
 
 def complain(message: str) -> None:
-    """Show what is wrong with the field above."""
+    """Show what is wrong with the field above; a button that cannot be pressed tells it too."""
+    session().complaint = message
     st.error(message, icon=":material/error:")
 
 
@@ -45,12 +47,7 @@ def empty_state(text: str, *, level: Literal[1, 2] = 2) -> None:
         st.space("small")
 
 
-def _read_scripts() -> dict[str, str]:
-    files = sorted((SITE / "assets" / "scripts").glob("*.js"))
-    return {file.stem: file.read_text("utf-8") for file in files}
-
-
-INLINE_SCRIPTS = _read_scripts()
+INLINE_SCRIPTS = {file.stem: file.read_text("utf-8") for file in sorted((SITE / "assets" / "scripts").glob("*.js"))}
 """The scripts that pages may run, by the names of their files; the security policy blocks any other."""
 
 
@@ -110,20 +107,13 @@ def is_refused(find: Callable[[], object]) -> bool:
 
 def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
     """Show ``sentence`` (or what it returns) until ``answer`` returns something or raises, then rerun the page."""
-    st.fragment(_wait, run_every=POLL_SECONDS)(answer, sentence)
 
+    def wait() -> None:
+        st.caption(md(":material/hourglass_empty: {}", sentence if isinstance(sentence, str) else sentence()))
+        if is_refused(answer) or answer() is not None:
+            st.rerun()
 
-def _wait(answer: Callable[[], object | None], sentence: str | Callable[[], str]) -> None:
-    st.caption(md(":material/hourglass_empty: {}", sentence if isinstance(sentence, str) else sentence()))
-    try:
-        ready = answer() is not None
-    except SenseError:
-        ready = True
-    if ready:
-        st.rerun()
-
-
-_LONG_SECONDS = 300.0  # of a job, of which a percent takes three
+    st.fragment(wait, run_every=POLL_SECONDS)()
 
 
 def waiting_text(snapshot: JobSnapshot) -> str:
@@ -154,5 +144,5 @@ def progress_bar(snapshot: JobSnapshot) -> None:
 def percent_done(snapshot: JobSnapshot) -> str:
     """Return how much of a job is done, never rounded up; with a decimal where a percent takes seconds."""
     seconds = snapshot.elapsed_seconds + (snapshot.remaining_seconds or 0.0)
-    digits = 1 if seconds > _LONG_SECONDS else 0
+    digits = 1 if seconds > 300 else 0  # of which a percent takes three
     return fmt.percent(math.floor(snapshot.fraction * 10 ** (2 + digits)) / 10 ** (2 + digits), digits=digits)

@@ -182,18 +182,17 @@ def watched(task: TaskT, *, cancel: str) -> bool:
     snapshot = backend.service().work.progress(task)
     if snapshot is None or snapshot.state.finished:
         return False
-    st.fragment(_watch, run_every=POLL_SECONDS)(task, cancel)
+
+    def stop() -> None:
+        with suppress(NotFound):  # deleted meanwhile; the page says so
+            backend.service().work.cancel(task)
+
+    def watch() -> None:
+        snapshot = backend.service().work.progress(task)
+        if snapshot is None or snapshot.state.finished:
+            st.rerun()
+        progress_bar(snapshot)
+        st.button("Cancel", key=f"{cancel}.{task.run_id}", on_click=stop)
+
+    st.fragment(watch, run_every=POLL_SECONDS)()
     return True
-
-
-def _watch(task: TaskT, cancel: str) -> None:
-    snapshot = backend.service().work.progress(task)
-    if snapshot is None or snapshot.state.finished:
-        st.rerun()
-    progress_bar(snapshot)
-    st.button("Cancel", key=f"{cancel}.{task.run_id}", on_click=_cancel, args=(task,))
-
-
-def _cancel(task: TaskT) -> None:
-    with suppress(NotFound):  # deleted meanwhile; the page says so
-        backend.service().work.cancel(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -82,6 +83,8 @@ class VisitorState:
         upload_round: counts uploads by purpose; part of the uploader's key, so that it empties itself.
         recent: files of this session that gave way to others, by purpose, the newest first.
         refused: why the last file was not taken, by purpose.
+        complaint: what the page found wrong, if anything.
+        told: notes on images that were said where these are chosen.
         trying: id of the run whose dialog to try a picture is open.
         tried: the picture that was tried last, by run id; its file is gone once it is answered.
         expert: the switch *Expert*; None before it was read from the store.
@@ -103,9 +106,11 @@ class VisitorState:
     watched: set[str] = field(default_factory=set)
     analyze_visit: int = -1
     uploads: dict[str, Path] = field(default_factory=dict)
-    upload_round: dict[str, int] = field(default_factory=dict)
+    upload_round: Counter[str] = field(default_factory=Counter)
     recent: dict[str, list[Path]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    complaint: str = ""
+    told: tuple[str, ...] = ()
     trying: str = ""
     tried: dict[str, Path] = field(default_factory=dict)
     expert: bool | None = None

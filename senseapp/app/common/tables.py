@@ -1,8 +1,8 @@
-"""Tables of results, of classes that lose, and of the settings in which runs differ."""
+"""Rows of labelled figures; tables of results, of classes that lose, and of the settings in which runs differ."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -27,6 +27,15 @@ def text_table(columns: Sequence[str], rows: Any, *, alt_text: str, key: str) ->
     st.dataframe(frame, hide_index=True, alt=alt_text, key=key, width="stretch")
 
 
+def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None = None, key: str) -> None:
+    """Show each value in bold under its label; a label with an entry in ``helps`` gets a tooltip."""
+    row = st.container(horizontal=True, gap="medium", key=key)
+    for label, value in figures.items():
+        with row.container(width="content", gap=None):
+            st.caption(label, help=(helps or {}).get(label))
+            st.markdown(md("**{}**", value))
+
+
 _REWARD = (
     "−(1 − right answers) · ln(multiplications left), with the level's share of a layer's inputs and outputs gone. "
     "Higher is better: compress a layer as far as it rises."
@@ -38,29 +47,27 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
 
     ``reached`` adds the level truly reached, ``mixed`` says of each value whether it is measured or estimated.
     """
-    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=240)}
+    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=150)}
     if reached:
         about = "The level that was truly reached."
         columns["reached_text"] = st.column_config.TextColumn("Reached", help=about, width=70)
-    if not metric.divergence:  # whose value is its drop
-        columns["value"] = st.column_config.NumberColumn(metric.value_axis, format=f"%.{metric.digits}f")
     columns |= {
         "change_text": st.column_config.TextColumn(
-            metric.change_title if metric.divergence else "Drop", help=f"{metric.change_title}. {_SIGN}", width=90
+            metric.change_title if metric.divergence else "Drop", help=f"{metric.change_title}. {_SIGN}", width=85
         ),
-        "interval_text": st.column_config.TextColumn("95 % interval", width=105),
-        "extreme": st.column_config.TextColumn("Mark", help="The layers that lose most and least.", width=80),
+        "interval_text": st.column_config.TextColumn("95 % interval", width=95),
     }
-    columns["params"] = st.column_config.NumberColumn("Parameters", format="compact", width=80)
-    columns["macs"] = st.column_config.NumberColumn(
-        "Multiplications", format="compact", help="For one image.", width=110
-    )
     if mixed:
         columns["source"] = st.column_config.TextColumn("Source", width=80)
-    if expert():
-        columns["reward"] = st.column_config.NumberColumn("Reward", format="%.3f", help=_REWARD, width=80)
+    columns["params"] = st.column_config.NumberColumn("Parameters", format="compact", width=80)
     about = "1 is the most fragile at its level. Layers whose intervals overlap share a rank."
-    return columns | {"rank": st.column_config.NumberColumn("Rank", help=about, width=42)}
+    columns["rank"] = st.column_config.NumberColumn("Rank", help=about, width=42)
+    if expert():
+        if not metric.divergence:  # whose value is its drop
+            columns["value"] = st.column_config.NumberColumn(metric.value_axis, format=f"%.{metric.digits}f")
+        columns["macs"] = st.column_config.NumberColumn("Multiplications", format="compact", help="For one image.")
+        columns["reward"] = st.column_config.NumberColumn("Reward", format="%.3f", help=_REWARD)
+    return columns
 
 
 def settings_table(sides: Sequence[Side]) -> None:
@@ -68,10 +75,10 @@ def settings_table(sides: Sequence[Side]) -> None:
     differing = differing_settings(sides)
     if not differing:
         return
-    st.markdown(md("## In what else do the runs differ?"))
     heads = ["Setting", *(f"In {letter(index)}" for index in range(len(sides)))]
     rows = [(label, *values) for label, values in differing.items()]
-    text_table(heads, rows, alt_text="Settings in which the runs differ", key="compare.settings")
+    with st.expander("In what else do the runs differ?"):
+        text_table(heads, rows, alt_text="Settings in which the runs differ", key="compare.settings")
 
 
 _PICTURE_WIDTH = 110  # pixels: captions of two lines fit below

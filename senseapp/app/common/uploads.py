@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,8 @@ from senseapp.server.quotas import UploadLimits
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _CHUNK_BYTES = 4 * 1024 * 1024  # copied at a time: the file is held twice for no more than that
-_LONGEST_NAME = 80  # characters: file systems take 255 bytes, and the folders around it need some of a path
+_LONGEST_NAME = 60  # characters of up to four bytes: file systems take 255
 _MOST_RECENT = 3  # files of this session that are kept beside the chosen one
-_MOST_OFFERED = 20  # last uploads in a menu that is still read through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ def upload_field(
         label if held is None else "Add more files",
         type=types,
         accept_multiple_files=loose is not None,
-        key=_widget_key(purpose),
+        key=f"analyze.{purpose}.file.{session().upload_round[purpose]}",
         help=help_text,
         max_upload_size=UploadLimits.configured().file_mb,
     )
@@ -155,7 +154,9 @@ def store_upload(uploaded: UploadedFile) -> Path:
         upload = upload_registry().take(session_id(), uploaded.file_id) or _from_memory(uploaded)
     finally:
         free_upload(uploaded.file_id)
-    return _named(upload, uploaded.name)
+    if upload.path is None:
+        raise QuotaExceeded(upload.refused)
+    return _named(upload.path, uploaded.name)
 
 
 def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:
@@ -177,7 +178,7 @@ def _take(
             session().uploads[purpose] = store_upload(uploaded[0])
     except SenseError as error:
         session().refused[purpose] = str(error)
-    _forget_widget(purpose)
+    session().upload_round[purpose] += 1
     st.rerun()
 
 
@@ -195,7 +196,8 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) 
     new = list(map(store_upload, uploaded))
     parts = new if held is None else [held, *new]
     try:
-        packed = _named(zip_files(backend.service(), parts), loose.archive_name([path.name for path in parts]))
+        packed = zip_files(backend.service(), parts)
+        packed = _named(packed, loose.archive_name([path.name for path in parts]))
     except SenseError:
         parts = new  # what was there before stays
         raise
@@ -205,11 +207,9 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) 
     return packed
 
 
-def _named(upload: Upload, name: str) -> Path:
-    if upload.path is None:
-        raise QuotaExceeded(upload.refused)
+def _named(path: Path, name: str) -> Path:
     with storage_errors("the folder uploads"):
-        return upload.path.replace(upload.path.with_name(_safe_name(name)))
+        return path.replace(path.with_name(_safe_name(name)))
 
 
 def _show_held(path: Path, purpose: UploadPurpose) -> None:
@@ -235,30 +235,21 @@ def _offer_recent(purpose: UploadPurpose) -> None:
     if not offered:
         return
     key = f"analyze.{purpose}.again"
+
+    def choose_again() -> None:
+        if (path := offered.get(st.session_state[key] or "")) is not None:
+            forget_refusal(purpose)
+            session().uploads[purpose] = path
+
     st.selectbox(
         "Or one of the last uploads",
-        list(offered)[:_MOST_OFFERED],
+        list(offered)[:20],
         index=None,
         format_func=lambda name: name.partition("/")[2],
         key=key,
         placeholder="Choose a file that is here already",
-        on_change=lambda: _choose_again(purpose, key, offered),
+        on_change=choose_again,
     )
-
-
-def _choose_again(purpose: UploadPurpose, key: str, offered: Mapping[str, Path]) -> None:
-    if (path := offered.get(st.session_state[key] or "")) is not None:
-        forget_refusal(purpose)
-        session().uploads[purpose] = path
-
-
-def _widget_key(purpose: str) -> str:
-    return f"analyze.{purpose}.file.{session().upload_round.get(purpose, 0)}"
-
-
-def _forget_widget(purpose: str) -> None:
-    rounds = session().upload_round
-    rounds[purpose] = rounds.get(purpose, 0) + 1
 
 
 def _from_memory(uploaded: UploadedFile) -> Upload:
@@ -270,6 +261,6 @@ def _from_memory(uploaded: UploadedFile) -> Upload:
 
 
 def _safe_name(name: str) -> str:
-    """Keep the last part of ``name`` and its letters, digits, dots and dashes; never a hidden file."""
+    """Keep the last part of ``name``, its letters, digits, spaces and common marks; never a hidden file."""
     last = re.split(r"[\\/]", name)[-1]
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", last).lstrip(".")[-_LONGEST_NAME:] or "upload"
+    return re.sub(r"[^\w .()+=@,-]+", "_", last)[-_LONGEST_NAME:].strip(" .-") or "upload"

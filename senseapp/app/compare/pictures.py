@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import bound, named
@@ -16,7 +16,6 @@ from senseapp.core.markdown import md
 from senseapp.records.answers import AnswerSide, DifferentAnswer, differences
 from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunRecord
-from senseapp.records.spec import DataSpec
 from senseapp.tasks import task_named
 from senseapp.views.frames.files import difference_line, difference_sentence
 from senseapp.views.words import format as fmt
@@ -62,55 +61,42 @@ def pictures_view(known: KnownFiles) -> None:
     if reason := task_named(first.spec.model.task).not_compared:
         st.caption(reason)
         return
-    alike = [(record, files) for record, files in known if _same_images(record.spec.data, first.spec.data)]
+    images = attrgetter("kind", "name", "path")
+    alike = [each for each in known if images(each[0].spec.data) == images(first.spec.data)]
     if others := [record.title for record, _ in known if all(record is not other for other, _ in alike)]:
         st.caption(f"Left out, as they were measured on other images than {first.title}: {', '.join(others)}.")
-    choices = [_Choice(record=record, files=files, file=file) for record, files in alike for file in (*files, None)]
-    usual = _usual(choices, alike)
-    by_text = {each.text: each for each in choices}
-    texts = [
-        _choose(column, side, by_text, choices[place].text)
-        for column, side, place in zip(st.columns(2), _SIDES, usual, strict=True)
-    ]
-    if texts[0] == texts[1]:
+    chosen = _choose(alike)
+    if chosen[0].text == chosen[1].text:
         st.caption("Choose two different files, or a file and the original.")
         return
-    sides = [by_text[text].answers() for text in texts]
+    sides = [each.answers() for each in chosen]
     if sides[0] is not None and sides[1] is not None:
         _show(first, sides[0], sides[1])
         return
-    for text, side in zip(dict.fromkeys(texts), sides, strict=True):
+    for each, side in zip(chosen, sides, strict=True):
         if side is None:
-            st.caption(f"{by_text[text].label}: its answers were not kept. Make the file again to see this.")
+            st.caption(f"{each.label}: its answers were not kept. Make the file again to see this.")
 
 
-def _same_images(one: DataSpec, other: DataSpec) -> bool:
-    return (one.kind, one.name, one.path) == (other.kind, other.name, other.path)
-
-
-def _usual(choices: Sequence[_Choice], known: KnownFiles) -> tuple[int, int]:
-    """Return the places of what is compared first: the best files of two runs, or the original and its best file."""
-    best = [decided(record, files).choice or files[0] for record, files in known[:2]]
-    if len(best) == 1:
-        return len(choices) - 1, next(place for place, each in enumerate(choices) if each.file == best[0])
-    places = (
-        next(place for place, each in enumerate(choices) if each.file == file and each.record is record)
-        for file, (record, _) in zip(best, known[:2], strict=True)
-    )
-    return next(places), next(places)
-
-
-def _choose(column: DeltaGenerator, side: str, choices: Mapping[str, _Choice], usual: str) -> str:
-    """Return the text of the choice of one side."""
-    form = named({text: text for text in choices})
-    key = f"compare.file.{side}"
-    found: str = column.selectbox(
-        side,
-        list(choices),
-        format_func=lambda text: choices[text].label,
-        **bound("compare", f"file-{side.lower()}", form, usual, key=key),
-    )
-    return found
+def _choose(known: KnownFiles) -> list[_Choice]:
+    """Return two networks: at first the best files of two runs, or the original of one and its best file."""
+    choices = [_Choice(record=record, files=files, file=file) for record, files in known for file in (*files, None)]
+    best = [
+        _Choice(record=record, files=files, file=decided(record, files).choice or files[0]) for record, files in known
+    ]
+    usual = best[:2] if len(best) > 1 else [choices[-1], best[0]]
+    by_text = {each.text: each for each in choices}
+    form = named({text: text for text in by_text})
+    texts = [
+        column.selectbox(
+            side,
+            list(by_text),
+            format_func=lambda text: by_text[text].label,
+            **bound("compare", f"file-{side.lower()}", form, first.text, key=f"compare.file.{side}"),
+        )
+        for column, side, first in zip(st.columns(2), _SIDES, usual, strict=True)
+    ]
+    return [by_text[text] for text in texts]
 
 
 def _show(record: RunRecord, first: AnswerSide, second: AnswerSide) -> None:

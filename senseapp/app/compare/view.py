@@ -36,7 +36,6 @@ from senseapp.views.frames.comparison import (
 )
 from senseapp.views.frames.files import answers_axis, candidates_frame, original_row
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import compression_text
 
 _PICKS = "compare"
 _SIZE, _TIME = "Size", "Time"
@@ -74,7 +73,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
             against="megabytes" if shown == _SIZE else "milliseconds",
             y_title=answers_axis(known[0][1]),
             originals=pd.DataFrame(originals),
-        ),
+        ).properties(height=300 + 24 * len(known)),  # pixels; a line of the legend for each run
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
         key="compare.files",
         reading="Each dot is a measured file with its 95 % interval; pale: not recommended; crosses: the originals.",
@@ -100,7 +99,7 @@ def comparison_view(comparison: Comparison) -> None:
     st.markdown(md("## {}", finding(comparison)))
     st.caption(
         matching_text(comparison),
-        help="Rank correlation: 1 is the same order, 0 no relation, −1 the opposite order. Layers are matched by name; "
+        help="1 is the same order, 0 no relation, −1 the opposite order (Spearman). Layers are matched by name; "
         "those that are compressed together in every run count once.",
     )
     if comparison.layers:
@@ -190,7 +189,8 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     labels: dict[str, str] = {}
     seen: Counter[str] = Counter()
     for record in sorted(records, key=lambda record: record.created_seconds):
-        label = f"{record.title} · {compression_text(record.spec.sensitivity)}"
+        settings = record.spec.sensitivity
+        label = f"{record.title} · {settings.compression.scale.texts(settings.levels)}"
         seen[label] += 1
         labels[record.run_id] = label if seen[label] == 1 else f"{label} ({seen[label]})"
     return labels

@@ -5,27 +5,21 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common.address import SWITCH, bound, choose, one_of
-from senseapp.app.common.figure import figure, figures_row
+from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import outcome_or_offer
+from senseapp.app.common.tables import figures_row
 from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
 from senseapp.server.layer_tasks import HistogramTask
 from senseapp.tasks import task_named
-from senseapp.views.charts.histograms import (
-    bin_frame,
-    histogram_chart,
-)
+from senseapp.views.charts.histograms import bin_frame, histogram_chart, shares_text
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of
 
-_TENSORS: dict[HistogramTensor, str] = {
-    "weights": "Weights",
-    "activations": "Inputs",
-    "outputs": "Outputs",
-}
+_TENSORS: dict[HistogramTensor, str] = {"weights": "Weights", "activations": "Inputs", "outputs": "Outputs"}
 _WEIGHT_BITS = range(2, 9)
 _OBJECTIVES: tuple[HistogramObjective, ...] = ("output", "loss", "mean", "none")
 
@@ -119,9 +113,7 @@ def _show(histogram: QuantizationHistogram, view: RunView) -> None:
     figure(
         _question(spec),
         histogram_chart(histogram),
-        alt_text=f"{spec.tensor} of {spec.layer} on a grid of {spec.bits} bits: "
-        f"{fmt.percent(histogram.zero_share, digits=1)} become zero, "
-        f"{fmt.percent(histogram.clamped_share, digits=2)} are clamped.",
+        alt_text=f"{spec.tensor} of {spec.layer} on a grid of {spec.bits} bits: {shares_text(histogram)}.",
         key=f"histogram.bars.{view.run_id}",
         caveat=caveat_of(view.result),
         reading=_READING,
@@ -141,10 +133,7 @@ def _lines(histogram: QuantizationHistogram, view: RunView) -> tuple[str, str]:
         "one scale per channel" if spec.per_channel else "one scale",
         *(["BatchNorm folded"] if spec.fold and not histogram.notes else []),
     ]
-    shares = (
-        f"{fmt.percent(histogram.zero_share, digits=1)} become zero, "
-        f"{fmt.percent(histogram.clamped_share, digits=3)} clamped, {fmt.plural(histogram.num_images, 'image')}"
-    )
+    shares = f"{shares_text(histogram)}, {fmt.plural(histogram.num_images, 'image')}"
     return f"{view.result.profile.title} · {' · '.join(settings)}", shares
 
 

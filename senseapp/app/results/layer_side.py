@@ -47,11 +47,6 @@ def fitting_rows(
     return frame[chosen & frame["layer_type"].isin(types)] if types else frame[chosen]
 
 
-def types_of(frame: pd.DataFrame) -> list[str]:
-    """Return the types of the layers in network order; none where they are unknown."""
-    return [name for name in dict.fromkeys(frame["layer_type"]) if name]
-
-
 def most_fragile(frame: pd.DataFrame, level: float, number: int) -> list[str]:
     """Return ``row`` of the ``number`` most fragile layers of ``frame`` at ``level``, in network order."""
     worst = set(at_level(frame, level, by_sensitivity=True)["row"].head(number))
@@ -59,7 +54,6 @@ def most_fragile(frame: pd.DataFrame, level: float, number: int) -> list[str]:
 
 
 _FRAGILE, _ALL, _NAMED = "Fragile", "All", "By name"
-_AT_FIRST = 5  # curves whose colours and names are told apart at a glance
 
 
 def choose_layers(view: RunView) -> list[str]:
@@ -99,14 +93,15 @@ def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
         "How many",
         1,
         most,
-        **bound(view.run_id, "number", whole(1, most), min(_AT_FIRST, most), key=f"curves.number.{view.run_id}"),
+        **bound(view.run_id, "number", whole(1, most), min(5, most), key=f"curves.number.{view.run_id}"),
         help=f"The most fragile layers at {view.level_text}.",
     )
     return int(number)
 
 
 def _filtered(view: RunView) -> pd.DataFrame:
-    run_id, types, blocks = view.run_id, types_of(view.frame), blocks_of(view.result.profile)
+    run_id, blocks = view.run_id, blocks_of(view.result.profile)
+    types = [name for name in dict.fromkeys(view.frame["layer_type"]) if name]  # unknown ones have none
     name = st.text_input(
         "Search",
         **bound(run_id, "search", WORDS, "", key=f"curves.search.{run_id}"),
@@ -146,46 +141,36 @@ def layer_panel(view: RunView) -> None:
         head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
         head.markdown(md("## {}", layer.name))
         head.button("Close", key=f"panel.close.{view.run_id}", type="tertiary", on_click=drop_pick, args=(view.run_id,))
-        _facts(layer, view.result)
+        facts = _facts(layer, view.result)
+        st.markdown(md("  \n").join(md(":small[{}: **{}**]", label, value) for label, value in facts.items()))
         if view.picked_row:
             _curve(view)
             _why(view)
             _answers(view)
         else:
-            _no_value(view)
+            reasons = apart_frame(view.result)
+            found = reasons[reasons["layer"] == view.picked]
+            why = found["reason"].iloc[0] if len(found) else f"There is no {view.metric.label} of it in this run."
+            st.caption(md(":material/block: No value. {}", why))
 
 
-def _facts(layer: LayerProfile, result: RunResult) -> None:
-    facts = _sizes(layer, result) if result.profile.sizes_known else {"Type and size": "unknown (imported figures)"}
-    others = [name for name in _group(layer.name, result) if name != layer.name]
-    if others:
-        facts["Compressed together with"] = ", ".join(others)
-    st.markdown(md("  \n").join(md(":small[{}: **{}**]", label, value) for label, value in facts.items()))
-
-
-def _sizes(layer: LayerProfile, result: RunResult) -> dict[str, str]:
-    return {
-        "Type": layer.layer_type,
-        "Weight": fmt.shape(layer.weight_shape),
-        "Input → output": f"{fmt.shape(layer.input_shape)} → {fmt.shape(layer.output_shape)}",
-        "Parameters": f"{fmt.count(layer.num_params)} ({_share(layer.num_params, result.profile.num_params)})",
-        "Multiplications": f"{fmt.count(layer.macs)} ({_share(layer.macs, result.profile.macs)})",
-    }
+def _facts(layer: LayerProfile, result: RunResult) -> dict[str, str]:
+    facts = {"Type and size": "unknown (imported figures)"}
+    if result.profile.sizes_known:
+        facts = {
+            "Type": layer.layer_type,
+            "Weight": fmt.shape(layer.weight_shape),
+            "Input → output": f"{fmt.shape(layer.input_shape)} → {fmt.shape(layer.output_shape)}",
+            "Parameters": f"{fmt.count(layer.num_params)} ({_share(layer.num_params, result.profile.num_params)})",
+            "Multiplications": f"{fmt.count(layer.macs)} ({_share(layer.macs, result.profile.macs)})",
+        }
+    group = next((item.members for item in result.shown if layer.name in item.members), ())
+    others = ", ".join(name for name in group if name != layer.name)
+    return facts | ({"Compressed together with": others} if others else {})
 
 
 def _share(part: int, whole: int) -> str:
     return f"{fmt.percent(part / whole, digits=1)} of the model" if whole else "–"
-
-
-def _group(name: str, result: RunResult) -> tuple[str, ...]:
-    return next((item.members for item in result.shown if name in item.members), ())
-
-
-def _no_value(view: RunView) -> None:
-    reasons = apart_frame(view.result)
-    found = reasons[reasons["layer"] == view.picked]
-    why = found["reason"].iloc[0] if len(found) else f"There is no {view.metric.label} of it in this run."
-    st.caption(md(":material/block: No value. {}", why))
 
 
 def _curve(view: RunView) -> None:

@@ -50,7 +50,7 @@ def _curves(view: RunView, chosen: list[str]) -> None:
             height=460,
             y_domain=drop_domain(every, metric, num_classes=view.result.profile.num_classes),
         ),
-        alt_text=_in_words(view, chosen),
+        alt_text=_in_words(view, len(chosen)),
         key=f"curves.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
         caveat=caveat_of(view.result),
@@ -59,11 +59,10 @@ def _curves(view: RunView, chosen: list[str]) -> None:
     )
 
 
-def _in_words(view: RunView, chosen: list[str]) -> str:
-    last = view.level_texts[-1]
-    worst = view.frame[view.frame["level_text"] == last].sort_values("drop", ascending=False).head(1)
-    most = f" At {last} {worst['layer'].iloc[0]} loses most: {worst['change_text'].iloc[0]}." if len(worst) else ""
-    return f"{view.metric.axis} of {fmt.plural(len(chosen), 'layer')} over {', '.join(view.level_texts)}.{most}"
+def _in_words(view: RunView, layers: int) -> str:
+    worst = view.frame.sort_values("drop", ascending=False).head(1)
+    most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
+    return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
 
 
 _HEATMAP_READING = (
@@ -86,7 +85,7 @@ def _cells(view: RunView) -> None:
     figure(
         "Where in the network, and from which level on, does compression hurt?",
         sensitivity_heatmap(view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row),
-        alt_text=_cells_in_words(view, len(order)),
+        alt_text=_in_words(view, len(order)),
         key=f"heatmap.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
         caveat=caveat_of(view.result),
@@ -97,12 +96,6 @@ def _cells(view: RunView) -> None:
         lines=view.lines,
         data=view.frame,
     )
-
-
-def _cells_in_words(view: RunView, layers: int) -> str:
-    worst = view.frame.sort_values("drop", ascending=False).head(1)
-    most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
-    return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
 
 
 def layer_files(view: RunView) -> None:

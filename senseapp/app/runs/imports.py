@@ -43,29 +43,26 @@ def import_run() -> None:
     )
     pressed = st.button("Import run", key="runs.take", disabled=uploaded is None, type="primary")
     if uploaded is not None:
-        _try("runs.take.refused", uploaded.file_id, pressed, lambda: _import(uploaded))
+        _try("runs.take.refused", uploaded, pressed, lambda: backend.service().import_run(upload_path(uploaded)))
 
 
-def _try(key: str, file_id: str, pressed: bool, act: Callable[[], None]) -> None:
-    """Import a file if its button was ``pressed``, and say why it was refused until another one is chosen.
+def _try(key: str, uploaded: UploadedFile, pressed: bool, take: Callable[[], str]) -> None:
+    """Open the run that a file becomes if its button was ``pressed``; say why not until another file is chosen.
 
     The list of runs runs the page again once more is known of it, which would take the sentence away.
     """
     if pressed:
         st.session_state[key] = "", ""
         try:
-            act()
+            with st.spinner("Reading the file"):
+                run_id = take()
+            drop_upload(uploaded)
+            go_to(run_id)
         except SenseError as error:
-            st.session_state[key] = file_id, str(error)
+            st.session_state[key] = uploaded.file_id, str(error)
     refused_file, reason = st.session_state.get(key, ("", ""))
-    if reason and refused_file == file_id:
+    if reason and refused_file == uploaded.file_id:
         complain(reason)
-
-
-def _import(uploaded: UploadedFile) -> None:
-    run_id = backend.service().import_run(upload_path(uploaded))
-    drop_upload(uploaded)
-    go_to(run_id)
 
 
 _UNITS: dict[SparsityGranularity, str] = {"weight": "Single weights", "filter": "Whole filters"}
@@ -98,7 +95,7 @@ def import_table() -> None:
     pressed = st.button("Import", key="runs.import", disabled=not ready, type="primary")
 
     if uploaded is not None:
-        _try("runs.import.refused", uploaded.file_id, pressed, lambda: _import_rows(uploaded, unit, model))
+        _try("runs.import.refused", uploaded, pressed, lambda: _import_rows(uploaded, unit, model))
 
 
 def _choose_model() -> tuple[ModelSpec | None, bool]:
@@ -113,9 +110,7 @@ def _choose_model() -> tuple[ModelSpec | None, bool]:
     return model, named and entry is None
 
 
-def _import_rows(uploaded: UploadedFile, granularity: SparsityGranularity, model: ModelSpec | None) -> None:
+def _import_rows(uploaded: UploadedFile, granularity: SparsityGranularity, model: ModelSpec | None) -> str:
     title = uploaded.name.rsplit(".", 1)[0] or "Imported"
-    with st.spinner("Reading the table"):
-        content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
-        run_id = backend.service().import_csv(title, content, granularity=granularity, model=model)
-    go_to(run_id)
+    content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
+    return backend.service().import_csv(title, content, granularity=granularity, model=model)

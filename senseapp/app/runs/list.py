@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
 from senseapp.core.errors import SenseError
-from senseapp.core.markdown import Markdown, md
+from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.server.backend import UNDO_SECONDS
 from senseapp.server.quotas import DiskUse
+from senseapp.server.service import Service
 from senseapp.store.run_file import RUN_FILE_SUFFIX
 from senseapp.views.frames.comparison import runs_frame
 from senseapp.views.words import format as fmt
@@ -105,7 +107,7 @@ def keep_run(record: RunRecord) -> None:
     if record.state is RunState.DONE:
         offer_file(
             f"Download run ({fmt.bytes_size(record.num_bytes)} here)",
-            _packer(record.run_id),
+            partial(_pack, backend.service(), record.run_id),
             f"{download_stem(record.spec)}-{record.run_id[:8]}{RUN_FILE_SUFFIX}",
             is_temporary=True,
             key=f"runs.download.{record.run_id}",
@@ -113,17 +115,11 @@ def keep_run(record: RunRecord) -> None:
         )
 
 
-def _packer(run_id: str) -> Callable[[], Path]:
-    """Return a function that packs the run in another thread; the owner is resolved here."""
-    owned = backend.service()
-
-    def pack() -> Path:
-        path = new_file()
-        with path.open("xb") as stream:
-            owned.pack(run_id, stream)
-        return path
-
-    return pack
+def _pack(owned: Service, run_id: str) -> Path:
+    path = new_file()
+    with path.open("xb") as stream:
+        owned.pack(run_id, stream)
+    return path
 
 
 def delete_run(record: RunRecord) -> None:
@@ -177,8 +173,10 @@ def run_list(records: Sequence[RunRecord]) -> None:
     chosen = _table(shown)
     with bar:
         _actions(chosen)
-    if len(records) > len(shown):
-        st.button(f"Show more ({len(records) - len(shown)} older)", key="runs.more", on_click=_show_more)
+    older = len(records) - len(shown)
+    if older and st.button(f"Show more ({older} older)", key="runs.more"):
+        session().more_runs += 1
+        st.rerun()
 
 
 _NEWEST, _SMALLEST = "Newest first", "Smallest file first"
@@ -227,28 +225,23 @@ def _columns() -> dict[str, Any]:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     return {
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
-        "title": text("Run", width=170, pinned=True),
-        "file": text(
-            "Best file, measured", width=350, help="The one to take for the goal and the tolerable loss of the run."
-        ),
+        "title": text("Run", width=160, pinned=True),
+        "state": text("State", width=80),
         "saved": st.column_config.ProgressColumn(
-            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=90, help="Of that file, on the disk."
+            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=85, help="The best file, on the disk."
         ),
-        "state": text("State", width=82),
-        "age": st.column_config.DatetimeColumn("Started", format="distance", width=100),
-        "compression": text("Compression", width=130),
+        "time": text("Time", width=60, help="Of the best file, as a multiple of the original's."),
+        "answers": text(
+            "Result", width=300, help="What the best file still answers, as measured, else what layers lose."
+        ),
+        "age": st.column_config.DatetimeColumn("Started", format="distance", width=110),
         "bars": st.column_config.BarChartColumn(
             "Layers", width=64, help="What each layer loses alone at the usual level, in the order of the network."
         ),
-        "headline": text("Layers measured alone", width=330),
-        "size": number("Size", format="bytes", width=58, help="Of its files on this server's disk."),
+        "size": number("Disk", format="bytes", width=58, help="Of its files on this server's disk."),
         "tags": st.column_config.ListColumn("Tags", width=62),
-        "model": text("Model", width=110),
+        "compression": text("Compression", width=150),
     }
-
-
-def _show_more() -> None:
-    session().more_runs += 1
 
 
 def _actions(chosen: Sequence[RunRecord]) -> None:
@@ -282,7 +275,10 @@ def _actions_on(record: RunRecord) -> None:
         st.switch_page("pages/analyze.py")
     with st.popover("More", icon=":material/more_horiz:", help="Share, rename, tag, download, delete"):
         st.markdown(md("**{}**", record.title))
-        st.caption(_facts(record))
+        parts = [run_line(record)] + ([fmt.bytes_size(record.num_bytes)] if record.num_bytes else [])
+        parts += [f"owner: {visitor().name}"] if visitor().name else []
+        for line in filter(None, (" · ".join(parts), record.origin)):
+            st.caption(line)
         with suppress(SenseError):  # a damaged result is said on the run's own page
             result = backend.result_of(record.run_id)
             for sentence in result.reading.sentences if result is not None and result.reading is not None else ():
@@ -292,12 +288,3 @@ def _actions_on(record: RunRecord) -> None:
         keep_run(record)
         st.divider()
         delete_run(record)
-
-
-def _facts(record: RunRecord) -> Markdown:
-    """Return the settings in one line, with the owner where there are several people, and where figures came from."""
-    parts = [run_line(record)] + ([fmt.bytes_size(record.num_bytes)] if record.num_bytes else [])
-    if visitor().name:
-        parts.append(f"owner: {visitor().name}")
-    facts = md(" · ").join(parts)
-    return md("{}  \n{}", facts, record.origin) if record.origin else facts

@@ -69,7 +69,8 @@ def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
     if snapshot.state.finished or has_begun:
         st.rerun()
     session().watched.add(run_id)
-    st.set_page_config(page_title=f"{_in_the_tab(snapshot)} · {title}")
+    in_the_tab = "Waiting" if snapshot.state is RunState.QUEUED else percent_done(snapshot)
+    st.set_page_config(page_title=f"{in_the_tab} · {title}")
     progress_bar(snapshot)
     with st.container(horizontal=True):
         if not record.read_only:
@@ -81,10 +82,6 @@ def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
         first_answer(record)
     if _chart_so_far(run_id, time.time() // _REDRAW_SECONDS) and waits:
         st.rerun()  # from here on, look as often as usual
-
-
-def _in_the_tab(snapshot: JobSnapshot) -> str:
-    return "Waiting" if snapshot.state is RunState.QUEUED else percent_done(snapshot)
 
 
 def announce(record: RunRecord) -> None:

@@ -6,9 +6,10 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.figure import figure, figures_row
+from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import complain, wait_for
 from senseapp.app.common.run_guard import report_button
+from senseapp.app.common.tables import figures_row
 from senseapp.app.schedule.controls import choose_schedule, take_target
 from senseapp.app.schedule.deploy import deploy_block
 from senseapp.app.schedule.files import downloads

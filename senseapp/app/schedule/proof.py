@@ -12,10 +12,9 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, choose
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.expert import metrics_offered
-from senseapp.app.common.figure import figures_row
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import outcome_or_offer
-from senseapp.app.common.tables import changed_answers, text_table
+from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS

@@ -30,12 +30,10 @@ from senseapp.compat.streamlit_internals import (
 from senseapp.core.errors import InvalidSpec
 
 POLICY_VIOLATION = 1008  # close code of RFC 6455, 7.4.1
-_DEFAULT_PORTS = {"http": "80", "https": "443"}
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EVERYWHERE = ("", "0.0.0.0", "::")  # addresses to listen on that name no host
 _NAME = r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?"
-_HOST = re.compile(rf"(?P<name>{_NAME}(\.{_NAME})*|\[[0-9a-f:.]+\])(:(?P<port>\d{{1,5}}))?", re.IGNORECASE)
-_ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[^/?#@\s]+)", re.IGNORECASE)
+_HOST = rf"(?P<host>(?P<name>{_NAME}(\.{_NAME})*|\[[0-9a-f:.]+\])(:(?P<port>\d{{1,5}}))?)"
+_ORIGIN = re.compile(rf"(?P<scheme>https?)://{_HOST}", re.IGNORECASE)
 _PATTERN = re.compile(rf"(\*\.)?{_NAME}(\.{_NAME})*|[0-9a-f:.]+", re.IGNORECASE)
 
 
@@ -113,7 +111,7 @@ def known_hosts(address: str) -> tuple[str, ...]:
     names that Streamlit's options give the server, and those of ``SENSEAPP_HOSTS``.
     """
     told = [name for name in (server_address(), listening_address(), address) if name not in _EVERYWHERE]
-    names = (*_LOOPBACK, *told, *configured_hosts())
+    names = ("localhost", "127.0.0.1", "::1", *told, *configured_hosts())
     return tuple(f"[{name}]" if ":" in name else name for name in names)  # as a header writes an IPv6 address
 
 
@@ -126,13 +124,12 @@ def is_own_origin(origin: str, host: str) -> bool:
     if not origin or origin in allowed_origins():
         return True
     found = _ORIGIN.fullmatch(origin)
-    parts = _HOST.fullmatch(found["host"]) if found else None
-    if not found or not parts:
+    if not found:
         return False
     if found["host"].lower() == host.lower():
         return True
-    usual = parts["port"] in (None, _DEFAULT_PORTS[found["scheme"].lower()])
-    return usual and parts["name"].lower() == server_address().lower()
+    is_usual = found["port"] in (None, "443" if found["scheme"].lower() == "https" else "80")
+    return is_usual and found["name"].lower() == server_address().lower()
 
 
 class EndedLogins:
@@ -156,15 +153,10 @@ class EndedLogins:
                 await answer(scope, receive, send)
                 return
             if has_ended and not leaves:
-                scope = _without_login(scope, cookies)
+                kept = (f"{name}={value}" for name, value in cookies.items() if not name.startswith(LOGIN_COOKIE))
+                scope = {**scope, "headers": list(scope["headers"])}
+                MutableHeaders(scope=scope)["cookie"] = "; ".join(kept)
         await self._app(scope, receive, send)
-
-
-def _without_login(scope: Scope, cookies: dict[str, str]) -> Scope:
-    kept = {name: value for name, value in cookies.items() if not name.startswith(LOGIN_COOKIE)}
-    changed = {**scope, "headers": list(scope["headers"])}
-    MutableHeaders(scope=changed)["cookie"] = "; ".join(f"{name}={value}" for name, value in kept.items())
-    return changed
 
 
 _FRAMING_ORIGIN = re.compile(r"https?://(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:\d{1,5})?")
@@ -224,7 +216,9 @@ def content_security_policy() -> str:
     Scripts come from this server only; Streamlit's one inline script and ours are named by their hashes. Styles are
     made in the page by Streamlit's and Vega's code, pictures of charts are data and blob addresses.
     """
-    hashes = " ".join(f"'{_hash(script)}'" for script in (*inline_scripts(), KNOWN_BASE, *INLINE_SCRIPTS.values()))
+    scripts = (*inline_scripts(), KNOWN_BASE, *INLINE_SCRIPTS.values())
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     framed_by = " ".join(frame_ancestors()) or "'none'"
     return "; ".join(
         (
@@ -242,10 +236,6 @@ def content_security_policy() -> str:
             f"frame-ancestors {framed_by}",
         )
     )
-
-
-def _hash(script: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 class KnownBase:
@@ -269,7 +259,8 @@ class KnownBase:
 
         async def send_told(message: Message) -> None:
             nonlocal start
-            if message["type"] == "http.response.start" and _is_page(Headers(raw=message["headers"])):
+            headers = Headers(raw=message.get("headers", []))
+            if message["type"] == "http.response.start" and headers.get("content-type", "").startswith("text/html"):
                 start = message
             elif start is None:
                 await send(message)
@@ -282,10 +273,6 @@ class KnownBase:
                     await send({"type": "http.response.body", "body": body})
 
         await self._app(scope, receive, send_told)
-
-
-def _is_page(headers: Headers) -> bool:
-    return headers.get("content-type", "").startswith("text/html")
 
 
 class PrivateMetrics:
@@ -302,12 +289,9 @@ class PrivateMetrics:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        private = scope["type"] == "http" and any(route in scope["path"] for route in PRIVATE_ROUTES)
-        if private and not self._admits(Headers(scope=scope).get("authorization", "")):
-            await PlainTextResponse("Not Found", 404)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    def _admits(self, authorization: str) -> bool:
-        offered = authorization.removeprefix("Bearer ").strip()
-        return bool(self._expected) and hmac.compare_digest(offered.encode(), self._expected.encode())
+        if scope["type"] == "http" and any(route in scope["path"] for route in PRIVATE_ROUTES):
+            offered = Headers(scope=scope).get("authorization", "").removeprefix("Bearer ").strip()
+            if not (self._expected and hmac.compare_digest(offered.encode(), self._expected.encode())):
+                await PlainTextResponse("Not Found", 404)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

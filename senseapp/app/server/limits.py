@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Sized
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf.message import Message as Record
@@ -33,8 +33,6 @@ LONGEST_TABLE = 500_000
 MOST_PARTS = 100_000
 """Fields, entries of lists and values in JSON of one message."""
 
-_ADDRESS = ("query_string", "url")
-_NEW_ROWS = ("added_rows", "deleted_rows")
 _TOO_BIG = 1009  # close code of RFC 6455, 7.4.1
 _log = logging.getLogger(__name__)
 
@@ -76,75 +74,54 @@ class BoundedMessages:
 
 def excess_of(content: bytes) -> str:
     """Return which limit a message of a page exceeds, in words; nothing where it exceeds none."""
-    message = page_message(content)
     try:
-        if message is not None:
-            _MessageSize().check(message)
+        for number, (most, text) in enumerate(_parts("", page_message(content)), start=1):
+            if number > MOST_PARTS:
+                return f"more than {MOST_PARTS:,} parts"
+            if len(text) > most:
+                return f"a text of {len(text):,} characters, where {most:,} are taken"
     except _Excess as excess:
         return str(excess)
     return ""
 
 
-class _MessageSize:
-    """One walk through a message, which counts its parts."""
-
-    def __init__(self) -> None:
-        self._left = MOST_PARTS
-
-    def check(self, record: Record) -> None:
-        """Check the fields of ``record`` that are set; raises _Excess."""
-        for field, value in record.ListFields():
-            self._check_value(field.name, value)
-
-    def _check_value(self, name: str, value: Any) -> None:
-        if isinstance(value, str | bytes):
-            self._count(1)
-            self._check_text(name, value)
-        elif isinstance(value, Record):
-            self._count(1)
-            self.check(value)
-        elif isinstance(value, Sized):  # a repeated field
-            self._count(len(value))
-            for each in value:  # type: ignore[attr-defined]
-                self._check_value(name, each)
-
-    def _check_text(self, name: str, text: str | bytes) -> None:
-        is_table = isinstance(text, str) and name not in _ADDRESS and text.lstrip()[:1] in ("{", "[")
-        most = LONGEST_ADDRESS if name in _ADDRESS else LONGEST_TABLE if is_table else LONGEST_TEXT
-        _check_length(text, most)
-        if is_table:
-            self._check_table(text)
-
-    def _check_table(self, text: str | bytes) -> None:
-        """Check edits of a table, or what is picked in a chart; a text that only begins as they do is a text."""
-        try:
-            waiting = [json.loads(text)]
-        except RecursionError as error:
-            raise _Excess("lists in lists without end") from error
-        except ValueError:
-            _check_length(text, LONGEST_TEXT)
-            return
-        while waiting:
-            value = waiting.pop()
-            self._count(1)
-            if isinstance(value, str):
-                _check_length(value, LONGEST_TEXT)
-            elif isinstance(value, dict):
-                if any(value.get(name) for name in _NEW_ROWS):  # Streamlit would add them to tables of fixed rows too
-                    raise _Excess("rows for a table whose rows are fixed")
-                waiting += (*value, *value.values())
-            elif isinstance(value, list):
-                waiting += value
-
-    def _count(self, number: int) -> None:
-        self._left -= number
-        if self._left < 0:
-            raise _Excess(f"more than {MOST_PARTS:,} parts")
+def _parts(name: str, value: Any) -> Iterator[tuple[int, str | bytes]]:
+    """Yield each part of a message: a text with its greatest length; for others, an empty text."""
+    if isinstance(value, str | bytes):
+        is_address = name in ("query_string", "url")
+        is_table = isinstance(value, str) and not is_address and value.lstrip()[:1] in ("{", "[")
+        yield LONGEST_ADDRESS if is_address else LONGEST_TABLE if is_table else LONGEST_TEXT, value
+        if is_table:  # and no longer than a table may be, as this goes on only then
+            yield from _table_parts(str(value))
+    elif isinstance(value, Record):
+        yield 0, ""
+        for field, inner in value.ListFields():
+            yield from _parts(field.name, inner)
+    elif isinstance(value, Iterable):  # a repeated field
+        for each in value:
+            yield from _parts(name, each)
+    else:
+        yield 0, ""
 
 
-def _check_length(text: str | bytes, most: int) -> None:
-    if len(text) > most:
-        raise _Excess(f"a text of {len(text):,} characters, where {most:,} are taken")
+def _table_parts(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the parts of edits of a table, or of what is picked in a chart; another text that begins so is one part."""
+    try:
+        waiting = [json.loads(text)]
+    except RecursionError as error:
+        raise _Excess("lists in lists without end") from error
+    except ValueError:
+        yield LONGEST_TEXT, text
+        return
+    while waiting:
+        value = waiting.pop()
+        yield LONGEST_TEXT, value if isinstance(value, str) else ""
+        if isinstance(value, dict):
+            if value.get("added_rows") or value.get("deleted_rows"):  # Streamlit would add them to fixed tables too
+                raise _Excess("rows for a table whose rows are fixed")
+            waiting += (*value, *value.values())
+        elif isinstance(value, list):
+            waiting += value
 
 
 SILENT_SECONDS = 10.0
@@ -159,10 +136,9 @@ _FALLBACK_LIMIT = 1024  # where the system knows none
 class Connections:
     """Counts the connections of pages, and hands one on once its first message has come.
 
-    Where there are as many as may be, the one that has been silent longest gives way to a new one; without any, the new
-    one is refused. A page that comes back after a pause has nothing to say until somebody acts on it: it is handed on
-    at once to its session, and stays connected without a limit where that has ended. (Closed, it would come back again
-    and again, and an action in between would be lost.)
+    Where there are as many as may be, a new one is refused. A page that comes back after a pause has nothing to say
+    until somebody acts on it: it is handed on at once to its session, and stays connected without a limit where that
+    has ended. (Closed, it would come back again and again, and an action in between would be lost.)
 
     Args:
         app: what takes the connections.
@@ -179,7 +155,6 @@ class Connections:
         self._per_address = per_address
         self._seconds = silent_seconds
         self._open: Counter[str] = Counter()
-        self._silent: dict[asyncio.Event, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request or connection."""
@@ -187,41 +162,30 @@ class Connections:
             await self._app(scope, receive, send)
             return
         address = (scope.get("client") or ("",))[0]
-        if not self._has_room(address):
+        if self._open[address] >= self._per_address or self._open.total() >= self._in_all:
             await receive()
             await send({"type": "websocket.close", "code": _TRY_AGAIN})  # answers with 403
             return
         self._open[address] += 1
         try:
-            await self._hand_on(scope, receive, send, address)
+            await self._hand_on(scope, receive, send)
         finally:
             self._open[address] -= 1
             self._open += Counter()  # forgets addresses without connections
 
-    def _has_room(self, address: str) -> bool:
-        """Return whether another connection may be opened, after closing a silent one if necessary."""
-        if self._open[address] >= self._per_address:
-            gives_way = next((each for each, whose in self._silent.items() if whose == address), None)
-        elif self._open.total() >= self._in_all:
-            gives_way = next(iter(self._silent), None)
-        else:
-            return True
-        if gives_way is not None:
-            del self._silent[gives_way]
-            gives_way.set()
-        return gives_way is not None
-
-    async def _hand_on(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
+    async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         offered = [each.strip() for each in Headers(scope=scope).get("sec-websocket-protocol", "").split(",")]
         if len(offered) > 2 and is_session(offered[2]):
             await self._app(scope, receive, send)
             return
         held = [await receive()]
         await send({"type": "websocket.accept", "subprotocol": offered[0] or None})
-        first = await self._first_message(receive, address, self._seconds if len(offered) < 3 else None)
-        if first is None or first["type"] == "websocket.disconnect":
-            if first is None:
-                await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        try:
+            first = await asyncio.wait_for(receive(), self._seconds if len(offered) < 3 else None)
+        except TimeoutError:
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        if first["type"] == "websocket.disconnect":
             return
         held.append(first)
 
@@ -233,19 +197,6 @@ class Connections:
                 await send(message)
 
         await self._app(scope, receive_held, send_rest)
-
-    async def _first_message(self, receive: Receive, address: str, seconds: float | None) -> Message | None:
-        """Return the first message; None after ``seconds``, or if the connection is closed in favour of another."""
-        gives_way = asyncio.Event()
-        self._silent[gives_way] = address
-        message, waiting = asyncio.ensure_future(receive()), asyncio.ensure_future(gives_way.wait())
-        try:
-            await asyncio.wait({message, waiting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            return message.result() if message.done() else None
-        finally:
-            self._silent.pop(gives_way, None)
-            message.cancel()
-            waiting.cancel()
 
 
 def most_pages() -> int:

@@ -23,9 +23,6 @@ from pathlib import Path
 import streamlit as st
 from anyio import to_thread
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import RedirectResponse
-from starlette.routing import Route
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import remove_new_files
@@ -67,16 +64,15 @@ from senseapp.server.process.processes import remove_left_over
 from senseapp.server.quotas import UploadLimits
 
 APP_SCRIPT = SITE / "app.py"
-_SWEEP_SECONDS = 60.0  # between sweeps: how long files of a closed page stay
 _QUIET_SECONDS = 2.0  # in which a first visitor would come who has just started the server
-_SLOW_TO_IMPORT = "senseapp.app.results.views"  # altair and pandas: seconds, which the first visitor would wait for
+_FIRST_PAGE = ("senseapp.app.common.account", "senseapp.app.analyze.start", "senseapp.app.analyze.understood")
+_FIRST_CHART = "senseapp.app.results.views"  # with altair, which the first page does without
 
 
 def application() -> st.App:
     """Return the application, to be run once."""
     return st.App(
         APP_SCRIPT,
-        routes=[Route("/run", _moved)],
         lifespan=_lifespan,
         middleware=[
             Middleware(SecurityHeaders),
@@ -90,11 +86,6 @@ def application() -> st.App:
             Middleware(UploadsToDisk, registry=upload_registry()),
         ],
     )
-
-
-async def _moved(request: Request) -> RedirectResponse:
-    """Lead an old link to a run's progress on to its page."""
-    return RedirectResponse(f"results?{request.url.query}")
 
 
 @asynccontextmanager
@@ -114,8 +105,10 @@ async def _lifespan(app: st.App) -> AsyncIterator[None]:
 
 async def _get_ready() -> None:
     """Load the modules that the first visitor would wait for, and those that would slow later pages down."""
-    await to_thread.run_sync(import_module, _SLOW_TO_IMPORT)
+    for module in _FIRST_PAGE:
+        await to_thread.run_sync(import_module, module)
     await asyncio.sleep(_QUIET_SECONDS)
+    await to_thread.run_sync(import_module, _FIRST_CHART)
     with suppress(SenseError):  # pages say what is wrong
         await to_thread.run_sync(backend.warm_up_ahead)
 
@@ -141,7 +134,7 @@ def _log_with_the_rest() -> None:
 async def _sweep() -> None:
     """Remove the files of sessions that have ended, and what else they left in memory, every minute."""
     while True:
-        await asyncio.sleep(_SWEEP_SECONDS)
+        await asyncio.sleep(60.0)
         await to_thread.run_sync(upload_registry().close_ended, is_connected)
         await to_thread.run_sync(download_registry().sweep)
         await to_thread.run_sync(gc.collect)

@@ -233,7 +233,7 @@ class _Sparse:
             with ordinary_tensors():
                 lost = np.unpackbits(self._lost, count=self._values.numel()).view(np.bool_)
                 mask = torch.from_numpy(lost).view(self._values.shape).to(self._values.device)
-                self._made = self._values.masked_fill(mask, 0)
+                self._made = self._values.clone().masked_fill_(mask, 0)
         return self._made
 
     def release(self) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.compat.torch_internals import has_forward_hooks
 from senseapp.compressions.base import Applied, ChannelCompressor, Prepared, Target, WeightCompressor
 from senseapp.core.errors import MeasurementFailed
-from senseapp.measure.folding import folded, norm_scale
-from senseapp.measure.quick.recorder import LayerCall, downstream_modules
+from senseapp.measure.quick.recorder import LayerCall
 from senseapp.networks.profile import CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, tensors_in
 
@@ -25,12 +22,11 @@ Key: TypeAlias = tuple[str, float]
 class Responses(Protocol):
     """Inner products of the output's change with the gradients, for one kind of compression.
 
-    ``watched`` modules are recorded (at their inputs if ``at_inputs``), with the ``downstream`` modules of each call.
+    ``watched`` modules are recorded (at their inputs if ``at_inputs``).
     """
 
     watched: dict[str, nn.Module]
     at_inputs: bool
-    downstream: Mapping[str, Sequence[Sequence[nn.Module]]]
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Prepare every target and level that can be estimated; return what would be applied for each."""
@@ -118,7 +114,6 @@ class ChannelResponses:
     """
 
     at_inputs = True
-    downstream: Mapping[str, Sequence[Sequence[nn.Module]]] = {}
 
     def __init__(self, compressor: ChannelCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor
@@ -169,80 +164,8 @@ class ChannelResponses:
         return torch.stack([p.reshape(num_images, -1, p.shape[-1]).sum(dim=1) for p in products], dim=1)
 
 
-# Multiplications of weights in about the time of reading one from memory.
-_READ = 20
-_MOST_BYTES = 256 * 2**20  # of weight gradients of single images
-
-
-def weight_gradients(
-    module: nn.Module,
-    call: LayerCall,
-    order: Sequence[int],
-    gradients: Sequence[Tensor],
-    num_levels: int,
-    norm: nn.BatchNorm2d | None,
-) -> list[Tensor] | None:
-    """Return the gradient of each image with respect to the weight, (N, O, I), for each direction.
-
-    ``gradients`` are those at the output, (N, values) for each direction, whose axes are in ``order``, the batch first.
-    ``norm`` was folded into the module, so that it is the call's first downstream module.
-
-    Returns:
-        None if the module does not multiply position by position, or if a pass for each level costs less.
-    """
-    num_images, directions = len(gradients[0]), len(gradients)
-    inputs = _by_position(module, call, order, num_images)
-    if inputs is None or call.downstream != [each for each in (norm,) if each is not None]:
-        return None
-    positions, width = inputs.shape[1:]
-    held = 4 * width * sum(gradient.numel() for gradient in gradients) // positions
-    if directions * (positions + _READ * num_levels) >= num_levels * positions or held > _MOST_BYTES:
-        return None
-    inputs = inputs.to(gradients[0].dtype)
-    outward = [gradient.reshape(num_images, positions, -1).transpose(1, 2) for gradient in gradients]  # (N, O, P) each
-    found = [torch.bmm(each, inputs).float() for each in outward]
-    return found if norm is None else [each.mul_(norm_scale(norm)[:, None]) for each in found]
-
-
-def inner_products(gradients: Sequence[Tensor], change: Tensor) -> Tensor:
-    """Return the inner products of ``gradients``, (N, O, I) each, with a change of the weight, (N, directions)."""
-    with torch.autocast(change.device.type, enabled=False):
-        return torch.stack([each.flatten(1) @ change.float().flatten() for each in gradients], dim=1)
-
-
-def _by_position(module: nn.Module, call: LayerCall, order: Sequence[int], num_images: int) -> Tensor | None:
-    """Return the inputs that the weight multiplies at each output position, (N, positions, I), in ``order``."""
-    channels = _channel_axis(module)
-    if channels is None or call.kwargs or len(call.args) != 1:
-        return None
-    data: Tensor = call.args[0]
-    if data.dim() != len(order) or order[-1] != channels % data.dim():
-        return None
-    if isinstance(module, nn.Conv2d):
-        if data.dim() != 4:
-            return None
-        rows, columns = module.stride
-        data = data[:, :, ::rows, ::columns]
-    return data.permute(*order).reshape(num_images, -1, data.shape[channels])
-
-
-def _channel_axis(module: nn.Module) -> int | None:
-    """Return the channel axis if ``module`` multiplies position by position, and does nothing else; else None."""
-    if has_forward_hooks(module):
-        return None
-    if type(module) is nn.Linear:
-        return -1
-    if type(module) is nn.Conv2d:
-        pointwise = module.kernel_size == (1, 1) and module.padding == (0, 0) and module.groups == 1
-        return 1 if pointwise else None
-    return None
-
-
 class WeightResponses:
-    """Reruns each layer with compressed weights (and inputs) on its recorded inputs, then its downstream modules.
-
-    Without a nonlinear module downstream, :func:`weight_gradients` can replace the pass for each level.
-    """
+    """Reruns each layer with compressed weights (and inputs) on its recorded inputs."""
 
     at_inputs = False
 
@@ -251,10 +174,8 @@ class WeightResponses:
         compressor: WeightCompressor,
         model: nn.Module,
         trace: CallTrace,
-        norms: Mapping[str, nn.BatchNorm2d],
     ) -> None:
         self._compressor = compressor
-        self._norms = norms
         self._prepared: dict[Key, Prepared] = {}
         self._keys: dict[str, list[Key]] = {}  # by module
         self._products: dict[Key, dict[str, Tensor]] = {}
@@ -262,16 +183,7 @@ class WeightResponses:
         names = {name for target in compressor.targets for name in target.modules}
         self.watched = {name: model.get_submodule(name) for name in names}
         self._modules = {target.layer: target.modules for target in compressor.targets}
-        chains = {name: found for name, found in downstream_modules(trace, model, norms).items() if name in names}
-        self.downstream: Mapping[str, Sequence[Sequence[nn.Module]]] = {
-            name: [[link.module for link in chain] for chain in found] for name, found in chains.items()
-        }
-        own = shapes_in(trace, names, of_inputs=False)
-        # Per call: the shape of its output for one image, then that of each downstream module's.
-        self._single = {
-            name: [[shape, *(link.shape for link in chain)] for shape, chain in zip(own[name], found, strict=True)]
-            for name, found in chains.items()
-        }
+        self._single = shapes_in(trace, names, of_inputs=False)
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Compute every compressed weight once."""
@@ -289,7 +201,7 @@ class WeightResponses:
         self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int, *, again: bool = False
     ) -> None:
         """Compute the inner products of the module's changed output with each direction's gradient."""
-        axes = self._axes(name, calls, num_images)
+        axes = batch_axes(self._single[name], [call.output.shape for call in calls], num_images)
         if axes is None or any(len(call.gradients) != num_directions for call in calls):
             return
         seen = [SeenCall.of(call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
@@ -307,32 +219,13 @@ class WeightResponses:
             if parts.keys() >= set(self._modules[key[0]])
         }
 
-    def _axes(self, name: str, found: Sequence[LayerCall], num_images: int) -> list[int] | None:
-        shapes, norm = self._single.get(name, []), self._norms.get(name)
-        if len(shapes) != len(found) or (norm is not None and any(norm not in call.downstream[:1] for call in found)):
-            return None
-        single = [own[len(call.downstream)] for own, call in zip(shapes, found, strict=True)]
-        return batch_axes(single, [call.output.shape for call in found], num_images)
-
     def _each(self, name: str, place: int, seen: SeenCall, keys: Sequence[Key], *, again: bool) -> list[Tensor]:
         """Return the inner products of one call for each of ``keys``, (N, directions)."""
-        products = None
-        if all(self._prepared[key].inputs is None for key in keys):
-            products = self._from_gradients(name, seen, keys)
-        if products:
-            return products
         kept = self._kept.pop((name, place), None)
         responses = self._from_passes(name, seen.call, keys) if kept is None else kept
         if again:
             responses = self._kept[name, place] = list(responses)
         return [seen.inner_products(each) for each in responses]
-
-    def _from_gradients(self, name: str, seen: SeenCall, keys: Sequence[Key]) -> list[Tensor] | None:
-        module, norm = self.watched[name], self._norms.get(name)
-        gradients = weight_gradients(module, seen.call, seen.order, seen.gradients, len(keys), norm)
-        return (
-            None if gradients is None else [inner_products(gradients, each) for each in self._differences(name, keys)]
-        )
 
     def _from_passes(self, name: str, call: LayerCall, keys: Sequence[Key]) -> Iterator[Tensor]:
         """Yield how far each of ``keys`` changes the output of a call."""
@@ -343,20 +236,5 @@ class WeightResponses:
             prepared.release()
             yield changed
 
-    def _differences(self, name: str, keys: Sequence[Key]) -> Iterator[Tensor]:
-        """Yield the difference of each compressed weight of the module from the original."""
-        own = self.watched[name].get_parameter("weight")
-        for prepared in (self._prepared[key] for key in keys):
-            yield prepared.weight() - own
-            prepared.release()
-
     def _rerun(self, name: str, call: LayerCall) -> Tensor:
-        module, norm = self.watched[name], self._norms.get(name)
-        with nullcontext() if norm is None else folded(module, norm):
-            return _followed(call, next(tensors_in(module(*call.args, **call.kwargs))))
-
-
-def _followed(call: LayerCall, output: Tensor) -> Tensor:
-    for module in call.downstream:
-        output = module(output)
-    return output
+        return next(tensors_in(self.watched[name](*call.args, **call.kwargs)))

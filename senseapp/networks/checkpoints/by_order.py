@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -44,7 +43,6 @@ _LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in m
 _ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,18}|(?<![a-z\d])[a-d](?![a-z\d])", re.IGNORECASE)  # not q, k and v
 _VARIANCE_SUFFIX = "running_var"
-MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
 
 
 def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
@@ -56,28 +54,22 @@ def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]
     second order.
     """
     names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
-    if len(names) > MOST_WEIGHTS:
+    if len(names) > 10_000:  # the largest architecture has 2,683
         return ()
     found: dict[tuple[str, ...], None] = {}
     for order in (names, sorted(names, key=_with_numbers)):
         layers = [name for name in order if _ROLE.match(name) or is_layer(tuple(tensors[name].shape))]
         found |= dict.fromkeys((_layer_by_layer(order), tuple(order), _layer_by_layer(layers), tuple(layers)))
-    return tuple(in_order(order, tensors) for order in found)
-
-
-def in_order(names: tuple[str, ...], tensors: Mapping[str, Tensor]) -> OrderedWeights:
-    """Return names, shapes and signature of the weights in this order."""
-    shapes = tuple(tuple(tensors[name].shape) for name in names)
-    return OrderedWeights(names, shapes, signature_of(by_place(shapes)))
+    shapes = (tuple(tuple(tensors[name].shape) for name in order) for order in found)
+    return tuple(
+        OrderedWeights(order, own, signature_of(by_place(own))) for order, own in zip(found, shapes, strict=True)
+    )
 
 
 def _with_numbers(name: str) -> list[tuple[bool, int, str]]:
     """Return a key that sorts ``layer10`` after ``layer2``."""
-    parts = re.split(r"(\d{1,18})", name)
-    return [
-        (part.isascii() and part.isdigit(), int(part) if part.isascii() and part.isdigit() else 0, part)
-        for part in parts
-    ]
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [(bool(place % 2), int(part) if place % 2 else 0, part) for place, part in enumerate(parts)]
 
 
 def weights_by_layer(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -96,40 +88,22 @@ def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(chain.from_iterable(weights_by_layer(names).values()))
 
 
-@dataclass(slots=True)
-class _Node:
-    """Content below one prefix: the weights of a layer, and child nodes by name."""
-
-    weights: Sequence[str] = ()
-    parts: dict[str, _Node] = field(default_factory=dict)
-
-    def all_weights(self) -> Iterator[str]:
-        yield from self.weights
-        for part in self.parts.values():
-            yield from part.all_weights()
-
-
 def exchangeable(layers: Mapping[str, Sequence[str]], shapes: Shapes) -> tuple[str, str] | None:
     """Return two siblings with equal shapes whose order no number determines; None if there are none.
 
     ``layers`` are the names of the weights by layer. Underscores separate parts of names too, as in files whose names
     have no dots.
     """
-    root = _Node()
+    below: dict[tuple[str, ...], Counter[Shape]] = {}
     for layer, names in layers.items():
-        node = root
-        for part in re.split(r"[._/]", layer) if layer else ():
-            node = node.parts.setdefault(part, _Node())
-        node.weights = (*node.weights, *names)
-    pending = [("", root)]
-    while pending:
-        prefix, node = pending.pop()
-        alike: dict[frozenset[tuple[Shape, int]], str] = {}
-        for part, below in node.parts.items():
-            other = alike.setdefault(frozenset(Counter(shapes[name] for name in below.all_weights()).items()), part)
-            if _NUMBER.sub("#", other) != _NUMBER.sub("#", part):
-                return f"{prefix}{other}", f"{prefix}{part}"
-            pending.append((f"{prefix}{part}.", below))
+        parts = tuple(re.split(r"[._/]", layer)) if layer else ()
+        for depth in range(1, len(parts) + 1):
+            below.setdefault(parts[:depth], Counter()).update(shapes[name] for name in names)
+    alike: dict[tuple[tuple[str, ...], frozenset[tuple[Shape, int]]], tuple[str, ...]] = {}
+    for path, held in below.items():
+        other = alike.setdefault((path[:-1], frozenset(held.items())), path)
+        if _NUMBER.sub("#", other[-1]) != _NUMBER.sub("#", path[-1]):
+            return ".".join(other), ".".join(path)
     return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,28 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, first_line_of
-from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip
+from senseapp.core.foreign_zip import ZIP_DAMAGE
 from senseapp.core.texts import first_names
 from senseapp.networks.checkpoints.model_folder import ModelConfig, is_model_folder, opened_model_folder
 from senseapp.networks.checkpoints.parametrizations import plain_weights
 from senseapp.networks.checkpoints.pickled import Record
-from senseapp.networks.checkpoints.stored_tensors import OtherTensor, StoredArray, StoredTensor, TensorFile
+from senseapp.networks.checkpoints.stored_tensors import Stored, TensorFile
 from senseapp.networks.checkpoints.weights_file import (
     MAX_TENSORS,
     RESAVE_ADVICE,
     FileKind,
-    check_weights_file,
     damaged,
-    pickle_in,
+    kind_of,
+    opened_archive,
 )
 
-_MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor has far more elements than bytes
-_MAX_DEPTH = 24  # containers in containers; networks are some ten modules deep
-_MAX_REPEATS = 300_000  # of values with tensors; dicts that hold each other double with each step
-_MAX_NAME_LENGTH = 500  # characters, as run files take for the name of a layer
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
 _SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
 _LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled
 _MALFORMED = (*ZIP_DAMAGE, OverflowError, MemoryError, RecursionError, struct.error)
 _MODULE_KEYS = ("_parameters", "_buffers", "_modules")
-_Found = StoredTensor | StoredArray | OtherTensor
-_TENSORS = (StoredTensor, StoredArray, OtherTensor)
-_CONTAINERS = (dict, list, tuple, Record, *_TENSORS)
+_CONTAINERS = (dict, list, tuple, Record, Stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +79,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _read_file(path: Path) -> Checkpoint:
-    kind = check_weights_file(path)
+    kind = kind_of(path)
     if kind is FileKind.SAFETENSORS:
         found, root, classes = _read_safetensors(path), None, list[str]()
     else:
@@ -119,9 +112,10 @@ def _read_safetensors(path: Path) -> dict[str, Tensor | str]:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             in_file = getattr(file, "offset_keys", file.keys)()  # early releases list names in alphabetical order only
             names = [name for name in in_file if _is_name(name)]
-            return {name: _dense(file.get_tensor(name)) for name in names}
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, ValueError, RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
         raise damaged(path, first_line_of(error, most=160)) from error
+    return {name: "of complex numbers" if tensor.is_complex() else tensor for name, tensor in tensors.items()}
 
 
 def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], object, list[str]]:
@@ -129,30 +123,18 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
     file = TensorFile(path)
     try:
         root = _read_zip(path, file) if kind is FileKind.ZIP else _read_plain(path, file)
-        search = _TensorSearch()
-        search.look_through(root)
-        if sum(value.claimed_bytes for _, value in search.found) > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:
+        stored = _tensors_in(root)
+        # tied weights share bytes; an expanded tensor has far more elements than bytes
+        if sum(value.claimed_bytes for _, value in stored) > 4 * path.stat().st_size:
             raise ValueError("its tensors claim far more bytes than the file has")
-        found = {name: _numbers(file, value) for name, value in search.found}
+        found = {name: value.read() for name, value in stored}
     except _MALFORMED as error:
         raise damaged(path, first_line_of(error, most=160)) from error
     return {name: value for name, value in found.items() if value is not None}, root, sorted(file.reader.recorded)
 
 
-def _numbers(file: TensorFile, value: _Found) -> Tensor | str | None:
-    if isinstance(value, OtherTensor):
-        return value.form
-    tensor = file.tensor(value) if isinstance(value, StoredTensor) else value.tensor()
-    return None if tensor is None else _dense(tensor)
-
-
-def _dense(tensor: Tensor) -> Tensor | str:
-    return "of complex numbers" if tensor.is_complex() else tensor
-
-
 def _read_zip(path: Path, file: TensorFile) -> object:
-    with closing(ForeignZip(path, most_members=MAX_TENSORS)) as archive, path.open("rb") as content:
-        pickle = pickle_in(path, archive)
+    with opened_archive(path) as (archive, pickle), path.open("rb") as content:
         folder = pickle.filename.removesuffix("data.pkl")
         for entry in archive.members:
             name = entry.filename.removeprefix(folder)
@@ -174,45 +156,45 @@ def _read_plain(path: Path, file: TensorFile) -> object:
         return file.read_legacy(content) if is_legacy else file.reader.read(content)
 
 
-class _TensorSearch:
-    """Finds tensors in dicts, lists, objects and modules, in the order of the file, and names them by their path.
+def _tensors_in(root: object) -> list[tuple[str, Stored]]:
+    """Return the tensors in dicts, lists, objects and modules, in the order of the file, named by their path.
 
-    Values without tensors are looked through once, so that dicts that hold each other take no time.
+    Values without tensors are looked through once, and none inside itself (a part that holds its whole).
+
+    Raises:
+        ValueError: there are too many tensors, or containers hold each other.
     """
+    found: list[tuple[str, Stored]] = []
+    seen: set[int] = set()
+    empty: set[int] = set()
+    repeats = 0
 
-    def __init__(self) -> None:
-        self.found: list[tuple[str, _Found]] = []
-        self._seen: set[int] = set()
-        self._empty: set[int] = set()
-        self._repeats = 0
-
-    def look_through(self, value: object, name: str = "", depth: int = 0) -> bool:
-        """Add the tensors in ``value`` to those found; return whether there are none at any depth.
-
-        Raises:
-            ValueError: there are too many tensors, or containers hold each other.
-        """
-        if isinstance(value, _TENSORS):
-            self.found += [(name, value)] if name else []
-            if len(self.found) > MAX_TENSORS:
+    def is_empty(value: object, name: str, around: tuple[int, ...]) -> bool:
+        nonlocal repeats
+        if isinstance(value, Stored):
+            found.extend([(name, value)] if name else [])
+            if len(found) > MAX_TENSORS:
                 raise ValueError(f"it names more than {MAX_TENSORS:,} tensors")
             return False
-        if id(value) in self._empty:
+        if id(value) in empty or id(value) in around:
             return True
-        self._repeats += id(value) in self._seen
-        if self._repeats > _MAX_REPEATS:
+        repeats += id(value) in seen
+        if repeats > 300_000:  # dicts that hold each other double with each step
             raise ValueError("its dicts hold each other without end")
-        self._seen.add(id(value))
-        if depth == _MAX_DEPTH:
+        seen.add(id(value))
+        if len(around) == 24:  # networks are some ten modules deep
             return False
-        is_empty = True
+        inside = [True]
         for key, item in _items(value):
             inner = f"{name}.{key}" if name and key != "" else f"{name}{key}"
             if isinstance(item, _CONTAINERS):
-                is_empty &= _is_name(inner) and self.look_through(item, inner, depth + 1)
-        if is_empty:
-            self._empty.add(id(value))
-        return is_empty
+                inside.append(_is_name(inner) and is_empty(item, inner, (*around, id(value))))
+        if all(inside):
+            empty.add(id(value))
+        return all(inside)
+
+    is_empty(root, "", ())
+    return found
 
 
 def _items(value: object) -> Iterable[tuple[Any, object]]:
@@ -235,8 +217,8 @@ def _items(value: object) -> Iterable[tuple[Any, object]]:
 
 
 def _is_name(key: object) -> bool:
-    """Return whether a key can name a layer; lone surrogates cannot be encoded."""
-    if not isinstance(key, str) or len(key) > _MAX_NAME_LENGTH:
+    """Return whether a key can name a layer, as run files take it; lone surrogates cannot be encoded."""
+    if not isinstance(key, str) or len(key) > 500:
         return False
     return not any("\ud800" <= character <= "\udfff" for character in key)
 

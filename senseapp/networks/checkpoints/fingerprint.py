@@ -2,8 +2,9 @@
 
 The *signature* is the sum (modulo 2^64) of one hash per (name, shape): independent of order, and weights whose shape
 depends on the number of classes, the input channels or the image size can be subtracted.
-:func:`find_free_dimensions` finds these from two builds of an architecture. The *sketch* holds the smallest hashes,
-which estimate the Jaccard index. ``scripts/build_catalogue.py`` writes the fingerprints that ship with senseapp.
+:func:`find_free_dimensions` finds these from two builds of an architecture. The *sketch* holds the smallest hashes:
+the share of them in a checkpoint estimates the share of the architecture's weights.
+``scripts/build_catalogue.py`` writes the fingerprints that ship with senseapp.
 
 Source: Broder, "On the resemblance and containment of documents" (1997), section 4 (bottom-k sketch).
 """
@@ -21,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+import cattrs
 import numpy as np
 import numpy.typing as npt
 
@@ -32,7 +34,7 @@ Sketch = npt.NDArray[np.uint32]
 SideT = TypeVar("SideT", int, int | None)
 
 RECOGNITION_FILE = Path(__file__).with_name("recognition.json.gz")
-SKETCH_SIZE = 128  # the standard error of a Jaccard index is at most 1 / (2 √128), 4.4 %; stored for each architecture
+SKETCH_SIZE = 128  # the standard error of a share is at most 1 / (2 √128), 4.4 %; stored for each architecture
 COMPUTED_SUFFIXES = ("num_batches_tracked", "relative_position_index", "relative_coords_table", "attn_mask")
 """Name endings of buffers that a network computes by itself; older checkpoints may lack them."""
 MODULUS = 1 << 64  # sums stay in 64 bits, as the hashes
@@ -68,15 +70,6 @@ def sketch_of(shapes: Shapes) -> Sketch:
     """Return the ``SKETCH_SIZE`` smallest hashes (their upper 32 bits), ascending; fewer for a small network."""
     hashes = sorted({entry_hash(name, shape) >> 32 for name, shape in shapes.items()})
     return np.array(hashes[:SKETCH_SIZE], dtype=np.uint32)
-
-
-def resemblance(first: Sketch, second: Sketch) -> float:
-    """Estimate the Jaccard index of two sets, |A ∩ B| / |A ∪ B|, from their sketches."""
-    union = np.union1d(first, second)[:SKETCH_SIZE]
-    if union.size == 0:
-        return 0.0
-    both = np.intersect1d(first, second, assume_unique=True)
-    return float(np.isin(union, both, assume_unique=True).mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,12 +314,7 @@ def _unpack(
         img_size=img_size,
         fixed_signature=int(signature, 16),
         sketch=np.frombuffer(base64.b85decode(sketch), dtype="<u4"),
-        free=FreeDimensions(
-            patterns={key: tuple(pattern) for key, pattern in free["patterns"].items()},
-            classes=tuple(free["classes"]) if free["classes"] else None,
-            channels=tuple(free["channels"]) if free["channels"] else None,
-            size=SizeRule(**free["size"]) if free["size"] else None,
-        ),
+        free=cattrs.structure(free, FreeDimensions),
         num_weights=num_weights,
         ordered_signature=int(ordered, 16),
         free_places=tuple(places),

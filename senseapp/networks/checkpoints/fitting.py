@@ -199,39 +199,32 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
     network = choose_network(networks, spec.network, file_name=file_name)
     if unclear := order_unclear(checkpoint, network):
         raise InvalidCheckpoint(unclear)
-    notes: tuple[str, ...] = ()
+    recognised: tuple[str, ...] = ()
     if spec.library == "auto":
-        spec, notes = _choose(spec, network, checkpoint)
+        spec, recognised = _choose(spec, network, checkpoint)
     chosen = next((item for item in network.candidates if _is_of(item, spec)), None)
-    head = None if chosen is None else chosen.head
-    if head is not None and head.missing and spec.num_classes is None:
-        raise InvalidCheckpoint(
-            f"The weights in {file_name} are those of {spec.title} without its classifier. Bring the "
-            "whole checkpoint, or measure with a random classifier of a given number of classes: accuracy then means "
-            "nothing, harm shows how far the output moves."
-        )
-    tensors = dict(network.tensors)
+    tensors, notes, fresh_head = dict(network.tensors), list(recognised), ""
     if chosen is not None:
+        if chosen.without_head and spec.num_classes is None:
+            raise InvalidCheckpoint(
+                f"The weights in {file_name} are those of {spec.title} without its classifier. Bring the whole "
+                "checkpoint, or measure with a random classifier of a given number of classes: accuracy then means "
+                "nothing, harm shows how far the output moves."
+            )
         tensors = {name: tensors[name] for name in tensors if name not in chosen.surplus}
-        notes = (*notes, *_choice_notes(chosen, network, is_said=bool(notes)))
-    if head is not None:
-        tensors = head.renamed(tensors)
-    fingerprint = fingerprint_named(spec.library, spec.name)
-    sized = _sized(spec, chosen, own_size=fingerprint.img_size if fingerprint else None, file_name=file_name)
+        notes += _choice_notes(chosen, network, is_said=bool(recognised))
+        if chosen.head is not None:
+            tensors = chosen.head.renamed(tensors)
+            fresh_head = chosen.head.own if chosen.without_head else ""
+    notes += (*_config_notes(network, checkpoint), *_file_notes(network, networks), *checkpoint.notes)
     return Proposal(
-        spec=dataclasses.replace(sized, checkpoint="", network=""),
+        spec=dataclasses.replace(_sized(spec, chosen, file_name=file_name), checkpoint="", network=""),
         file_name=file_name,
         tensors=tensors,
-        fresh_head=head.own if head is not None and head.missing else "",
+        fresh_head=fresh_head,
         order=() if chosen is None else chosen.order,
         arguments={} if network.config is None else network.config.arguments,
-        notes=(
-            *notes,
-            *_config_notes(network, checkpoint),
-            *_file_notes(network, networks),
-            *checkpoint.notes,
-            *number_notes(tensors),
-        ),
+        notes=(*notes, *number_notes(tensors)),
     )
 
 
@@ -249,7 +242,10 @@ def _choice_notes(chosen: ArchitectureMatch, network: StoredNetwork, *, is_said:
     elif chosen.head is not None:
         head = chosen.head
         yield f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
-    surplus = _left_over(chosen, network) if chosen.by_order else chosen.surplus
+    surplus: Sequence[str] = chosen.surplus
+    if chosen.by_order:
+        floats = (name for name, tensor in network.tensors.items() if tensor.is_floating_point())
+        surplus = [name for name in floats if name not in chosen.order]
     if surplus:
         yield f"Left out, as {chosen.title} has no such weights: {first_names(surplus)}."
         if any(is_layer(network.shapes[name]) for name in surplus):
@@ -257,11 +253,6 @@ def _choice_notes(chosen: ArchitectureMatch, network: StoredNetwork, *, is_said:
                 "Among them are layers. If the network needs them, its accuracy before compression is lower than "
                 "you know it."
             )
-
-
-def _left_over(chosen: ArchitectureMatch, network: StoredNetwork) -> list[str]:
-    """Return the weights that have no place in the order that fits."""
-    return [name for name, tensor in network.tensors.items() if tensor.is_floating_point() and name not in chosen.order]
 
 
 def _config_notes(network: StoredNetwork, checkpoint: Checkpoint) -> Iterator[str]:
@@ -280,14 +271,13 @@ def _config_notes(network: StoredNetwork, checkpoint: Checkpoint) -> Iterator[st
 
 def _file_notes(network: StoredNetwork, networks: Sequence[StoredNetwork]) -> Iterator[str]:
     """Yield which network was taken, where there are several, and what else is in the file."""
-    titles = [item.title for item in networks]
-    if len(titles) > 1:
+    others = [item.title for item in networks if item is not network]
+    if others:
+        titles = first_names([item.title for item in networks])
         yield (
-            f"The file holds {len(titles)} networks ({first_names(titles)}): the weights of {network.title} are used. "
-            "Choose another one on the page, or with --network "
-            f"{next(title for title in titles if title != network.title)}."
+            f"The file holds {len(networks)} networks ({titles}): the weights of {network.title} are used. "
+            f"Choose another network of the file to measure that (--network {others[0]})."
         )
-    others = tuple(item.title for item in networks if item is not network)
     beside = [name for name in network.beside if not any(f"{title}.".startswith(f"{name}.") for title in others)]
     if beside:
         yield f"Not part of the network, and left out: {first_names(beside)}."
@@ -304,12 +294,14 @@ def look_alikes(spec: ModelSpec) -> tuple[tuple[ModelSpec, ...], tuple[str, ...]
     checkpoint = read_checkpoint(spec.checkpoint)
     network = choose_network(networks_in(spec, checkpoint), spec.network, file_name=checkpoint.file_name)
     first, notes = _choose(spec, network, checkpoint)
-    others = [
-        dataclasses.replace(spec, library=item.library, name=item.name)
-        for item in network.candidates[1:]
-        if item.fits and item.score == network.candidates[0].score
-    ]
-    return (first, *others), notes
+    alike = (dataclasses.replace(spec, library=item.library, name=item.name) for item in _ties(network))
+    return (first, *alike), notes
+
+
+def _ties(network: StoredNetwork) -> list[ArchitectureMatch]:
+    """Return the architectures that fit as well as the first."""
+    best, *others = network.candidates
+    return [item for item in others if item.fits and item.score == best.score]
 
 
 def _choose(spec: ModelSpec, network: StoredNetwork, checkpoint: Checkpoint) -> tuple[ModelSpec, tuple[str, ...]]:
@@ -322,31 +314,31 @@ def _choose(spec: ModelSpec, network: StoredNetwork, checkpoint: Checkpoint) -> 
         return chosen, ()
     if network.config is not None:
         return chosen, (f"{CONFIG_FILE} names {best.title}: every name and shape fits.",)
-    ties = [item.title for item in network.candidates[1:] if item.score == best.score and item.fits]
     but = " but for the name of the classifier" if best.head is not None else ""
     note = f"Recognised as {best.title}: every name and shape fits{but}."
     if best.order:
         note = BY_ORDER_NOTE.format(title=best.title)
-    if ties:
+    if ties := [item.title for item in _ties(network)]:
         same = "the same order and shapes" if best.order else "the same names and shapes"
-        has = "has" if len(ties) == 1 else "have"
         note += (
-            f" {', '.join(ties[:3])}{' and others' if len(ties) > 3 else ''} {has} {same}, "
+            f" {', '.join(ties[:3])}{' and others' * (len(ties) > 3)} {'has' if len(ties) == 1 else 'have'} {same}, "
             "so check that the baseline is as good as you expect."
         )
     return chosen, (note,)
 
 
-def _sized(spec: ModelSpec, read: ArchitectureMatch | None, *, own_size: int | None, file_name: str) -> ModelSpec:
+def _sized(spec: ModelSpec, read: ArchitectureMatch | None, *, file_name: str) -> ModelSpec:
     """Return ``spec`` with the sizes of the weights; raises InvalidCheckpoint where they contradict it."""
+    fingerprint = fingerprint_named(spec.library, spec.name)
     changes: dict[str, int] = {}
-    for what in _UNITS if read is not None else ():
+    for what, unit in _UNITS.items() if read is not None else ():
         found, wanted = getattr(read, what), getattr(spec, what)
-        if found is None or (what == "img_size" and found == own_size and wanted is None):
+        is_its_own = what == "img_size" and fingerprint is not None and found == fingerprint.img_size
+        if found is None or (is_its_own and wanted is None):
             continue
         if wanted not in (None, found):
             raise InvalidCheckpoint(
-                f"{file_name} was made for {found} {_UNITS[what]}, got {what} {wanted}. Leave it empty to take {found}."
+                f"{file_name} was made for {found} {unit}, got {what} {wanted}. Leave it empty to take {found}."
             )
         changes[what] = found
     return dataclasses.replace(spec, **changes)  # type: ignore[arg-type]

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from senseapp.core.texts import first_names
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, fits_pattern, weights_only
+from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, weights_only
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
-from senseapp.networks.checkpoints.recognise import fingerprint_named, layers_between
+from senseapp.networks.checkpoints.recognise import fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork
 from senseapp.networks.checkpoints.weights_file import MERGE_SHARDS
 from senseapp.networks.sources.libraries import architecture_shapes
@@ -26,6 +26,10 @@ def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_
     expected, found = (
         {name: tuple(tensor.shape) for name, tensor in weights.items()} for weights in (module.state_dict(), tensors)
     )
+    return _compared(expected, found, fresh_head=fresh_head)
+
+
+def _compared(expected: Shapes, found: Shapes, *, fresh_head: str = "") -> MatchReport:
     own = weights_only(expected)
     missing = [
         Mismatch(name, shape, None)
@@ -65,11 +69,9 @@ def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mi
 
 
 def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
-    if all(item.name.startswith(head) for item in wrong):
-        return (
-            f"The checkpoint has {(wrong[0].found or (0,))[0]} classes, "
-            f"the network was built with {(wrong[0].expected or (0,))[0]}."
-        )
+    classes, built_with = (wrong[0].found or (0,))[0], (wrong[0].expected or (0,))[0]
+    if classes != built_with and all(item.name.startswith(head) for item in wrong):
+        return f"The checkpoint has {classes} classes, the network was built with {built_with}."
     first = names[0].rpartition(".")[0]
     if all(item.name.rpartition(".")[0] == first for item in wrong):
         return "The checkpoint was made for images with another number of channels."
@@ -80,18 +82,19 @@ def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
 
 def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
     """Return why a checkpoint does not fit the chosen architecture, in sentences."""
+    advice = "Choose the architecture auto to have it recognised, or the checkpoint that belongs to this one."
+    found = f"{file_name} does not fit {title}: {_differences(report)}. {report.cause}"
+    return found if report.cause.endswith(MERGE_SHARDS) else f"{found} {advice}"
+
+
+def _differences(report: MatchReport) -> str:
     names: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
     for item in report.differences:
         if item.kind == "wrong shape":
             names["of another shape"].append(f"{item.name} {item.found} for {item.expected}")
         else:
             names[item.kind].append(item.name)
-    parts = [f"{len(found)} {what} ({first_names(found)})" for what, found in names.items() if found]
-    advice = "Choose the architecture auto to have it recognised, or the checkpoint that belongs to this one."
-    return (
-        f"{file_name} does not fit {title}: {'; '.join(parts)}. {report.cause}"
-        f"{'' if report.cause.endswith(MERGE_SHARDS) else f' {advice}'}"
-    )
+    return "; ".join(f"{len(found)} {what} ({first_names(found)})" for what, found in names.items() if found)
 
 
 _ADAPTER = re.compile(r"(?:^|[._])(lora|loha|lokr|hada|dora|vera|ia3)(?=$|[._])", re.IGNORECASE)
@@ -120,47 +123,29 @@ def not_plain_weights(file_name: str, names: Collection[str]) -> str:
                 f"{file_name} holds a network that was quantized, as {tool} stores it: {len(found)} entries are "
                 f"integers, or what these stand for ({first_names(found)}). {FLOAT_WEIGHTS}"
             )
-    return _adapter(file_name, names) or _numbered_part(file_name)
+    if found := [name for name in names if _ADAPTER.search(name)]:
+        alone = len(found) == len(names)
+        what = "an adapter, not a network" if alone else "a network with an adapter that was not merged into it"
+        return (
+            f"{file_name} holds {what}: {len(found)} low-rank weights ({first_names(found)}). Merge it into the "
+            "network where it was trained (peft: model.merge_and_unload()), and save the network's own state_dict."
+        )
+    if numbered := _SHARD.search(file_name):
+        return (
+            f"{file_name} is part {int(numbered[1])} of {int(numbered[2])} of a checkpoint (a shard), so most weights "
+            f"are missing. {MERGE_SHARDS}"
+        )
+    return ""
 
 
 def why_nothing_fits(checkpoint: Checkpoint, network: StoredNetwork) -> str:
     """Return the cause, in sentences, for which ``network`` is of no known architecture."""
-    closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in network.candidates[:3])
     return (
         not_plain_weights(checkpoint.file_name, (*checkpoint.tensors, *checkpoint.other_forms))
         or _of_another_library(checkpoint)
-        or _other_form(checkpoint)
-        or _unknown_function(checkpoint)
+        or _not_numbers(checkpoint)
         or order_unclear(checkpoint, network)
-        or (_beside_closest(checkpoint.file_name, network) if closest else "")
-        or f"The weights in {checkpoint.file_name} are of no architecture of timm or torchvision, by their names or by "
-        f"their order{f'; the closest are {closest}' if closest else ''}. "
-        + ("safetensors sorts weights by name; torch.save keeps their order. " if checkpoint.sorted_by_name else "")
-        + "Choose the architecture by name to see what differs."
-    )
-
-
-def _adapter(file_name: str, names: Collection[str]) -> str:
-    """Say that low-rank updates are no network, and that they cannot be added without their factor."""
-    found = [name for name in names if _ADAPTER.search(name)]
-    if not found:
-        return ""
-    kind = (_ADAPTER.search(found[0]) or [""])[1]
-    alone = len(found) == len(names)
-    what = "an adapter, not a network" if alone else "a network with an adapter that was not merged into it"
-    return (
-        f"{file_name} holds {what}: {len(found)} weights of {kind} layers ({first_names(found)}). Merge it "
-        "into the network where it was trained (peft: model.merge_and_unload()), and save the network's own state_dict."
-    )
-
-
-def _numbered_part(file_name: str) -> str:
-    numbered = _SHARD.search(file_name)
-    if numbered is None:
-        return ""
-    return (
-        f"{file_name} is part {int(numbered[1])} of {int(numbered[2])} of a checkpoint (a shard), so most weights are "
-        f"missing. {MERGE_SHARDS}"
+        or _not_the_closest(checkpoint, network)
     )
 
 
@@ -179,25 +164,21 @@ def _of_another_library(checkpoint: Checkpoint) -> str:
     )
 
 
-def _other_form(checkpoint: Checkpoint) -> str:
-    if not checkpoint.other_forms:
-        return ""
-    name, form = next(iter(checkpoint.other_forms.items()))
-    return (
-        f"{len(checkpoint.other_forms)} weights in {checkpoint.file_name} are not plain numbers: {name} is {form}. "
-        "Save the weights of the float32 model, plain and dense."
-    )
-
-
-def _unknown_function(checkpoint: Checkpoint) -> str:
-    found = [name for name in checkpoint.tensors if PARAMETRIZED in name]
-    if not found:
-        return ""
-    return (
-        f"{checkpoint.file_name} keeps weights from which a function computes those of the layers "
-        f"({first_names(found)}), and does not say which function. Take it off before saving: "
-        "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
-    )
+def _not_numbers(checkpoint: Checkpoint) -> str:
+    """Say that weights are quantized, sparse or computed by a function that the file does not name."""
+    if checkpoint.other_forms:
+        name, form = next(iter(checkpoint.other_forms.items()))
+        return (
+            f"{len(checkpoint.other_forms)} weights in {checkpoint.file_name} are not plain numbers: {name} is {form}. "
+            "Save the weights of the float32 model, plain and dense."
+        )
+    if found := [name for name in checkpoint.tensors if PARAMETRIZED in name]:
+        return (
+            f"{checkpoint.file_name} keeps weights from which a function computes those of the layers "
+            f"({first_names(found)}), and does not say which function. Take it off before saving: "
+            "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
+        )
+    return ""
 
 
 def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str:
@@ -212,31 +193,31 @@ def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str:
     )
 
 
-def _beside_closest(file_name: str, network: StoredNetwork) -> str:
-    """Return how the weights differ from those of the closest architecture, where they differ in one way only."""
-    closest, shapes = network.candidates[0], weights_only(network.shapes)
-    fingerprint = fingerprint_named(closest.library, closest.name)
-    own = weights_only(architecture_shapes(closest.library, closest.name))
-    patterns = own | dict(fingerprint.free.patterns if fingerprint else {})
-    missing = [name for name in own if name not in shapes]
-    surplus = [name for name in shapes if name not in own]
-    wrong = [name for name in own if name in shapes and not fits_pattern(shapes[name], patterns[name])]
-    if missing and shapes and not surplus and not wrong:
-        return (
-            f"{file_name} holds {len(shapes)} of the {len(own)} weights of {closest.title} and nothing else: a part of "
-            f"a checkpoint (a shard), or one that was saved in part. It lacks {first_names(missing)}. {MERGE_SHARDS}"
-        )
-    if 0 < len(wrong) <= len(own) // 10 and not surplus and not missing:
-        expected = ", ".join("any" if length is None else str(length) for length in patterns[wrong[0]])
-        return (
-            f"{file_name} has the names of {closest.title}, and other shapes for {first_names(wrong)}: {wrong[0]} is "
-            f"{shapes[wrong[0]]}, expected ({expected}). Save the weights as PyTorch keeps them, or choose another "
-            "architecture."
-        )
-    if not missing and not wrong and (between := layers_between(surplus, shapes, own)):
-        return (
-            f"{file_name} holds all weights of {closest.title}, and {len(between)} further ones of layers inside it "
-            f"({first_names(between)}): a variant that is no architecture of timm or torchvision. Without those layers "
-            "its answers would be others."
-        )
-    return ""
+def _not_the_closest(checkpoint: Checkpoint, network: StoredNetwork) -> str:
+    """Say which architectures come closest, and how the weights differ from the first where that is little."""
+    closest = ", ".join(f"{item.title} ({item.score:.0%} alike)" for item in network.candidates[:3])
+    said = (
+        f"The weights in {checkpoint.file_name} are of no architecture of timm or torchvision, by their names or by "
+        f"their order{f'; the closest are {closest}' if closest else ''}. "
+    )
+    if closest:
+        own = _sized_as(network)
+        report = _compared(own, weights_only(network.shapes))
+        if len(report.differences) <= len(own) // 10 or report.cause.endswith(MERGE_SHARDS):
+            return f"{said}Compared with {network.candidates[0].title}: {_differences(report)}. {report.cause}"
+    sorted_names = "safetensors sorts weights by name; torch.save keeps their order. "
+    return f"{said}{sorted_names * checkpoint.sorted_by_name}Choose the architecture by name to see what differs."
+
+
+def _sized_as(network: StoredNetwork) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the closest architecture, with classes, channels and image size of the weights."""
+    closest, found = network.candidates[0], network.shapes
+    own, fingerprint = (
+        architecture_shapes(closest.library, closest.name),
+        fingerprint_named(closest.library, closest.name),
+    )
+    for name, pattern in (fingerprint.free.patterns if fingerprint else {}).items():
+        lengths = found.get(name, own.get(name, ()))
+        if len(lengths) == len(pattern):
+            own = own | {name: tuple(b if a is None else a for a, b in zip(pattern, lengths, strict=True))}
+    return weights_only(own)

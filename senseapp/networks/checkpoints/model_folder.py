@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +20,7 @@ from typing import Any
 import timm
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.core.foreign_values import BadValue, items, mapping, number, read_json, whole
+from senseapp.core.foreign_values import BadValue, items, mapping, number, read_json, text, truth, whole
 from senseapp.core.foreign_zip import MOST_UNPACKED, ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import listed, printable_text
 from senseapp.networks.checkpoints.weights_file import CHECKPOINT_SUFFIXES, damaged, refuse_program
@@ -32,15 +32,8 @@ _MOST_MEMBERS = 1000  # files of a folder, of which two are read
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _LARGEST_NUMBER = 100_000  # widths and depths of networks are below; a larger one would take all memory to build
-_LEAST_SHARE = 0.01  # of a picture, that a crop leaves
 _MOST_CLASSES = 100_000  # the largest classifiers of the libraries have 21,843
 _LONGEST_TEXT = 200  # characters of a class name or a setting
-_LENGTH_OF_SIZE, _MOST_CHANNELS = 3, 16  # of (C, H, W); multispectral pictures have up to 13
-_SIZES = {"input_size": 1, "test_input_size": 1}
-"""How images are prepared: entries of whole numbers, and the least of each."""
-_STATISTICS = {"mean": 0.0, "std": 1e-6}
-"""Entries of one number, or of one for each channel, and the least of each."""
-_PREPARATION_TEXTS = ("interpolation", "crop_mode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,27 +249,35 @@ def _check_value(key: str, value: object) -> None:
         number(value, key, least=-_LARGEST_NUMBER, most=_LARGEST_NUMBER)
 
 
+def _size(value: object, key: str) -> tuple[int, ...]:
+    found = tuple(whole(each, key, least=1, most=_LARGEST_NUMBER) for each in items(value, key))
+    if len(found) != 3:
+        raise BadValue(f"{key} is a list of 3 numbers")
+    return found
+
+
+def _statistic(value: object, key: str) -> tuple[float, ...]:
+    least = 1e-6 if key == "std" else 0.0
+    found = tuple(number(each, key, least=least, most=_LARGEST_NUMBER) for each in items(value, key))
+    if not 0 < len(found) <= 16:  # multispectral pictures have up to 13
+        raise BadValue(f"{key} is a list of one number, or of one for each channel")
+    return found
+
+
+def _share(value: object, key: str) -> float:
+    return number(value, key, least=0.01, most=1)  # of a picture, that a crop leaves
+
+
+_PREPARATION: Mapping[str, Callable[[object, str], object]] = {
+    **dict.fromkeys(("input_size", "test_input_size"), _size),
+    **dict.fromkeys(("mean", "std"), _statistic),
+    **dict.fromkeys(("crop_pct", "test_crop_pct"), _share),
+    **dict.fromkeys(("interpolation", "crop_mode"), text),
+    "num_classes": lambda value, key: whole(value, key, most=_MOST_CLASSES),
+    "fixed_input_size": truth,
+}
+"""How images are prepared and what the classifier is, in timm's words: the readers of the entries that are used."""
+
+
 def _preparation(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how images are prepared and what the classifier is, in timm's words; all else is left out."""
-    kept: dict[str, Any] = {}
-    for key, least in _SIZES.items():
-        if (values := found.get(key)) is not None:
-            kept[key] = tuple(whole(each, key, least=least, most=_LARGEST_NUMBER) for each in items(values, key))
-            if len(kept[key]) != _LENGTH_OF_SIZE:
-                raise BadValue(f"{key} is a list of {_LENGTH_OF_SIZE} numbers")
-    for key, smallest in _STATISTICS.items():
-        if (values := found.get(key)) is not None:
-            kept[key] = tuple(number(each, key, least=smallest, most=_LARGEST_NUMBER) for each in items(values, key))
-            if not 0 < len(kept[key]) <= _MOST_CHANNELS:
-                raise BadValue(f"{key} is a list of one number, or of one for each channel")
-    for key in ("crop_pct", "test_crop_pct"):
-        if (share := found.get(key)) is not None:
-            kept[key] = number(share, key, least=_LEAST_SHARE, most=1)
-    for key in _PREPARATION_TEXTS:
-        if isinstance(text := found.get(key), str) and len(text) <= _LONGEST_TEXT:
-            kept[key] = text
-    if (classes := found.get("num_classes")) is not None:
-        kept["num_classes"] = whole(classes, "num_classes", most=_MOST_CLASSES)
-    if isinstance(fixed := found.get("fixed_input_size"), bool):
-        kept["fixed_input_size"] = fixed
-    return kept
+    return {key: read(found[key], key) for key, read in _PREPARATION.items() if found.get(key) is not None}

@@ -18,60 +18,77 @@ generative adversarial networks" (2018), equation 8.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-_Composed = tuple[str, Tensor, set[str]]
 PARAMETRIZED = "parametrizations."
 """Part of the names of weights that a parametrization computes."""
+_BY_PARAMETRIZATION = "parametrizations, with torch's own functions at their defaults"
+_PARTS = ("original", "original0", "original1", "0._u", "0._v", "0.base", "1._u", "1.base")
+"""Of the parametrizations of torch; of several in a row only one is known."""
+Named = Mapping[str, Tensor]
 
 
-def plain_weights(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def plain_weights(tensors: Named) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return ``tensors`` with composed weights in place of their parts, and a sentence on each kind of composition.
 
     Parts whose shapes do not match are left unchanged.
     """
-    replaced: dict[str, tuple[str, Tensor]] = {}
-    used: set[str] = set()
-    counted: Counter[str] = Counter()
-    for name in tensors:
-        for ending, source, compose in _RULES:
-            if name not in replaced and name.endswith(ending) and (found := compose(tensors, name)) is not None:
-                weight_name, weight, parts = found
-                replaced[name] = (weight_name, weight)
-                used |= parts
-                counted[source] += 1
-    whole = dict(replaced.get(name, (name, tensor)) for name, tensor in tensors.items() if name not in used)
+    whole, used, counted = dict[str, Tensor](), set[str](), Counter[str]()
+    composed = {name: found for name in tensors if (found := _composed(tensors, name)) is not None}
+    for _, source, _, parts in composed.values():
+        counted[source] += 1
+        used |= parts
+    for name, tensor in tensors.items():
+        if name in composed:
+            own, _, weight, _ = composed[name]
+            whole[own] = weight
+        elif name not in used:
+            whole[name] = tensor
     return whole, tuple(f"Put together from {source}: {count} weights." for source, count in counted.items())
 
 
-def _masked(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
-    base, weight = name.removesuffix("_orig"), tensors[name]
-    mask = tensors.get(f"{base}_mask")
-    if mask is None or mask.shape != weight.shape:
-        return None
-    return base, weight * mask.to(weight.dtype), {f"{base}_mask"}
-
-
-def _masked_beside(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
-    weight = tensors[name]
-    for mask_name in (f"{name}_mask", f"{name.removesuffix('weight')}mask"):
-        mask = tensors.get(mask_name)
-        if mask is None or mask.shape != weight.shape or not bool(((mask == 0) | (mask == 1)).all()):
-            continue
-        kept = mask == 1
-        if bool(kept.any()) and not bool(weight[kept].any()):
-            kept = ~kept  # it marks pruned weights, which are zero already
-        return name, weight * kept.to(weight.dtype), {mask_name}
+def _composed(tensors: Named, name: str) -> tuple[str, str, Tensor, set[str]] | None:
+    """Return the weight that ``name`` is the main part of: its name, what it is of, itself, and its other parts."""
+    stem, _, ending = name.rpartition(".")
+    layer, _, inside = stem.rpartition(PARAMETRIZED)
+    weight: Tensor | None = None
+    if ending in ("original", "original1") and PARAMETRIZED in name:
+        at = {part: tensors[f"{stem}.{part}"] for part in _PARTS if f"{stem}.{part}" in tensors}
+        if at.keys() == {"original0", "original1"}:
+            weight = _with_norm(at["original0"], at["original1"])
+        elif at.keys() == {"original", "0._u", "0._v"}:
+            weight = _by_spectral_norm(at["original"], at["0._u"], at["0._v"])
+        others = {f"{stem}.{part}" for part in at} - {name}
+        return None if weight is None else (f"{layer}{inside}", _BY_PARAMETRIZATION, weight, others)
+    if name.endswith("_v") and (weight := _with_norm(tensors.get(f"{name[:-2]}_g"), tensors[name])) is not None:
+        return name[:-2], "norms and directions (weight_norm)", weight, {f"{name[:-2]}_g"}
+    base = name.removesuffix("_orig")
+    for mask in (f"{base}_mask", f"{base.removesuffix('weight')}mask") if name.endswith(("_orig", "weight")) else ():
+        if (weight := _masked(tensors[name], tensors.get(mask), is_pruned=base != name)) is not None:
+            return base, "weights and masks of pruning", weight, {mask}
+    if base != name:
+        parts = {f"{base}_u", f"{base}_v"}
+        weight = _by_spectral_norm(tensors[name], tensors.get(f"{base}_u"), tensors.get(f"{base}_v"))
+        if weight is not None:
+            return base, "weights and their largest singular values (spectral_norm)", weight, parts
     return None
 
 
-def _normed(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
-    base = name.removesuffix("_v")
-    weight = _with_norm(tensors.get(f"{base}_g"), tensors[name])
-    return None if weight is None else (base, weight, {f"{base}_g"})
+def _masked(weight: Tensor, mask: Tensor | None, *, is_pruned: bool) -> Tensor | None:
+    """Return ``weight`` times a mask; one beside a plain weight holds 0 and 1 only, and may mark the pruned ones."""
+    if mask is None or mask.shape != weight.shape:
+        return None
+    if is_pruned:
+        return weight * mask.to(weight.dtype)
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        return None
+    kept = mask == 1
+    if bool(kept.any()) and not bool(weight[kept].any()):
+        kept = ~kept  # these weights are zero already
+    return weight * kept.to(weight.dtype)
 
 
 def _with_norm(norm: Tensor | None, direction: Tensor) -> Tensor | None:
@@ -87,12 +104,6 @@ def _with_norm(norm: Tensor | None, direction: Tensor) -> Tensor | None:
     return norm.float() * direction.float() / length
 
 
-def _spectral(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
-    base = name.removesuffix("_orig")
-    weight = _by_spectral_norm(tensors[name], tensors.get(f"{base}_u"), tensors.get(f"{base}_v"))
-    return None if weight is None else (base, weight, {f"{base}_u", f"{base}_v"})
-
-
 def _by_spectral_norm(weight: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
     """Return ``weight / uᵀ W v``, with W the weight as a matrix whose first axis is that of ``u``."""
     if left is None or right is None or left.dim() != 1 or right.dim() != 1 or weight.dim() < 2:
@@ -102,30 +113,3 @@ def _by_spectral_norm(weight: Tensor, left: Tensor | None, right: Tensor | None)
         return None
     matrix = weight.float().movedim(axes[0], 0).flatten(1)
     return weight.float() / torch.dot(left.float(), torch.mv(matrix, right.float()))
-
-
-def _parametrized(tensors: Mapping[str, Tensor], name: str) -> _Composed | None:
-    """Compose a weight of ``torch.nn.utils.parametrize``; of several parametrizations in a row only one is known."""
-    layer, _, inside = name.rpartition(PARAMETRIZED)
-    weight_name, _, _ = inside.rpartition(".")
-    stem = name.rpartition(".")[0]
-    parts = {part for part in _PARTS if f"{stem}.{part}" in tensors}
-    at = {part: tensors[f"{stem}.{part}"] for part in parts}
-    if parts == {"original0", "original1"}:
-        weight = _with_norm(at["original0"], at["original1"])
-    elif parts == {"original", "0._u", "0._v"}:
-        weight = _by_spectral_norm(at["original"], at["0._u"], at["0._v"])
-    else:
-        weight = None
-    return None if weight is None else (f"{layer}{weight_name}", weight, {f"{stem}.{part}" for part in parts} - {name})
-
-
-_PARTS = ("original", "original0", "original1", "0._u", "0._v", "0.base", "1._u", "1.base")
-_RULES: tuple[tuple[str, str, Callable[[Mapping[str, Tensor], str], _Composed | None]], ...] = (
-    ("_orig", "weights and masks of pruning", _masked),
-    ("weight", "weights and masks of pruning", _masked_beside),
-    ("_v", "norms and directions (weight_norm)", _normed),
-    ("_orig", "weights and their largest singular values (spectral_norm)", _spectral),
-    (".original", "parametrizations, with torch's own functions at their defaults", _parametrized),
-    (".original1", "parametrizations, with torch's own functions at their defaults", _parametrized),
-)

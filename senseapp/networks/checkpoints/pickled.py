@@ -129,7 +129,9 @@ class PickleReader:
             self._scan(file)
             length = file.tell() - start
             file.seek(start)
-            return _Unpickler(io.BytesIO(file.read(length)), self._find, self._persistent).load()
+            unpickler = _Unpickler(io.BytesIO(file.read(length)), encoding="latin1")  # bytes of Python 2
+            unpickler.find, unpickler.persistent = self._find, self._persistent
+            return unpickler.load()
         except (pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError, AttributeError) as error:
             raise ValueError("its pickle takes more values than it makes") from error
 
@@ -145,21 +147,20 @@ class PickleReader:
             # hashing a number of more bits takes time at each use
             if name in _REFUSED or (isinstance(argument, int) and argument.bit_length() > 8_000):
                 raise ValueError(f"it holds {name}, which torch does not write")
-            pushed = memo[argument] if name.endswith("GET") else _weight_of(name, _taken(stack, opcode.stack_before))
+            taken = _taken(stack, opcode.stack_before)
+            weight = 1 + sum(taken) if name in _TUPLES else max(taken, default=1)  # a tuple visits all below it
+            pushed = memo[argument] if name.endswith("GET") else weight
             stack += [_WEIGHTS.get(kind.name, pushed) for kind in opcode.stack_after]
-            if name.endswith("PUT"):
-                memo[argument] = stack[-1]
-            elif name == "MEMOIZE":
-                memo[len(memo)] = stack[-1]
+            if name.endswith("PUT") or name == "MEMOIZE":
+                memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
             self._steps += max(1, (pushed or 0) * len(opcode.stack_after))
             if self._steps > MAX_STEPS or (name.endswith("PUT") and int(argument or 0) > MAX_STEPS):
                 raise ValueError(f"more than {MAX_STEPS:,} steps to build what is in it")
 
     def _find(self, name: str) -> Named:
         if name not in self._named:
-            if (
-                len(name) > 300 or len(self._named) >= 5_000
-            ):  # names of torch are far shorter; each stub takes a kilobyte
+            # names of torch are far shorter; each stub takes a kilobyte
+            if len(name) > 300 or len(self._named) >= 5_000:
                 raise ValueError("its pickle names a class by what is no name, or too many classes")
             builder = self._builders.get(name)
             content: dict[str, Any] = {"__slots__": (), "name": name, "recorded": self.recorded}
@@ -181,20 +182,15 @@ def _taken(stack: list[int | None], kinds: list[pickletools.StackObject]) -> lis
     return [value for value in values if value is not None]
 
 
-def _weight_of(name: str, values: list[int]) -> int:
-    """Return how many values hashing the result visits: all below a tuple; at most those of one taken otherwise."""
-    return 1 + sum(values) if name in _TUPLES else max(values, default=1)
-
-
 class _Unpickler(pickle.Unpickler):
     """The standard unpickler, in which names are stubs."""
 
-    def __init__(self, file: IO[bytes], find: Callable[[str], Named], persistent: Callable[[object], object]) -> None:
-        super().__init__(file, encoding="latin1")  # bytes of Python 2
-        self._find, self._persistent = find, persistent
+    find: Callable[[str], Named]
+    persistent: Callable[[object], object]
 
     def find_class(self, module: str, name: str) -> Any:
-        return self._find(f"{module.replace('__builtin__', 'builtins')}.{name}")  # Python 2
+        module = module.replace("__builtin__", "builtins").replace("numpy._core", "numpy.core")  # Python 2, NumPy 2
+        return self.find(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
-        return self._persistent(pid)
+        return self.persistent(pid)

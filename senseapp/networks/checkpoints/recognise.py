@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from senseapp.networks.checkpoints.by_order import MOST_WEIGHTS
 from senseapp.networks.checkpoints.fingerprint import (
     BuiltWith,
     Fingerprint,
@@ -15,14 +14,9 @@ from senseapp.networks.checkpoints.fingerprint import (
     Shapes,
     is_layer,
     load_fingerprints,
-    resemblance,
-    signature_of,
-    sketch_of,
-    weights_only,
 )
 from senseapp.networks.sources.catalogue import find_entry
 
-_LEAST_SCORE = 0.05  # one name in twenty: below, networks have nothing in common
 T = TypeVar("T")
 
 
@@ -96,39 +90,38 @@ class ArchitectureMatch(BuiltWith[int | None]):
         return f"{self.library}/{self.name}"
 
 
-def recognise(
-    shapes: Shapes,
-    *,
-    arch_hint: str = "",
-    file_name: str = "",
-    known: Sequence[ArchitectureMatch] = (),
-    among: Sequence[Fingerprint] | None = None,
-    limit: int = 10,
-) -> tuple[ArchitectureMatch, ...]:
-    """Return up to ``limit`` architectures that ``shapes`` resemble, the likeliest first.
+def ranked(candidates: Iterable[ArchitectureMatch], *, arch_hint: str, file_name: str) -> tuple[ArchitectureMatch, ...]:
+    """Return up to twenty of the candidates, the likeliest first.
 
     Architectures with identical names and shapes have the same score; among them the one named by ``arch_hint`` comes
     first, then those whose name is in ``file_name`` (the longest such name first), then those with published weights,
-    then shorter names. Files with more weights than any network match none. ``known`` are candidates found before,
-    ``among`` the architectures to compare with; None: all of them.
+    then shorter names.
     """
-    if len(shapes) > MOST_WEIGHTS and not known:
-        return ()
-    weights = weights_only(shapes)
-    signature, sketch, found = signature_of(weights), sketch_of(weights), list(known)
-    done = {(item.library, item.name) for item in known}
-    for fingerprint in load_fingerprints() if among is None else among:
-        if (fingerprint.library, fingerprint.name) in done:
-            continue
-        candidate = fit_by_names(fingerprint, weights, signature)
-        if candidate is None:
-            # the share of equal names and shapes, below the scores of all that fit
-            score = round(0.95 * resemblance(sketch, fingerprint.sketch), 4)
-            candidate = _candidate(fingerprint, weights, score=score)
-        if candidate.score >= _LEAST_SCORE:
-            found.append(candidate)
-    found.sort(key=lambda candidate: _sort_key(candidate, arch_hint, _compact(file_name)))
-    return tuple(found[:limit])
+    compact = _compact(file_name)
+    return tuple(sorted(candidates, key=lambda each: _sort_key(each, arch_hint, compact))[:20])
+
+
+def candidate_of(
+    fingerprint: Fingerprint,
+    shapes: Shapes,
+    *,
+    score: float,
+    exact: bool = False,
+    head: HeadFit | None = None,
+    order: tuple[str, ...] = (),
+    surplus: tuple[str, ...] = (),
+) -> ArchitectureMatch:
+    """Return an architecture as a candidate, with the sizes that ``shapes`` have under its names."""
+    return ArchitectureMatch(
+        library=fingerprint.library,
+        name=fingerprint.name,
+        score=score,
+        exact=exact,
+        head=head,
+        order=order,
+        surplus=surplus,
+        **asdict(fingerprint.free.read_off(shapes)),
+    )
 
 
 def fit_by_names(fingerprint: Fingerprint, shapes: Shapes, signature: int) -> ArchitectureMatch | None:
@@ -137,7 +130,7 @@ def fit_by_names(fingerprint: Fingerprint, shapes: Shapes, signature: int) -> Ar
         return None
     size = fingerprint.free.read_off(shapes).img_size
     score = 1.0 if size in (None, fingerprint.img_size) else 0.99
-    return _candidate(fingerprint, shapes, exact=True, score=score)
+    return candidate_of(fingerprint, shapes, exact=True, score=score)
 
 
 def _size_is_whole(fingerprint: Fingerprint, shapes: Shapes) -> bool:
@@ -150,7 +143,7 @@ def fit_by_order(fingerprint: Fingerprint, orders: Sequence[OrderedWeights]) -> 
     for ordered in orders:
         free = fingerprint.free_shapes(ordered)
         if free is not None and _size_is_whole(fingerprint, free):
-            return _candidate(fingerprint, free, score=0.96, order=ordered.names)
+            return candidate_of(fingerprint, free, score=0.96, order=ordered.names)
     return None
 
 
@@ -186,7 +179,7 @@ def fit_inexactly(fingerprint: Fingerprint, shapes: Shapes, own: Shapes) -> Arch
     if head and head.missing:
         score = 0.97
     renamed = head.renamed(shapes) if head else shapes
-    return _candidate(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
+    return candidate_of(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
 
 
 def _head_in(surplus: Sequence[str], shapes: Shapes, fingerprint: Fingerprint, own: str) -> HeadFit:
@@ -209,28 +202,6 @@ def layers_between(surplus: Iterable[str], shapes: Shapes, own: Shapes) -> list[
         if is_layer(shapes[name])
         and ("." not in name or any(name[: dot.start()] in modules for dot in re.finditer(r"\.", name)))
     ]
-
-
-def _candidate(
-    fingerprint: Fingerprint,
-    shapes: Shapes,
-    *,
-    score: float,
-    exact: bool = False,
-    head: HeadFit | None = None,
-    order: tuple[str, ...] = (),
-    surplus: tuple[str, ...] = (),
-) -> ArchitectureMatch:
-    return ArchitectureMatch(
-        library=fingerprint.library,
-        name=fingerprint.name,
-        score=score,
-        exact=exact,
-        head=head,
-        order=order,
-        surplus=surplus,
-        **asdict(fingerprint.free.read_off(shapes)),
-    )
 
 
 def _sort_key(

@@ -32,16 +32,18 @@ from senseapp.networks.checkpoints.model_folder import ModelConfig
 from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import (
     ArchitectureMatch,
+    candidate_of,
     fit_by_names,
     fit_by_order,
     fit_inexactly,
-    recognise,
+    ranked,
 )
 from senseapp.networks.sources.libraries import architecture_shapes
 
-_MOST_LEVELS = 12  # of a name, below which a network is looked for; modules lie some ten deep with their wrappers
 _MOST_PREFIXES = 5_000  # that hold weights enough for a network; a hostile file could have one for each weight
 _AT_THE_TOP = "top level"
+_WRAPPERS = ("_orig_mod", "module", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What compilers, data parallelism and checkpointing put around modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,35 +129,6 @@ def _without_copies(networks: Sequence[StoredNetwork]) -> Iterator[StoredNetwork
         seen.add(places)
 
 
-def _without_wrappers(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
-    """Yield the checkpoint with wrappers inside a network removed from names (``layer1._orig_mod.0.weight``).
-
-    A wrapper has one child, so wherever its part of a name occurs, it is the only one after the parts before it. Each
-    such part is removed by itself, then all together.
-    """
-    if len(checkpoint.tensors) > 10_000:  # three times the weights of the largest architecture
-        return
-    followed: dict[str, set[str]] = {}
-    for name in checkpoint.tensors:
-        parts = name.split(".")[: _MOST_LEVELS + 1]
-        for place in range(1, len(parts)):
-            followed.setdefault(".".join(parts[:place]), set()).add(parts[place])
-    alone: dict[str, bool] = {}
-    for parts_after in followed.values():
-        for part in parts_after:
-            alone[part] = alone.get(part, True) and len(parts_after) == 1
-    # compilers, data parallelism and checkpointing nest to three; each is tried alone
-    wrappers = [part for part, is_alone in alone.items() if is_alone and not part.isdigit()][:6]
-    for taken in (*({part} for part in wrappers), set(wrappers)) if wrappers else ():
-        renamed = {
-            ".".join((first, *(part for part in parts[:-1] if part not in taken), *parts[-1:])): tensor
-            for name, tensor in checkpoint.tensors.items()
-            for first, *parts in (name.split("."),)
-        }
-        if len(renamed) == len(checkpoint.tensors):
-            yield replace(checkpoint, tensors=renamed)
-
-
 class _NetworkSearch:
     """Searches for networks below each prefix of a file's names."""
 
@@ -164,7 +137,7 @@ class _NetworkSearch:
         self._only = only
         self._prefixes = _prefixes(checkpoint.tensors)
         self._closest = (-1, "")
-        self._alike: dict[str, list[Fingerprint]] = {}
+        self._alike: dict[str, list[tuple[Fingerprint, float]]] = {}
         self._unclear: tuple[str, str, str] | None = None
         self.built = built
 
@@ -180,11 +153,13 @@ class _NetworkSearch:
         return found
 
     def by_names_without_wrappers(self) -> list[StoredNetwork]:
-        """Return what :meth:`by_names` finds once wrappers are removed from names."""
-        for renamed in _without_wrappers(self._checkpoint):
-            if found := _NetworkSearch(renamed, self._only, built=self.built).by_names():
-                return found
-        return []
+        """Return what :meth:`by_names` finds without wrappers inside a network (``layer1._orig_mod.0.weight``)."""
+        named = self._checkpoint.tensors
+        renamed = {".".join(part for part in name.split(".") if part not in _WRAPPERS): named[name] for name in named}
+        if renamed.keys() == named.keys() or len(renamed) < len(named):
+            return []
+        search = _NetworkSearch(replace(self._checkpoint, tensors=renamed), self._only, built=self.built)
+        return search.by_names()
 
     def by_order(self) -> list[StoredNetwork]:
         """Return the networks whose weights have the order and shapes of an architecture, under other names.
@@ -236,7 +211,8 @@ class _NetworkSearch:
             shared = np.where([item is self._only for item in known], shared, 0)
         self._closest = max(self._closest, (int(shared.max()), prefix), key=lambda item: item[0])
         alike = np.argsort(-shared / sketches.lengths, kind="stable")[:40]  # to be ranked where none fits
-        self._alike[prefix] = [known[place] for place in alike if shared[place]]
+        shares = shared / sketches.lengths
+        self._alike[prefix] = [(known[place], float(shares[place])) for place in alike if shared[place]]
         places = np.nonzero((shared >= sketches.needed) & (shared > 0))[0]
         return sorted((known[place] for place in places), key=lambda item: -item.num_weights)
 
@@ -259,16 +235,17 @@ class _NetworkSearch:
     ) -> StoredNetwork:
         """Return the network below ``prefix``, with the weights ``outer`` that stand outside of it."""
         tensors, beside = self._tensors(prefix) | dict(outer or {}), self._beside(prefix)
-        ranked = recognise(
-            {name: tuple(tensor.shape) for name, tensor in tensors.items()},
+        shapes = weights_only({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+        done = {(fit.library, fit.name) for fit in fits}
+        alike = [each for each in self._alike.get(prefix, ()) if (each[0].library, each[0].name) not in done]
+        candidates = ranked(
+            [*fits, *(candidate_of(item, shapes, score=_alikeness(item, share, len(shapes))) for item, share in alike)],
             arch_hint=self._checkpoint.arch_hint,
             file_name=self._checkpoint.file_name.rpartition(".")[0],
-            known=fits,
-            among=self._alike.get(prefix, ()),
         )
         if outer:
             beside = tuple(name for name in beside if not any(each.startswith(f"{name}.") for each in outer))
-        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=ranked, beside=beside)
+        return StoredNetwork(prefix=prefix, tensors=tensors, candidates=candidates, beside=beside)
 
     def _beside(self, prefix: str) -> tuple[str, ...]:
         """Return the names of tensors outside ``prefix``, each up to the first part that differs from it."""
@@ -310,7 +287,7 @@ def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     for name in weights_only(dict.fromkeys(tensors, ())):
         below[""].append(name)
         start = -1
-        for _ in range(_MOST_LEVELS):
+        for _ in range(12):  # modules lie some ten levels deep with their wrappers
             start = name.find(".", start + 1)
             if start < 0:
                 break
@@ -319,6 +296,15 @@ def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     if len(known) > _MOST_PREFIXES:
         known = dict(sorted(known.items(), key=lambda item: -len(item[1]))[:_MOST_PREFIXES])
     return known
+
+
+def _alikeness(fingerprint: Fingerprint, share: float, count: int) -> float:
+    """Return the Jaccard index of ``count`` weights and an architecture's, of which they hold a share.
+
+    It stays below the scores of all that fit.
+    """
+    shared = share * fingerprint.num_weights
+    return round(0.95 * min(1.0, shared / max(1.0, count + fingerprint.num_weights - shared)), 4)
 
 
 class _Sketches(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import re
 import zipfile
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from senseapp.core.errors import InvalidCheckpoint
@@ -56,27 +58,21 @@ _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
 )
 
 
+_NO_WEIGHTS = {
+    ".onnx": "is a whole network, not only weights. Choose “ONNX file” as its source (--model onnx).",
+    ".index.json": f"lists which part of a checkpoint (a shard) holds which weight, and holds none. {MERGE_SHARDS}",
+    ".json": "describes a network and holds no weights. Choose it together with the weights beside it "
+    "(model.safetensors), or a zip of both.",
+}
+"""What files of other kinds are, by the end of their names."""
+
+
 class FileKind(enum.Enum):
     """The three forms of PyTorch weights files."""
 
     ZIP = "zip"
     PICKLE = "pickle"
     SAFETENSORS = "safetensors"
-
-
-def check_weights_file(path: Path) -> FileKind:
-    """Return the form of the file at ``path``, by its content.
-
-    Raises:
-        InvalidCheckpoint: missing, empty, of another suffix or form, truncated, TorchScript, another program's
-            archive, or a decompression bomb.
-    """
-    kind = _kind_of(path)
-    if kind is FileKind.ZIP:
-        _check_archive(path)
-    elif kind is FileKind.SAFETENSORS:
-        _check_header(path)
-    return kind
 
 
 def refuse_program(path: Path) -> None:
@@ -108,7 +104,12 @@ def damaged(path: Path, reason: str) -> InvalidCheckpoint:
     )
 
 
-def _kind_of(path: Path) -> FileKind:
+def kind_of(path: Path) -> FileKind:
+    """Return the form of the file at ``path``, by its content.
+
+    Raises:
+        InvalidCheckpoint: missing, empty, of another suffix or form, or naming too many tensors.
+    """
     if not path.is_file():
         raise InvalidCheckpoint(f"There is no checkpoint file named {path.name}. Upload it again.")
     if (small := small_form(path.name)) is not None:
@@ -116,19 +117,9 @@ def _kind_of(path: Path) -> FileKind:
             f"{path.name} holds {small.title}, which is not read here. Choose the plain checkpoint that was written "
             "beside it."
         )
-    if path.suffix.lower() == ".onnx":
-        raise InvalidCheckpoint(
-            f"{path.name} is a whole network, not only weights. Choose “ONNX file” as its source, or --model onnx."
-        )
-    if path.name.lower().endswith(".index.json"):
-        raise InvalidCheckpoint(
-            f"{path.name} lists which part of a checkpoint (a shard) holds which weight, and holds none. {MERGE_SHARDS}"
-        )
-    if path.suffix.lower() == ".json":
-        raise InvalidCheckpoint(
-            f"{path.name} describes a network and holds no weights. Choose it together with the weights beside it "
-            "(model.safetensors), or a zip of both."
-        )
+    for ending, said in _NO_WEIGHTS.items():
+        if path.name.lower().endswith(ending):
+            raise InvalidCheckpoint(f"{path.name} {said}")
     if path.suffix.lower() not in (*CHECKPOINT_SUFFIXES, _PROGRAM_SUFFIX):
         raise InvalidCheckpoint(
             f"A checkpoint ends in one of {', '.join(CHECKPOINT_SUFFIXES)}, got {path.name}. "
@@ -146,6 +137,8 @@ def _kind_of(path: Path) -> FileKind:
         raise InvalidCheckpoint(
             f"{path.name} ends in .safetensors but was written by torch.save. Rename it to end in .pth."
         )
+    if kind is FileKind.SAFETENSORS:
+        _check_header(path)
     return kind
 
 
@@ -188,28 +181,34 @@ def is_text(head: bytes) -> bool:
     return all(byte in b"\t\n\r" or 32 <= byte < 127 or byte >= 128 for byte in head)
 
 
-def _check_archive(path: Path) -> None:
-    """Require that a zip archive holds plain weights, uncompressed, in no more bytes than the file has."""
+@contextmanager
+def opened_archive(path: Path) -> Iterator[tuple[ForeignZip, zipfile.ZipInfo]]:
+    """Yield an archive that torch.save wrote and the entry of its pickle, with no more bytes than the file has.
+
+    Raises:
+        InvalidCheckpoint: truncated, TorchScript, another program's archive, or a decompression bomb.
+    """
     try:
-        with closing(ForeignZip(path, most_members=MAX_TENSORS)) as archive:
-            _check_entries(path, archive)
-            pickle_in(path, archive)
+        archive = ForeignZip(path, most_members=MAX_TENSORS)
     except TooManyMembers as error:
         raise InvalidCheckpoint(
             f"{path.name} holds more than {MAX_TENSORS:,} entries, the most that a checkpoint has. {RESAVE_ADVICE}"
         ) from error
     except ZIP_DAMAGE as error:
         raise damaged(path, str(error)) from error
-
-
-def _check_entries(path: Path, archive: ForeignZip) -> None:
-    _refuse_program(path, archive)
-    compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.members)
-    if compressed or archive.total_bytes > path.stat().st_size:
-        raise InvalidCheckpoint(
-            f"{path.name} is a compressed archive, or its entries overlap; torch.save writes neither. "
-            "If it is a zip around a checkpoint, unpack it and choose the file inside. " + RESAVE_ADVICE
-        )
+    with closing(archive):
+        _refuse_program(path, archive)
+        compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.members)
+        if compressed or archive.total_bytes > path.stat().st_size:
+            raise InvalidCheckpoint(
+                f"{path.name} is a compressed archive, or its entries overlap; torch.save writes neither. "
+                "If it is a zip around a checkpoint, unpack it and choose the file inside. " + RESAVE_ADVICE
+            )
+        names = [entry.filename for entry in archive.members]
+        pickles = [each for each in archive.members if re.fullmatch("[^/]+/data.pkl", each.filename)]
+        if len(set(names)) < len(names) or len(pickles) != 1:
+            raise InvalidCheckpoint(f"{path.name} is a zip archive that torch.save did not write. {RESAVE_ADVICE}")
+        yield archive, pickles[0]
 
 
 def _check_header(path: Path) -> None:
@@ -220,14 +219,3 @@ def _check_header(path: Path) -> None:
         raise InvalidCheckpoint(
             f"{path.name} names {count:,} tensors; a checkpoint has at most {MAX_TENSORS:,}. {RESAVE_ADVICE}"
         )
-
-
-def pickle_in(path: Path, archive: ForeignZip) -> zipfile.ZipInfo:
-    """Return the pickle's entry in an archive written by torch.save."""
-    names = {entry.filename for entry in archive.members}
-    pickles = [
-        entry for entry in archive.members if entry.filename.count("/") == 1 and entry.filename.endswith("/data.pkl")
-    ]
-    if len(names) != len(archive.members) or len(pickles) != 1:
-        raise InvalidCheckpoint(f"{path.name} is a zip archive that torch.save did not write. {RESAVE_ADVICE}")
-    return pickles[0]

@@ -6,6 +6,7 @@ the target of a Reshape, is a real tensor, and bounded in size and in time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +27,14 @@ Facts = Sequence[tuple[int, Values]]
 _LARGEST = 1 << 31  # elements of one value, for one batch that is looked at
 _KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
 _WORK = 1 << 31  # elements that are read to compute them; some seconds
-_MOST_NUMBERS = 1 << 16  # of a shape
+_SAME_SHAPE = frozenset(
+    {
+        *("Relu", "Sigmoid", "HardSwish", "HardSigmoid", "Clip", "Tanh", "Erf", "Gelu", "LeakyRelu", "Softmax", "Sqrt"),
+        *("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "Mish", "Elu"),
+    }
+)
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})
-_PRODUCTS_PER_ELEMENT = 16  # multiply-accumulates in the time of reading one element
-_MOST_FOR_OTHERS = 5000  # nodes; each size is a pass over the graph
 _SAME_CHANNELS = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Pad", "Resize", "BatchNormalization"),
@@ -66,6 +71,10 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = _LARGEST) -> tu
         if index < len(values) and is_scalar(values[index]):
             inputs[index] = values[index].item()  # type: ignore[union-attr]
     tensors = [each for index, each in enumerate(values) if index not in numbers and each is not None]
+    shape = _plain_shape(node, tensors)
+    if shape is not None:
+        _check_size(node, math.prod(shape), most)
+        return (torch.empty(shape, dtype=tensors[0].dtype, device="meta"),)
     try:
         function = operator.of(node)
         with torch.no_grad():
@@ -85,6 +94,20 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = _LARGEST) -> tu
         raise DoesNotFit(f"Node {node.title} cannot be computed: {first_line_of(error)}.") from error
 
 
+def _plain_shape(node: Node, tensors: Sequence[Tensor]) -> Sequence[int] | None:
+    """Return the shape that frequent operators give to floats on the meta device, where torch takes a millisecond."""
+    if len(node.outputs) > 1 or all(not each.is_meta for each in tensors) or not tensors[0].is_floating_point():
+        return None
+    if node.op in _SAME_SHAPE and tensors[0].is_meta:
+        return tensors[0].shape
+    if node.op not in _ARITHMETIC or len(tensors) != 2 or tensors[0].dtype != tensors[1].dtype:
+        return None
+    short, long = sorted((each.shape for each in tensors), key=len)
+    pairs = list(zip((1,) * (len(long) - len(short)) + tuple(short), long, strict=True))
+    fits = all(a == b or 1 in (a, b) for a, b in pairs)  # what does not, torch explains
+    return [b if a == 1 else a for a, b in pairs] if fits else None
+
+
 def _run(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     result = function(*inputs)
     return result if isinstance(result, tuple) else (result,)
@@ -97,7 +120,7 @@ def _numbers(node: Node, value: Value) -> Any:
         raise UnsupportedModel(
             f"Node {node.title} depends on numbers that differ from image to image, which is not read."
         )
-    if value.numel() > _MOST_NUMBERS:
+    if value.numel() > 1 << 16:
         raise InvalidCheckpoint(f"Node {node.title} has a shape of {value.numel():,} numbers.")
     return value.tolist()
 
@@ -126,7 +149,8 @@ class Folding:
         """Add what ``node`` reads; raises InvalidCheckpoint where that is out of proportion."""
         read = [each for each in operands if each is not None]
         if not any(each.is_meta for each in read):
-            self.work += sum(each.numel() for each in read) + _products(node, read) / _PRODUCTS_PER_ELEMENT
+            # Sixteen multiply-accumulates take the time of reading one element.
+            self.work += sum(each.numel() for each in read) + _products(node, read) / 16
             self._check(node, f"computes with {self.work:.1e} numbers", self.work > _WORK)
 
     def keep(self, node: Node, results: Iterable[object]) -> None:
@@ -255,7 +279,7 @@ def working_size(graph: TorchGraph, usual_side: int | None = None) -> tuple[int,
         return 1, 1  # is not used
     batch = batch_of(graph) or 1
     first: DoesNotFit | None = None
-    sides = [*USUAL_SIZES, *(OTHER_SIZES if len(graph.nodes) <= _MOST_FOR_OTHERS else ())]
+    sides = [*USUAL_SIZES, *(OTHER_SIZES if len(graph.nodes) <= 5000 else ())]  # each is a pass over the graph
     sides = sides if usual_side is None else [usual_side, *sides]
     for length in sides:
         try:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from senseapp.core.errors import (
     InvalidCheckpoint,
@@ -89,7 +88,6 @@ def open_onnx(
     outputs: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
     usual_side: int | None = None,
-    images: Tensor | None = None,
     in_runtime: bool = False,
 ) -> OpenedOnnx:
     """Return the network in the bytes of an ONNX file, after comparing it with onnxruntime.
@@ -99,7 +97,6 @@ def open_onnx(
         outputs: names of values to return; those of :func:`~senseapp.networks.onnx.cut.usual_choice` if None.
         size: height and width where the file leaves them free; a usual one that fits if None.
         usual_side: height and width to try before other usual ones.
-        images: (N, C, H, W) to compare on, as the network takes them; random ones if None.
         in_runtime: whether onnxruntime computes nodes that the operator table lacks; they have no gradients.
 
     Raises:
@@ -108,7 +105,7 @@ def open_onnx(
         OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
     try:
-        opened = _opened(content, outputs, size, images, usual_side=usual_side, in_runtime=in_runtime)
+        opened = _opened(content, outputs, size, usual_side=usual_side, in_runtime=in_runtime)
         opened.network.origin = _origin(opened)
         return opened
     except SenseError as error:
@@ -133,7 +130,6 @@ def _opened(
     content: bytes,
     outputs: Sequence[str] | None,
     size: tuple[int, int] | None,
-    images: Tensor | None,
     *,
     usual_side: int | None,
     in_runtime: bool,
@@ -154,7 +150,7 @@ def _opened(
     _check_choice(chosen, candidates)
     notes = _notes(graph, parts, candidates, chosen)
     graph = graph.needed_for(chosen)
-    building = _Building(graph=graph, file=file, size=size, batch=own_batch, reference=reference, images=images)
+    building = _Building(graph=graph, file=file, size=size, batch=own_batch, reference=reference)
     built, difference, fixed = building.network()
     main, barrier = main_input(graph), parts.barrier
     built.network.in_runtime = tuple(node.title for node in graph.nodes if node.source)
@@ -225,7 +221,6 @@ class _Building:
     size: tuple[int, int]
     batch: int
     reference: Values
-    images: Tensor | None
 
     def network(self) -> tuple[BuiltNetwork, float, str]:
         """Return a network, its difference from onnxruntime, and why it takes one number of images; empty for any."""
@@ -258,7 +253,7 @@ class _Building:
         return input_shapes(self.graph, batch, self.size)
 
     def _difference(self, built: BuiltNetwork, count: int) -> float:
-        inputs = sample_inputs(self.graph, self._shapes(count), self.images)
+        inputs = sample_inputs(self.graph, self._shapes(count))
         return check(built.network, self.file, inputs, batch=self.batch, tolerance=tolerance_of(self.graph))
 
 

@@ -324,5 +324,5 @@ def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
         names = ", ".join(f"“{name}”" for name in left[:_SHOWN])
         yield (
             f"Of several outputs {', '.join(f'“{name}”' for name in opened.outputs)} is measured, not {names}. Choose "
-            f"another one on the page, or with --onnx-output {left[0]}."
+            f"another output of the file to measure that (--onnx-output {left[0]})."
         )

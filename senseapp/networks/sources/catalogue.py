@@ -187,25 +187,18 @@ def _written() -> str:
     return f"{', '.join(others)} or {last}"
 
 
-def closest_names(name: str, *, library: str = "", count: int = 3) -> tuple[str, ...]:
-    """Return the ``count`` most similar titles of the catalogue, of ``library`` if given, the most similar first."""
+def closest_names(name: str, *, library: str = "") -> tuple[str, ...]:
+    """Return the three most similar titles of the catalogue, of ``library`` if given, the most similar first."""
     titles = {
         entry.title: difflib.SequenceMatcher(None, name.lower(), entry.name).ratio()
         for entry in load_catalogue()
         if library in ("", entry.library)
     }
-    return tuple(sorted(titles, key=lambda title: (-titles[title], title))[:count])
+    return tuple(sorted(titles, key=lambda title: (-titles[title], title))[:3])
 
 
 _NOT_MEASURED = {
-    (
-        "mc3_",
-        "mvit_",
-        "r2plus1d_",
-        "r3d_",
-        "s3d",
-        "swin3d_",
-    ): "a video network: it takes clips, not images",
+    ("mc3_", "mvit_", "r2plus1d_", "r3d_", "s3d", "swin3d_"): "a video network: it takes clips, not images",
     ("raft_",): "an optical-flow network: it takes pairs of pictures",
     ("quantized_",): "quantized already: choose the same network without “quantized_”, which is measured in all bits",
 }

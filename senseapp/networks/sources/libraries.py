@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import timm
@@ -27,10 +26,7 @@ from senseapp.records.spec import ModelSpec
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
-_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
-
-
-def build_timm(spec: ModelSpec, arguments: Mapping[str, Any] = _NO_ARGUMENTS) -> LoadedModel:
+def build_timm(spec: ModelSpec, arguments: Mapping[str, Any] | None = None) -> LoadedModel:
     """Build a timm architecture with its published or with seeded random weights.
 
     ``arguments`` are others of ``timm.create_model``; sizes in ``spec`` go before them.
@@ -38,7 +34,8 @@ def build_timm(spec: ModelSpec, arguments: Mapping[str, Any] = _NO_ARGUMENTS) ->
     _check_name(spec.name)
     check_side(spec.img_size, title=spec.title)
     given = {"num_classes": spec.num_classes, "in_chans": spec.in_chans}
-    settings: dict[str, Any] = dict(arguments) | {name: value for name, value in given.items() if value is not None}
+    settings: dict[str, Any] = dict(arguments or {})
+    settings |= {name: value for name, value in given.items() if value is not None}
     if spec.img_size is not None:
         settings["img_size"] = spec.img_size
     notes: tuple[str, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from senseapp.core.errors import InvalidSpec, UnknownModel, UnsupportedModel
@@ -21,7 +20,6 @@ from senseapp.tasks import task_named
 RANDOM_WEIGHTS_NOTE = "Random weights: figures are indicative only."
 
 _BUILDERS: dict[str, Callable[[ModelSpec], LoadedModel]] = {"timm": build_timm, "torchvision": build_torchvision}
-_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 
 def load_model(spec: ModelSpec, *, progress: Callable[[str], None] | None = None) -> LoadedModel:
@@ -67,8 +65,7 @@ def load_architecture(spec: ModelSpec, report: Callable[[str], None]) -> LoadedM
 
 def load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     """Return a network that ships with senseapp."""
-    from senseapp.networks.sources.demo import load_demo_model, load_efficientnet
-    from senseapp.networks.sources.demo_detector import DETECTOR, load_detector
+    from senseapp.networks.sources.demo import DETECTOR, load_demo_model, load_detector, load_efficientnet
 
     if dataclasses.replace(spec, pretrained=False) != ModelSpec(library=spec.library, name=spec.name):
         raise InvalidSpec(
@@ -79,7 +76,7 @@ def load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     return {"": load_demo_model, DETECTOR: load_detector}.get(spec.name, load_efficientnet)()
 
 
-def build_network(spec: ModelSpec, arguments: Mapping[str, Any] = _NO_ARGUMENTS) -> LoadedModel:
+def build_network(spec: ModelSpec, arguments: Mapping[str, Any] | None = None) -> LoadedModel:
     """Build the architecture with published or random weights; errors as of :func:`load_model`.
 
     ``arguments`` are others of timm, from a ``config.json``.

@@ -88,7 +88,7 @@ def prepare_reference(
         images=images,
         preprocessing=preprocessing,
         task=task,
-        class_names=tuple(loaded.class_names or images.class_names),
+        class_names=tuple(loaded.class_names),
         num_outputs=loaded.num_classes,
         reading=reading_of(RunSpec(model=model, data=data), loaded),
         notes=data.chosen_by,

@@ -23,6 +23,7 @@ from senseapp.measure.readings import preparation_words
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.metrics.predictions import num_not_finite
 from senseapp.networks.network import Network
+from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
@@ -30,8 +31,8 @@ from senseapp.prove.check.layers import layer_divergence
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
 from senseapp.prove.check.outputs import ComparedFile
 from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener
+from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
-from senseapp.prove.int8_timing import is_busy
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import (
@@ -81,6 +82,9 @@ def check_files(
             spec.candidate, prepared.reference.spec, prepared.images, prepared.preprocessing, prepared.task
         )
         align_outputs(prepared, candidate)
+        told = candidate.file.file.facts.metadata if candidate.file is not None else {}
+        names = prepared.class_names or class_names_in(told, prepared.num_outputs)
+        prepared.class_names = names or tuple(prepared.images.class_names)
     except NotComparable as error:
         return _failed(spec, prepared, error, opener)
     return _Comparison(spec, prepared, candidate, opener, steps).report()

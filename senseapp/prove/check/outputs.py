@@ -10,7 +10,7 @@ from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Abilities, Network
+from senseapp.networks.network import Network
 from senseapp.runtimes.foreign import ForeignFile, shape_text
 from senseapp.tasks import Task
 from senseapp.tasks.classification import Classification
@@ -32,11 +32,6 @@ class ComparedFile:
 
     def __init__(self, file: ForeignFile, preprocessing: Preprocessing, reader: OutputReader | None = None) -> None:
         self.file, self._preprocessing, self.reader = file, preprocessing, reader
-
-    @property
-    def abilities(self) -> Abilities:
-        """A file only runs."""
-        return self.file.abilities
 
     @property
     def fixed_batch(self) -> int | None:
@@ -105,11 +100,6 @@ class Interpreted:
 
     def __init__(self, network: Network, kind: OutputKind) -> None:
         self._network, self._kind = network, kind
-
-    @property
-    def abilities(self) -> Abilities:
-        """Those of the network."""
-        return self._network.abilities
 
     @property
     def fixed_batch(self) -> int | None:

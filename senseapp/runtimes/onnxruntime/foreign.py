@@ -35,7 +35,6 @@ from senseapp.networks.onnx.read import parsed_model
 from senseapp.records.check import TensorDivergence
 from senseapp.runtimes.foreign import FileFacts, ForeignFile, ForeignFiles, Shape
 from senseapp.runtimes.onnx_network import saturates
-from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
 from senseapp.runtimes.onnxruntime.qdq_nodes import QdqFile
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, session
@@ -70,8 +69,6 @@ class OnnxFile(ForeignFile):
         UnsupportedModel: it takes anything but one batch of images.
         InvalidSpec: onnxruntime cannot open it.
     """
-
-    runtime_label = ONNXRUNTIME.label
 
     def __init__(
         self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = (), fused: bool = True

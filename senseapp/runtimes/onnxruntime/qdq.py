@@ -1,351 +1,336 @@
-"""Int8 files of which some nodes compute in float, put together from a network and its file all in int8.
+"""QDQ files of a float network: QuantizeLinear and DequantizeLinear inserted around nodes in int8, others in float.
 
-onnxruntime's quantizer works through the whole network for each file. Here it has done so once: what it rounds, how,
-and which activations it folds into ranges is read from its file, and nodes are put back into float by rewiring. What
-passes from one node in float to another is not rounded between them, nor is the network's output. A pooling and the
-like rounds to the range of what it is given, also where that is not rounded.
+Activations have 8 bits, unsigned, with a scale and zero point for the tensor; weights are signed, with a scale for each
+output channel; biases have 32 bits. What passes from one node in float to another is not rounded between them. Nodes
+behind the last weights, which join boxes and scores or choose classes, stay in float. A Relu or Clip that alone reads a
+rounded tensor is left to the range of its output; a pooling and the like rounds to the range of what it is given.
 
-The weights of a node in float may be those of the int8 file, stored in 8 bits: a ``Cast`` and a ``Mul`` by their scales
-make them float, which runtimes do once, when they open the file (:mod:`.integer_weights` says why not
-``DequantizeLinear``). So nodes in float make a file hardly larger. The smallest weights, as those
-of depthwise convolutions, stay in 32 bits: in 8, they do as much harm as large ones (in EfficientNet-Lite0, the 19
-smallest of 50 weights take 1.6 % of the bytes of all, and do two thirds of the harm).
+The weights of a node in float may be those of its integers, stored in 8 bits: a ``Cast`` and a ``Mul`` by their scales
+make them float, which runtimes do once, when they open the file (:mod:`..integer_weights` says why not
+``DequantizeLinear``). The smallest weights, as those of depthwise convolutions, stay in 32 bits: in 8, they do as much
+harm as large ones (in EfficientNet-Lite0, the 19 smallest of 50 weights take 1.6 % of the bytes of all, and do two
+thirds of the harm).
 
 Source of the rules by which a tensor is rounded: ``onnxruntime/quantization/operators`` (classes ``QDQ…``).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, helper, numpy_helper
-from onnxruntime.quantization.quant_utils import compute_scale_zp
-from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-PRODUCTS_WITH_FLOAT_OUTPUT = ("Gemm", "MatMul")
-"""What onnxruntime computes in int8 also where the output is not rounded."""
+from senseapp.networks.onnx.graph import OnnxGraph, attributes_of
+from senseapp.runtimes.onnxruntime.file_writer import AFTER, CODES, ROUNDING, UNPACKED, Codes, FileWriter
+from senseapp.runtimes.onnxruntime.rounding.fitted_weights import BIAS_STEPS, RoundedProduct
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, activation_grid
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Products, with a weight as second input."""
 FUSED = ("Clip", "Relu")
 """What is computed with the node before it."""
-QUANTIZED = {*QDQRegistry, *QLinearOpsRegistry}
-"""Kinds of nodes that onnxruntime's quantizer puts into int8."""
-MOVING = frozenset(
+_SAME_RANGE = frozenset(
     {
-        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Identity"),
-        *("GatherElements", "Expand", "Tile", "Pad", "MaxPool"),
+        *("AveragePool", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape", "Resize", "Slice", "Split"),
+        *("Squeeze", "TopK", "Transpose", "Unsqueeze"),
     }
 )
-"""Operators that only move numbers: what they read and make is rounded alike."""
-_AS_GIVEN = (
-    *("AveragePool", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape", "Resize", "Slice", "Squeeze"),
-    *("TopK", "Transpose", "Unsqueeze", "Where", *FUSED),
+"""Operators that round their output as their input is."""
+_IF_ROUNDED = (_SAME_RANGE - {"Split"}) | {"Where", *FUSED}
+"""Operators that stay in float where what they read is not rounded."""
+_WITH_CONSTANTS = frozenset({"Add", "Mul", "Concat", "Pad", "MatMul"})
+"""Operators whose constants are rounded as activations are."""
+QUANTIZED = frozenset(
+    {*_SAME_RANGE, *_WITH_CONSTANTS, *WEIGHTED, *FUSED}
+    | {"ArgMax", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Where"}
 )
-"""What rounds its output only where its input is rounded."""
-BEFORE, _AFTER = "_QuantizeLinear_Input", "_DequantizeLinear_Output"
-_IN_FLOAT = ".float"
-_UNPACKED = ".unpacked"
-"""Behind the name of a weight in 8 bits, or of a bias that goes with it, where a node in float reads it."""
+"""Kinds of nodes that can be in int8."""
 _MORE_BYTES = 3  # of a weight in 32 bits, beside one in 8
 _FREE_BYTES = 0.05  # of those of all weights in 8 bits, that the smallest weights may add in 32
-_MOST_COARSER = 8.0  # steps of an input in one of the output: 32 of 256 are left to what it spans
-_ROUNDED = ("Conv", "ConvTranspose", "Gemm")
-_WEIGHTED = (*_ROUNDED, "MatMul")
-_CHANNELS = 1  # axis of the input of all three
+_SEVEN_BITS = 64  # largest integer of weights that are not fitted: no sum of two products with 8 bits exceeds 16
+
+Array = NDArray[Any]
 
 
-class PartlyInt8:
-    """A float ``network`` and the file in which onnxruntime's quantizer put all of it into ``int8``.
-
-    ``biases``, by node, go with weights of 8 bits where the input is not rounded; a node without keeps its own.
-    """
-
-    def __init__(
-        self,
-        network: onnx.GraphProto,
-        int8: onnx.ModelProto,
-        biases: Mapping[str, NDArray[np.float32]] | None = None,
-    ) -> None:
-        self._float, self._int8, self._biases = network, int8, biases or {}
-        graph = self._int8.graph
-        self._float_constants = {each.name: each for each in self._float.initializer}
-        self._int8_constants = {each.name: each for each in graph.initializer}
-        self._outputs = {each.name for each in graph.output}
-        by_source = {node.input[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-        self._constants = {node.output[0]: node for source, node in by_source.items() if source in self._int8_constants}
-        self._dequantizing = {node.output[0]: node for node in by_source.values()}
-        self._rounded = {
-            node.input[0].removesuffix(BEFORE): (node, by_source[node.output[0]])
-            for node in graph.node
-            if node.op_type == "QuantizeLinear"
-        }
-        self._nodes = {node.name: node for node in graph.node}
-        self._folded = {node.name for node in self._float.node if node.name not in self._nodes}
-        self._maker = {name: node for node in self._float.node for name in node.output}
-
-    def content(self, in_float: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
-        """Return the file in which the nodes ``in_float`` compute in float, and all others as in the int8 file.
-
-        So do ``weights_only``, with the weights of the int8 file where these have a symmetric grid and are not small.
-        """
-        model = onnx.ModelProto()
-        model.CopyFrom(self._skeleton)
-        state = self._marked(self._with_fused({*in_float, *weights_only}))
-        nodes = [(node, self._rewired(node, state)) for node in self._float.node if node.name not in state.folded]
-        read = {name for _, own in nodes for name in own.input} | self._outputs
-        graph = model.graph
-        graph.node.extend(each for name, each in self._constants.items() if name in read)
-        for name in [each.name for each in graph.input]:
-            graph.node.extend(self._rounding(name, state, read))
-        for node, own in nodes:
-            graph.node.append(own)
-            for name in node.output:
-                graph.node.extend(self._rounding(state.folded_into.get(name, name), state, read))
-        self._add_constants(graph)
-        compute_in_float(graph)
-        self._store_integers(graph, set(weights_only).difference(in_float, self._small))
-        return bytes(model.SerializeToString())
-
-    @cached_property
-    def coarse(self) -> tuple[str, ...]:
-        """The nodes behind the last weights that are to stay in float, as int8 would destroy what they read.
-
-        Their output has one scale for parts of unlike ranges, as a ``Concat`` of boxes in pixels and scores, the sum of
-        both, or a product with a factor for each column: an input has more than ``_MOST_COARSER`` times finer steps. So
-        do the nodes that read such an output, or what only moves its numbers, which has the same scale.
-        """
-        steps = {name: self._step(pair[0]) for name, pair in self._rounded.items()}
-        found, unlike = list[str](), set[str]()
-        for node in self._tail:
-            fine = min((steps[name] for name in node.input if name in steps), default=math.inf)
-            joins = any(steps.get(name, 0.0) > _MOST_COARSER * fine for name in node.output)
-            reads = not unlike.isdisjoint(node.input)
-            if joins or reads:
-                found.append(node.name)
-            if joins or (reads and node.op_type in MOVING):
-                unlike.update(node.output)
-        return tuple(found)
-
-    def _step(self, rounding: NodeProto) -> float:
-        return float(numpy_helper.to_array(self._int8_constants[rounding.input[1]]).max())
-
-    @property
-    def _tail(self) -> list[NodeProto]:
-        """The nodes whose results are multiplied with no weights any more, in order."""
-        found, needed = list[NodeProto](), set[str]()
-        for node in reversed(self._float.node):
-            weighted = node.op_type in _WEIGHTED and node.input[1] in self._float_constants
-            if weighted or not needed.isdisjoint(node.output):
-                needed.update(node.input)
-            else:
-                found.append(node)
-        return found[::-1]
-
-    @cached_property
-    def _small(self) -> frozenset[str]:
-        """The nodes with the smallest weights, which in 32 bits together add next to nothing to the file."""
-        sizes = {
-            name: math.prod(self._int8_constants[weight.input[0]].dims)
-            for name in self._nodes
-            if (weight := self._integers_of(name)) is not None
-        }
-        ranked = sorted(sizes, key=sizes.__getitem__)
-        most = _FREE_BYTES / _MORE_BYTES * sum(sizes.values())
-        return frozenset(
-            name for name, size in zip(ranked, accumulate(map(sizes.__getitem__, ranked)), strict=True) if size <= most
-        )
-
-    @property
-    def _skeleton(self) -> onnx.ModelProto:
-        """The int8 file without nodes and constants."""
-        found = onnx.ModelProto()
-        found.CopyFrom(self._int8)
-        del found.graph.node[:], found.graph.initializer[:]
-        return found
-
-    def _with_fused(self, in_float: Collection[str]) -> set[str]:
-        """Return the nodes in float with the activations that follow them."""
-        found = set(in_float) - self._folded
-        for node in self._float.node:  # in order, so that what follows what follows is reached too
-            maker = self._maker.get(node.input[0]) if node.op_type in FUSED else None
-            if maker is not None and maker.name in found:
-                found.add(node.name)
-        return found
-
-    def _marked(self, in_float: set[str]) -> _Marked:
-        state = _Marked(in_float=in_float)
-        between = {node.input[0] for node in self._float.node if node.name in self._folded}
-        for node in self._float.node:
-            if node.name in in_float or node.op_type not in QUANTIZED:
-                continue
-            needed = node.input[1:3] if node.op_type == "Where" else node.input[:1]
-            if node.op_type in _AS_GIVEN and not state.rounded.issuperset(needed):
-                continue
-            state.in_int8.add(node.name)
-            if node.name in self._folded:
-                state.folded.add(node.name)
-                state.folded_into[node.input[0]] = node.output[0]
-                state.rounded.discard(node.input[0])
-            touched = {*node.input, *node.output} & (self._rounded.keys() | between)
-            state.rounded |= touched - state.folded_into.keys()
-        for name in self._outputs & state.rounded:
-            maker, readers = self._maker[name], (name in node.input for node in self._float.node)
-            if maker.op_type in PRODUCTS_WITH_FLOAT_OUTPUT and not any(readers):
-                state.rounded.discard(name)
-        return state
-
-    def _rewired(self, node: NodeProto, state: _Marked) -> NodeProto:
-        own, int8 = NodeProto(), node.name in state.in_int8
-        own.CopyFrom(self._nodes[node.name] if int8 else node)
-        for place, name in enumerate(node.input):
-            if name in self._float_constants:
-                if not int8 or own.input[place] not in self._constants:
-                    own.input[place] = self._float_name(name)
-            else:
-                maker = self._maker.get(name)
-                apart = node.name in state.in_float and maker is not None and maker.name in state.in_float
-                own.input[place] = self._exact(name, state) if apart else self._seen(name, state)
-        own.output[:] = [self._exact(state.folded_into.get(name, name), state) for name in node.output]
-        return own
-
-    def _float_name(self, name: str) -> str:
-        """Return how a constant of the network is called where the int8 file has rounded it under its name."""
-        return name + _IN_FLOAT if name in self._constants else name
-
-    def _exact(self, name: str, state: _Marked) -> str:
-        return name + BEFORE if name in state.rounded & self._outputs else name
-
-    def _seen(self, name: str, state: _Marked) -> str:
-        return name + _AFTER if name in state.rounded - self._outputs else name
-
-    def _rounding(self, name: str, state: _Marked, read: Collection[str]) -> Iterator[NodeProto]:
-        """Yield the nodes that round a tensor, where it is and something reads it."""
-        if name not in state.rounded or self._seen(name, state) not in read:
-            return
-        yield from self._rounded[name]
-
-    def _store_integers(self, graph: onnx.GraphProto, nodes: Collection[str]) -> None:
-        """Let ``nodes`` in float read weights that are stored in 8 bits."""
-        unpacking: dict[str, list[NodeProto]] = {}
-        for node in graph.node:
-            weight = self._integers_of(node.name) if node.name in nodes else None
-            if weight is None:
-                continue
-            integers, scale = weight.input[:2]
-            name, stored = integers + _UNPACKED, self._int8_constants
-            if name not in unpacking:
-                axis = next((each.i for each in weight.attribute if each.name == "axis"), 1)
-                scales = numpy_helper.to_array(stored[scale])
-                shape = [scales.size if place == axis else 1 for place in range(len(stored[integers].dims))]
-                spread = numpy_helper.from_array(scales.reshape(shape if scales.size > 1 else ()), f"{name}.scale")
-                cast = helper.make_node("Cast", [integers], [f"{name}.cast"], f"{name}.cast", to=onnx.TensorProto.FLOAT)
-                graph.initializer.extend([stored[integers], spread])
-                unpacking[name] = [cast, helper.make_node("Mul", [cast.output[0], spread.name], [name], name)]
-            node.input[1] = name
-            if node.name in self._biases:
-                bias = numpy_helper.from_array(self._biases[node.name], f"{node.input[2]}{_UNPACKED}")
-                graph.initializer.append(bias)
-                node.input[2] = bias.name
-        if unpacking:
-            _rearrange(graph, [each for pair in unpacking.values() for each in pair])
-
-    def _integers_of(self, name: str) -> NodeProto | None:
-        """Return what undoes the rounding of a product's weight; None where it has no weight on a symmetric grid."""
-        node = self._nodes.get(name)
-        weight = self._constants.get(node.input[1]) if node is not None and node.op_type in _WEIGHTED else None
-        if weight is None or len(self._int8_constants[weight.input[0]].dims) < 2:
-            return None
-        symmetric = len(weight.input) < 3 or not numpy_helper.to_array(self._int8_constants[weight.input[2]]).any()
-        return weight if symmetric else None
-
-    def _add_constants(self, graph: onnx.GraphProto) -> None:
-        for name in dict.fromkeys(name for node in graph.node for name in node.input):
-            if name in self._int8_constants:
-                graph.initializer.append(self._int8_constants[name])
-            elif (
-                name not in self._constants
-                and (stored := self._float_constants.get(name.removesuffix(_IN_FLOAT))) is not None
-            ):
-                graph.initializer.append(stored)
-                graph.initializer[-1].name = name
-
-
-def _rearrange(graph: onnx.GraphProto, first: list[NodeProto]) -> None:
-    """Put nodes before all others, and drop constants that nothing reads or that are there twice."""
-    nodes = [*first, *graph.node]
-    read = {name for node in nodes for name in node.input}
-    constants = {each.name: each for each in graph.initializer if each.name in read}
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(nodes)
-    graph.initializer.extend(constants.values())
-
-
-def unpacked_weights(graph: onnx.GraphProto) -> set[str]:
-    """Return the weights that a file stores in 8 bits for nodes that compute in float, as these nodes read them."""
-    return {name for node in graph.node for name in node.output if name.endswith(_UNPACKED)}
-
-
-def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return zero point and scale of a range of activations as onnxruntime's quantizer has them; 0 and 1 of none."""
-    ends = (np.array(end, np.float32) for end in (low, high))
-    zero_point, scale = compute_scale_zp(*ends, np.array(0, np.uint8), np.array(255, np.uint8))
-    return zero_point, scale
-
-
-@dataclass
-class _Marked:
-    """Which nodes compute in float and in int8, which tensors are rounded, and which activations go into ranges.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """What an int8 file rounds to.
 
     Attributes:
-        folded_into: by what an activation is given, what it makes.
+        ranges: by activation, the smallest and the largest value that 8 bits span.
+        products: by node, fitted weights and biases; others are rounded to the nearest of 7 bits.
     """
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    products: Mapping[str, RoundedProduct] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Nodes in float that were asked for, nodes in int8, and tensors that are rounded."""
 
     in_float: set[str]
     in_int8: set[str] = field(default_factory=set)
     rounded: set[str] = field(default_factory=set)
-    folded: set[str] = field(default_factory=set)
-    folded_into: dict[str, str] = field(default_factory=dict)
 
 
-def compute_in_float(graph: onnx.GraphProto) -> None:
-    """Change a QDQ network so that onnxruntime computes its float products in float, with the same outputs.
+class QdqFiles:
+    """The QDQ files of a float ``network``: plain, with a name for each node and constants as initializers."""
 
-    onnxruntime rounds the weights of a float ``Conv``, ``ConvTranspose`` or ``Gemm`` itself, with one scale for the
-    whole tensor, where its input comes from 8 bits and its output goes to 8 bits. It leaves those alone whose input has
-    a scale for each channel, so that is what they get: the one scale, repeated.
+    def __init__(self, network: bytes, rounding: Rounding) -> None:
+        self._graph, self._products, self._ranges = OnnxGraph(network), rounding.products, dict(rounding.ranges)
+        self._tail = self._behind_the_last_weights()
+        self._folded = {node.name: node for node in self._graph.nodes if self._can_be_folded(node)}
+        self._output_of = {node.input[0]: node.output[0] for node in self._folded.values()}
+        self._ranges |= {name: self._ranges[made] for name, made in self._output_of.items() if made in self._ranges}
+        in_int8 = self.in_int8
+        for node in self._graph.nodes:
+            if node.name in in_int8 and self._keeps_range(node):
+                self._ranges |= dict.fromkeys(self._ranges.keys() & set(node.output), self._ranges[node.input[0]])
 
-    Source: onnxruntime, ``core/optimizer/qdq_transformer/weight_bias_quantization.cc``.
-    """
-    constants = {each.name: each for each in graph.initializer}
-    dequantizing = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-    for position, node in reversed(list(enumerate(graph.node))):
-        weight = constants.get(node.input[1]) if node.op_type in _ROUNDED else None
-        before = dequantizing.get(node.input[0]) if node.input else None
-        if weight is None or before is None or weight.data_type != onnx.TensorProto.FLOAT:
-            continue
-        names = [f"{node.name}.input.{part}" for part in ("scale", "zero_point", "float")]
-        values = [
-            np.resize(numpy_helper.to_array(constants[name]), _channels(node, weight)) for name in before.input[1:]
-        ]
-        graph.initializer.extend(map(numpy_helper.from_array, values, names))
-        inputs = [before.input[0], *names[: len(values)]]
-        own = helper.make_node("DequantizeLinear", inputs, names[2:], name=f"{node.name}.dequantize", axis=_CHANNELS)
-        node.input[0] = own.output[0]
-        graph.node.insert(position, own)
-    read = {name for node in graph.node for name in node.input} | {each.name for each in graph.output}
-    for unread in [node for name, node in dequantizing.items() if name not in read]:
-        graph.node.remove(unread)
+    @property
+    def in_int8(self) -> set[str]:
+        """The nodes that compute in int8 where all do."""
+        return self._plan(set()).in_int8
+
+    def rounded(self, in_float: Collection[str] = ()) -> list[str]:
+        """Return the tensors that a file with these nodes in float rounds."""
+        return sorted(self._plan(self._with_fused(in_float)).rounded)
+
+    def content(self, in_float: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
+        """Return the file in which the nodes ``in_float`` compute in float, and all others that can in int8.
+
+        So do ``weights_only``, with weights stored in 8 bits where these are not small.
+        """
+        plan = self._plan(self._with_fused({*in_float, *weights_only}))
+        file = FileWriter(self._graph)
+        stored = set(weights_only).difference(in_float, self._small)
+        for name in self._graph.inputs:
+            self._round(file, name, plan)
+        for node in self._graph.nodes:
+            if node.name in self._folded and node.name in plan.in_int8:
+                continue
+            own = NodeProto()
+            own.CopyFrom(node)
+            own.input[:] = [self._read(node, place, plan, file) for place in range(len(node.input))]
+            if node.name in plan.in_int8:
+                own.output[0] = self._made_by(node, plan)
+            elif node.name in stored and node.name in self._weights:
+                self._store_in_8_bits(file, own, node)
+            file.nodes.append(own)
+            for name in (own.output[0], *node.output[1:]):
+                self._round(file, name, plan)
+        return file.content()
+
+    # ---- which nodes are in int8, and which tensors are rounded
+
+    def _plan(self, in_float: set[str]) -> _Plan:
+        plan = _Plan(in_float)
+        for node in self._graph.nodes:
+            if node.op_type not in QUANTIZED or node.name in self._tail or node.name in in_float or _is_scaled(node):
+                continue
+            needed = node.input[1:3] if node.op_type == "Where" else node.input[:1]
+            if node.op_type in _IF_ROUNDED and not plan.rounded.issuperset(needed):
+                continue
+            read = node.input[:2] if node.op_type in WEIGHTED else node.input
+            if not (touched := self._ranges.keys() & {*read, *node.output}):
+                continue
+            plan.in_int8.add(node.name)
+            plan.rounded |= touched
+            if node.name in self._folded:
+                plan.rounded.discard(node.input[0])
+        plan.rounded.difference_update(self._graph.outputs)
+        return plan
+
+    def _behind_the_last_weights(self) -> set[str]:
+        """Return the nodes whose results are multiplied with no weights, and convolutions that make an output."""
+        outputs = set(self._graph.outputs)
+        found, needed = set[str](), set[str]()
+        for node in reversed(self._graph.nodes):
+            weighted = node.op_type in WEIGHTED and node.input[1] in self._graph.initializers
+            if weighted or not needed.isdisjoint(node.output):
+                needed.update(node.input)
+            else:
+                found.add(node.name)
+            if node.op_type in WEIGHTED[:2] and not outputs.isdisjoint(node.output):  # which need a rounded output
+                found.add(node.name)
+        return found
+
+    def _can_be_folded(self, node: NodeProto) -> bool:
+        maker = self._graph.maker(node.input[0]) if node.op_type in FUSED else None
+        if maker is None or node.name in self._tail or maker.output[0] != node.input[0]:
+            return False
+        low, high = (self._graph.array(name) for name in (*node.input[1:], "", "")[:2])
+        holds_zero = (low is None or low <= 0) and (high is None or high >= 0)  # as every range does
+        return bool(holds_zero) and self._graph.is_read_once(node.input[0])
+
+    def _keeps_range(self, node: NodeProto) -> bool:
+        if node.op_type != "Pad":
+            return node.op_type in _SAME_RANGE
+        value = self._graph.array(node.input[2]) if len(node.input) > 2 and node.input[2] else np.zeros(())
+        return attributes_of(node).get("mode", b"constant") != b"constant" or (value is not None and not value.any())
+
+    def _with_fused(self, in_float: Collection[str]) -> set[str]:
+        """Return the nodes in float with the activations that follow them."""
+        found = set(in_float) - self._folded.keys()
+        for node in self._graph.nodes:  # in order, so that what follows what follows is reached too
+            maker = self._graph.maker(node.input[0]) if node.op_type in FUSED else None
+            if maker is not None and maker.name in found:
+                found.add(node.name)
+        return found
+
+    # ---- nodes of a file
+
+    def _read(self, node: NodeProto, place: int, plan: _Plan, file: FileWriter) -> str:
+        """Return what an input of a node reads in a file."""
+        name: str = node.input[place]
+        if name in self._graph.initializers:
+            return self._constant(node, place, file) if node.name in plan.in_int8 else name
+        maker = self._graph.maker(name)
+        apart = node.name in plan.in_float and maker is not None and maker.name in plan.in_float
+        if apart or name not in plan.rounded:
+            return name
+        if place == 0 and node.name not in plan.in_int8 and node.op_type in WEIGHTED[:3]:
+            return self._by_channel(node, file)
+        return name + AFTER
+
+    def _constant(self, node: NodeProto, place: int, file: FileWriter) -> str:
+        name: str = node.input[place]
+        if self._graph.initializers[name].data_type != TensorProto.FLOAT:
+            return name
+        if node.op_type in WEIGHTED and place == 1:
+            return file.dequantized(name, self._weights[node.name])
+        if node.op_type in WEIGHTED and place == 2:
+            return file.dequantized(f"{node.name}.bias", self._bias(node))
+        return file.dequantized(f"{name}.rounded", self._values(name)) if node.op_type in _WITH_CONSTANTS else name
+
+    def _made_by(self, node: NodeProto, plan: _Plan) -> str:
+        """Return the first output of a node in int8, or what the activations behind it make."""
+        name: str = node.output[0]
+        while name in self._output_of and self._graph.readers(name)[0].name in plan.in_int8:
+            name = self._output_of[name]
+        return name
+
+    def _round(self, file: FileWriter, name: str, plan: _Plan) -> None:
+        """Add the nodes that round a tensor, where it is rounded."""
+        if name in plan.rounded:
+            given = file.grid(name, *self._grid(name))
+            file.nodes.append(helper.make_node(ROUNDING[0], [name, *given], [name + CODES], f"{name}_{ROUNDING[0]}"))
+            given = [name + CODES, *given]
+            file.nodes.append(helper.make_node(ROUNDING[1], given, [name + AFTER], f"{name}_{ROUNDING[1]}"))
+
+    def _by_channel(self, node: NodeProto, file: FileWriter) -> str:
+        """Return the input of a product in float, with a scale for each channel: the one scale, repeated.
+
+        onnxruntime rounds the weights of a float product itself, with one scale for the whole tensor, where its input
+        comes from 8 bits and its output goes to 8 bits. It leaves those alone whose input has a scale for each channel.
+
+        Source: onnxruntime, ``core/optimizer/qdq_transformer/weight_bias_quantization.cc``.
+        """
+        name: str = node.input[0]
+        if (weight := self._graph.tensor(node.input[1])) is None:
+            return name + AFTER
+        attributes = attributes_of(node)
+        groups = attributes.get("group", 1) if node.op_type == "Conv" else 1
+        channels = groups * weight.dims[1 if node.op_type == "Conv" or attributes.get("transB", 0) else 0]
+        result = f"{node.name}.input"
+        given = [name + CODES, *file.grid(result, *(np.resize(each, channels) for each in self._grid(name)))]
+        file.nodes.append(helper.make_node(ROUNDING[1], given, [result], f"{node.name}.dequantize", axis=1))
+        return result
+
+    def _store_in_8_bits(self, file: FileWriter, own: NodeProto, node: NodeProto) -> None:
+        """Let a product in float read its weight from integers, with the bias that goes with them."""
+        own.input[1] = file.unpacked(node.input[1], self._weights[node.name])
+        product = self._products.get(node.name)
+        if product is not None and product.float_offsets is not None:
+            own.input[2] = file.stored(f"{node.input[2]}{UNPACKED}", product.float_offsets.numpy())
+
+    # ---- integers
+
+    def _grid(self, name: str) -> tuple[Array, Array]:
+        return activation_grid(*self._ranges[name])
+
+    def _values(self, name: str) -> Codes:
+        values = numpy_helper.to_array(self._graph.initializers[name])
+        zero_point, scale = activation_grid(float(values.min(initial=0)), float(values.max(initial=0)))
+        integers = (np.round(values / scale) + zero_point).clip(0, 255).astype(np.uint8)
+        return Codes(integers, scale, zero_point)
+
+    def _bias(self, node: NodeProto) -> Codes:
+        product, values = self._products.get(node.name), self._graph.array(node.input[2])
+        if product is not None and product.offsets is not None:
+            values = product.offsets.numpy()
+        scale = np.asarray(self._grid(node.input[0])[1] * self._weights[node.name].scale, np.float32)
+        assert values is not None
+        limits = np.iinfo(np.int32)
+        integers = (values.astype(np.float64) / scale).round().clip(limits.min, limits.max).astype(np.int32)
+        return Codes(integers, scale, np.zeros(scale.shape, np.int32), 0 if scale.ndim else None)
+
+    @cached_property
+    def _weights(self) -> dict[str, Codes]:
+        """The integers of the weight of each product, by node."""
+        found, nearest = dict[str, Codes](), dict[str, Codes]()
+        for node in self._graph.nodes:
+            name = node.input[1] if node.op_type in WEIGHTED else ""
+            if (product := self._products.get(node.name)) is not None:
+                scale, integers = product.scale.numpy(), product.steps.numpy().astype(np.int8)
+                axis = product.product.channel_axis
+                found[node.name] = Codes(integers, scale, np.zeros(scale.shape, np.int8), axis)
+            elif name in self._graph.initializers:
+                if name not in nearest:
+                    nearest[name] = self._nearest(name, node)
+                found[node.name] = nearest[name]
+        return found
+
+    def _nearest(self, name: str, first: NodeProto) -> Codes:
+        """Return the integers of 7 bits that are nearest to a weight, with scales at which biases fit in 32 bits."""
+        values = numpy_helper.to_array(self._graph.initializers[name]).astype(np.float64)
+        axis = _channel_axis(first, values.ndim)
+        scale = np.abs(values).max(axis=None if axis is None else tuple({*range(values.ndim)} - {axis})) / _SEVEN_BITS
+        for node in self._graph.readers(name):
+            bias = self._graph.array(node.input[2]) if len(node.input) > 2 and node.op_type in WEIGHTED else None
+            if bias is not None and node.input[0] in self._ranges:
+                least = np.abs(bias) / (BIAS_STEPS * self._grid(node.input[0])[1])
+                scale = np.maximum(scale, least.max() if axis is None else least)
+        scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1.0).astype(np.float32)
+        found = Codes(values, scale, np.zeros(scale.shape, np.int8), axis)
+        integers = np.round(values / found.spread).clip(-_SEVEN_BITS, _SEVEN_BITS).astype(np.int8)
+        return Codes(integers, found.scale, found.zero_point, axis)
+
+    @cached_property
+    def _small(self) -> frozenset[str]:
+        """The nodes with the smallest weights, which in 32 bits together add next to nothing to the file."""
+        ranked = sorted(self._weights, key=lambda name: self._weights[name].integers.size)
+        sizes = [self._weights[name].integers.size for name in ranked]
+        most = _FREE_BYTES / _MORE_BYTES * sum(sizes)
+        return frozenset(name for name, size in zip(ranked, accumulate(sizes), strict=True) if size <= most)
 
 
-def _channels(node: onnx.NodeProto, weight: onnx.TensorProto) -> int:
-    """Return how many channels the input of a product has."""
-    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    if node.op_type == "Conv":
-        return int(weight.dims[1]) * int(attributes.get("group", 1))
-    return int(weight.dims[1 if attributes.get("transB", 0) else 0])
+def rounded_tensors(network: bytes, in_float: Collection[str] = ()) -> list[str]:
+    """Return the tensors that a file with these nodes in float rounds, as far as they hold numbers in float."""
+    graph = OnnxGraph(network)
+    names = {name for node in graph.nodes for name in (*node.input, *node.output) if name}
+    whole = Rounding(ranges=dict.fromkeys(names - graph.initializers.keys(), (0.0, 1.0)))
+    return QdqFiles(network, whole).rounded(in_float)
+
+
+def _is_scaled(node: NodeProto) -> bool:
+    """Return whether a Gemm has factors, or reads a turned input: kernels for integers take none."""
+    found = attributes_of(node) if node.op_type == "Gemm" else {}
+    return found.get("alpha", 1) != 1 or found.get("beta", 1) != 1 or bool(found.get("transA", 0))
+
+
+def _channel_axis(node: NodeProto, rank: int) -> int | None:
+    """Return the axis of output channels of a weight with ``rank`` axes; None where one scale must do."""
+    attributes = attributes_of(node)
+    if rank < 2 or (node.op_type == "MatMul" and rank > 2):
+        return None
+    if node.op_type == "ConvTranspose":  # with groups, this axis has the channels of one
+        return 1 if attributes.get("group", 1) == 1 else None
+    return 0 if node.op_type == "Conv" or attributes.get("transB", 0) else 1

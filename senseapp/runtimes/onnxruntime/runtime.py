@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import platform
+import tempfile
+from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +17,12 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS
+from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
-from senseapp.runtimes.onnxruntime import ONNXRUNTIME
+
+_KERNEL = "_kernel_time"  # behind the name of a node, in a profile
 
 
 class RuntimeModel(OnnxSession):
@@ -26,8 +34,6 @@ class RuntimeModel(OnnxSession):
     Raises:
         InvalidSpec: the runtime cannot open it.
     """
-
-    runtime_label = ONNXRUNTIME.label
 
     def __init__(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> None:
         try:
@@ -78,6 +84,34 @@ def session(
     if not fused:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
+    """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
+        opened = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        feeds = {
+            each.name: usual_input(
+                [size if isinstance(size, int) else batch for size in each.shape],
+                INPUT_TYPES.get(each.type, np.float32),
+            )
+            for each in opened.get_inputs()
+        }
+        with quiet():
+            for _ in range(RUNS):
+                opened.run(None, feeds)
+        events = json.loads(Path(opened.end_profiling()).read_bytes())
+    durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
+            about = event["args"]
+            first: dict[str, list[int]] = next(iter(about["input_type_shape"]), {})
+            values = math.prod(next(iter(first.values()), []))
+            durations[event["name"].removesuffix(_KERNEL), about["op_name"], values].append(event["dur"] / 1e6)
+    return [Kernel(*key[:2], float(np.median(each[1:])), key[2]) for key, each in durations.items()]
 
 
 def processor(opened: Callable[[bytes], OnnxSession]) -> str:

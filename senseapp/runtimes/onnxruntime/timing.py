@@ -12,40 +12,51 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
-import onnx
 import torch
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
-from senseapp.networks.onnx.graph import read_by
+from senseapp.networks.network import Network
+from senseapp.networks.onnx.graph import OnnxGraph, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.call_times import quick_seconds, times
+from senseapp.runtimes.call_times import Kernel, quick_seconds, times
 from senseapp.runtimes.foreign import RuntimeNetwork
-from senseapp.runtimes.onnxruntime.bench import (
-    BORDER,
-    PRODUCT,
-    Kernel,
-    Profiler,
-    border_bench,
-    border_rates,
-    border_seconds,
-    by_product,
-)
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.qdq import QUANTIZED
 from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
 
+_BORDERS = (*ROUNDING, "ReorderInput", "ReorderOutput")  # where float and int8 meet, or two orders of memory
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
-_BORDERS = tuple(kind for kind in BORDER if kind != "Transpose")  # which attention has in float too
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
 _FUSED_BEHIND = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Add", "Mul"})
 """Operators that runtimes compute with the product before them."""
 _TURNS = 15  # calls of each file, of which a quick one counts, see quick_seconds
+_OWN = re.compile(r"product(\d+)(?:[_.]|$)")
+
+Shape = tuple[int, ...]
+
+
+class Profiler(Protocol):
+    """A runtime that takes times."""
+
+    def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
+        """Return the kernels of a file that runs on some images."""
+        ...
+
+    def opened(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+        """Return a file that takes what it declares."""
+        ...
+
+    def machine(self) -> str:
+        """Return processor and runtime, for people."""
+        ...
 
 
 def time_layers(
@@ -56,16 +67,13 @@ def time_layers(
     ``owners`` has the layer that a node belongs to, for the nodes of layers.
 
     Raises:
-        InvalidSpec: none of them is a product that onnxruntime computes in int8.
+        InvalidSpec: none of them is a product that the runtime computes in int8.
     """
-    model = onnx.load_from_string(network)
-    graph, shapes = model.graph, shapes_of(model, batch)
-    products = dict(_products(graph, owners, shapes))
-    if not products:
-        raise InvalidSpec("No layer of this network is one whose time in int8 can be taken.")
+    graph, shapes = OnnxGraph(network), shapes_of(network, batch)
+    products = _products(graph, owners, shapes)
     names = [name for name, _ in products.values()]
-    kernels = [profiler.kernels(_numbered(each, names), threads, batch) for each in (network, int8)]
-    walls = wall_seconds([profiler.open(file, threads) for file in (network, int8)], shapes[graph.input[0].name])
+    kernels = [profiler.kernels(_numbered(each, names), threads=threads, batch=batch) for each in (network, int8)]
+    walls = wall_seconds([profiler.opened(file, threads=threads) for file in (network, int8)], shapes[graph.inputs[0]])
     slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
     (real, real_rest), (whole, whole_rest) = (
         _scaled(each, len(names), rate) for each, rate in zip(kernels, slower, strict=True)
@@ -78,14 +86,14 @@ def time_layers(
         for layer, seconds in zip(products, spent, strict=True)
     ]
     largest = max((shape for _, shape in products.values()), key=math.prod)
-    at_borders = profiler.kernels(border_bench(largest), threads, 1)
-    rates = border_rates([kernel for each in (*kernels, at_borders) for kernel in each])
+    at_borders = profiler.kernels(_border_bench(largest), threads=threads, batch=1)
+    rates = _border_rates([kernel for each in (*kernels, at_borders) for kernel in each])
     edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)
     return LayerTimes(
         times=tuple(found),
         other_seconds=real_rest,
         conversions=tuple(
-            Conversion(first=first, second=second, seconds=float(slower.mean()) * count * border_seconds(rates, dims))
+            Conversion(first=first, second=second, seconds=float(slower.mean()) * count * _border_seconds(rates, dims))
             for (first, second), (count, dims) in edges.items()
         ),
         source=f"measured on {profiler.machine()}",
@@ -100,57 +108,18 @@ def time_products(
     Raises:
         InvalidSpec: none of ``owners``, layers by node, is a product.
     """
-    model = onnx.load_from_string(network)
-    products = dict(_products(model.graph, owners, shapes_of(model, batch)))
-    if not products:
-        raise InvalidSpec("No layer of this network is one whose time can be taken.")
-    kernels = profiler.kernels(_numbered(network, [name for name, _ in products.values()]), threads, batch)
-    seconds, rest = _scaled(kernels, len(products), 1.0)
+    products = _products(OnnxGraph(network), owners, shapes_of(network, batch))
+    numbered = _numbered(network, [name for name, _ in products.values()])
+    seconds, rest = _scaled(profiler.kernels(numbered, threads=threads, batch=batch), len(products), 1.0)
     sizes = (math.prod(shape) for _, shape in products.values())
     return dict(zip(products, zip(seconds.tolist(), sizes, strict=True), strict=True)), rest
-
-
-def _numbered(content: bytes, names: Sequence[str]) -> bytes:
-    """Return a file in which the nodes called ``names`` have names by which their kernels are known.
-
-    A kernel that computes a product with the operations behind it may be called as the tensor that it returns, so
-    these tensors have such names, too.
-    """
-    model = onnx.load_from_string(content)
-    places, graph = {name: place for place, name in enumerate(names)}, model.graph
-    inside = {name for node in graph.node for name in read_by(node) if name not in node.input}
-    owners, renamed = dict[str, int](), dict[str, str]()
-    for node in graph.node:
-        own = places.get(node.name)
-        if own is None and node.op_type in _FUSED_BEHIND:
-            own = next((owners[name] for name in reversed(node.input) if name in owners), None)
-        elif own is not None:
-            node.name = f"{PRODUCT}{own}"
-        if own is None:
-            continue
-        for name in node.output:
-            owners[name] = own
-            if name not in inside:
-                renamed[name] = f"{PRODUCT}{own}.{len(renamed)}"
-    for node in graph.node:
-        for side in (node.input, node.output):
-            side[:] = [renamed.get(name, name) for name in side]
-    for value in (*graph.output, *graph.value_info):
-        value.name = renamed.get(value.name, value.name)
-    return bytes(model.SerializeToString())
-
-
-def _scaled(kernels: Sequence[Kernel], count: int, rate: float) -> tuple[NDArray[np.float64], float]:
-    """Return the seconds of the kernels of each product, and of all others, times ``rate``."""
-    products = rate * np.array(by_product(kernels, count))
-    return products, rate * sum(kernel.seconds for kernel in kernels) - float(products.sum())
 
 
 def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
     """Return the seconds of all kernels of a file by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
     calls: Counter[str] = Counter()
     seconds: defaultdict[str, float] = defaultdict(float)
-    for kernel in profiler.kernels(content, threads, batch):
+    for kernel in profiler.kernels(content, threads=threads, batch=batch):
         kind = _INT8_KIND.sub("", kernel.kind)
         calls[kind] += 1
         seconds[kind] += kernel.seconds
@@ -160,63 +129,67 @@ def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: in
     )
 
 
-def shapes_of(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor in a call on ``batch`` images; what the file does not tell, a call does."""
-    described = _described(model.graph)
-    if all(_is_told(each) for each in described):
-        return {each.name: tuple(_length(dim, batch) for dim in _dims(each)) for each in described}
-    fixed = onnx.ModelProto()  # with a known batch, sizes that nodes compute from others can be told
-    fixed.CopyFrom(model)
-    del fixed.graph.value_info[:]
-    for each in fixed.graph.output:
-        each.type.tensor_type.ClearField("shape")
-    for each in fixed.graph.input:
-        for dim in _dims(each)[:1]:
-            dim.dim_value = _length(dim, batch)
-    inferred = _described(onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph)
-    found = {each.name: tuple(_length(dim, batch) for dim in _dims(each)) for each in inferred if _is_told(each)}
-    made = {name for node in fixed.graph.node for name in node.output if name} - found.keys()
-    if made:
-        images = torch.zeros(found[fixed.graph.input[0].name])
-        values = next(iter(tensors_of(fixed.SerializeToString(), [images], sorted(made))))
-        found |= {name: tuple(value.shape) for name, value in values.items()}
+def _numbered(content: bytes, names: Sequence[str]) -> bytes:
+    """Return a file in which the nodes called ``names`` have names by which their kernels are known.
+
+    A kernel that computes a product with the operations behind it may be called as the tensor that it returns, so
+    these tensors have such names, too.
+    """
+    graph, places = OnnxGraph(content), {name: place for place, name in enumerate(names)}
+    inside = {name for node in graph.nodes for name in read_by(node) if name not in node.input}
+    owners, renamed = dict[str, int](), dict[str, str]()
+    for node in graph.nodes:
+        own = places.get(node.name)
+        if own is None and node.op_type in _FUSED_BEHIND:
+            own = next((owners[name] for name in reversed(node.input) if name in owners), None)
+        elif own is not None:
+            node.name = f"product{own}"
+        if own is None:
+            continue
+        for name in node.output:
+            owners[name] = own
+            if name not in inside:
+                renamed[name] = f"product{own}.{len(renamed)}"
+    for node in graph.nodes:
+        for side in (node.input, node.output):
+            side[:] = [renamed.get(name, name) for name in side]
+    for value in (*graph.model.graph.output, *graph.model.graph.value_info):
+        value.name = renamed.get(value.name, value.name)
+    return graph.content()
+
+
+def _scaled(kernels: Sequence[Kernel], count: int, rate: float) -> tuple[NDArray[np.float64], float]:
+    """Return the seconds of the kernels of each of ``count`` products, and of all others, times ``rate``."""
+    seconds = np.zeros(count)
+    for kernel in kernels:
+        if own := _OWN.match(kernel.name):
+            seconds[int(own[1])] += rate * kernel.seconds
+    return seconds, rate * sum(kernel.seconds for kernel in kernels) - float(seconds.sum())
+
+
+def shapes_of(network: bytes, batch: int) -> dict[str, Shape]:
+    """Return the shape of every tensor that nodes compute in a call on ``batch`` images, and of these."""
+    graph = OnnxGraph(network)
+    dims = graph.model.graph.input[0].type.tensor_type.shape.dim
+    images = (dims[0].dim_value or batch, *(dim.dim_value for dim in dims[1:]))
+    made = [name for node in graph.nodes for name in node.output if name]
+    values = next(iter(tensors_of(network, [torch.zeros(images)], made)))
+    return {graph.inputs[0]: images} | {name: tuple(value.shape) for name, value in values.items()}
+
+
+def _products(graph: OnnxGraph, owners: Mapping[str, str], shapes: Mapping[str, Shape]) -> dict[str, tuple[str, Shape]]:
+    """Return layers that are products with weights, each with the name of its node and the shape of its output."""
+    found = dict[str, tuple[str, Shape]]()
+    for node in graph.nodes:
+        layer = owners.get(node.name)
+        if node.op_type in _PRODUCTS and layer is not None and node.input[1] in graph.initializers:
+            found.setdefault(layer, (node.name, shapes[node.output[0]]))
+    if not found:
+        raise InvalidSpec("No layer of this network is one whose time can be taken.")
     return found
 
 
-def _described(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    return [*graph.input, *graph.value_info, *graph.output]
-
-
-def _is_told(each: onnx.ValueInfoProto) -> bool:
-    """Return whether the shape of a tensor is told but for its first length, which may be that of the batch."""
-    return each.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in _dims(each)[1:])
-
-
-def _dims(each: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
-    dims: Sequence[onnx.TensorShapeProto.Dimension] = each.type.tensor_type.shape.dim
-    return dims
-
-
-def _length(dim: onnx.TensorShapeProto.Dimension, batch: int) -> int:
-    return int(dim.dim_value) if dim.HasField("dim_value") else batch
-
-
-def _products(
-    graph: onnx.GraphProto, owners: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
-    """Yield layers that are products with weights, each with the name of its node and the shape of its output."""
-    weights = {each.name for each in graph.initializer}
-    seen: set[str] = set()
-    for node in graph.node:
-        layer = owners.get(node.name)
-        if node.op_type not in _PRODUCTS or layer is None or layer in seen or node.input[1] not in weights:
-            continue
-        if node.output[0] in shapes:
-            seen.add(layer)
-            yield layer, (node.name, shapes[node.output[0]])
-
-
-def wall_seconds(opened: Sequence[RuntimeNetwork], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def wall_seconds(opened: Sequence[Network], shape: Shape) -> NDArray[np.float64]:
     """Return the seconds of a quick call of each network, run in turns on images of ``shape``.
 
     On a busy machine most calls of some milliseconds are interrupted, and a longer one oftener, while a profile tells
@@ -225,35 +198,72 @@ def wall_seconds(opened: Sequence[RuntimeNetwork], shape: tuple[int, ...]) -> np
     return np.array([quick_seconds(each) for each in times(opened, torch.zeros(shape), turns=_TURNS)])
 
 
+def _border_bench(shape: Shape) -> bytes:
+    """Return a file that rounds one tensor of ``shape``, and makes another of integers float."""
+    real, integers = TensorProto.FLOAT, TensorProto.UINT8
+    constants = [
+        numpy_helper.from_array(np.array(0.02, np.float32), "scale"),
+        numpy_helper.from_array(np.array(128, np.uint8), "zero"),
+    ]
+    names = ("rounded_QuantizeLinear", "real_DequantizeLinear")  # as profiles tell them by
+    nodes = [
+        helper.make_node(kind, [given, "scale", "zero"], [made])
+        for kind, given, made in zip(ROUNDING, ("x", "codes"), names, strict=True)
+    ]
+    fed, returned = (
+        [helper.make_tensor_value_info(name, kind, shape) for name, kind in each]
+        for each in ((("x", real), ("codes", integers)), ((names[0], integers), (names[1], real)))
+    )
+    graph = helper.make_graph(nodes, "border", fed, returned, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def _border_rates(kernels: Sequence[Kernel]) -> dict[str, float]:
+    """Return the seconds of a value by kind of border kernel, of the largest tensor that one has."""
+    largest = dict[str, Kernel]()
+    for kernel in sorted(kernels, key=lambda each: each.values):
+        if kernel.kind in (*_BORDERS, "Transpose") and kernel.values:
+            largest[kernel.kind] = kernel
+    return {kind: kernel.seconds / kernel.values for kind, kernel in largest.items()}
+
+
+def _border_seconds(rates: Mapping[str, float], dims: int) -> float:
+    """Return what one value of a tensor costs on its way from float to int8 or back, the mean of both ways."""
+    both = sum(rates.get(kind, 0.0) for kind in ROUNDING)
+    if dims == 4:
+        both += sum(rates.get(kind, 0.0) for kind in _BORDERS[2:]) + 2 * rates.get("Transpose", 0.0)
+    return both / 2
+
+
 def crossings(
-    graph: onnx.GraphProto, owners: Mapping[str, str], ends: set[str], shapes: Mapping[str, tuple[int, ...]]
+    graph: OnnxGraph, owners: Mapping[str, str], ends: set[str], shapes: Mapping[str, Shape]
 ) -> dict[tuple[str, str], tuple[int, int]]:
     """Return pairs of neighbours that may differ, each with the values and dimensions of the tensor between them.
 
     ``ends`` are the nodes that can compute in int8; what lies between two of them passes values on as they are. What
-    onnxruntime always computes in float parts them: what that costs is in the times of layers.
+    the runtime always computes in float parts them: what that costs is in the times of layers.
     """
     found: dict[tuple[str, str], tuple[int, int]] = {}
-    carried: dict[str, tuple[str, tuple[int, ...]]] = {graph.input[0].name: (FLOAT, shapes[graph.input[0].name])}
-    for node in graph.node:
-        sources = [carried[name] for name in node.input if name in carried]
+    carried: dict[str, str] = {graph.inputs[0]: FLOAT}
+    for node in graph.nodes:
+        sources = [name for name in node.input if name in carried]
         if node.op_type not in QUANTIZED:
             continue
         if node.name in ends or node.name in owners:
             own = owners.get(node.name, INT8)
-            for source, shape in sources:
-                _add(found, source, own, shape)
-            carried |= {name: (own, shapes.get(name, ())) for name in node.output}
+            for name in sources:
+                _add(found, carried[name], own, shapes[name])
+            carried |= dict.fromkeys(node.output, own)
         elif sources:
-            carried |= {name: (sources[0][0], shapes.get(name, sources[0][1])) for name in node.output}
-    for output in graph.output:
-        if output.name in carried:
-            source, shape = carried[output.name]
-            _add(found, source, FLOAT, shape)
+            carried |= dict.fromkeys(node.output, carried[sources[0]])
+    for name in graph.outputs:
+        if name in carried:
+            _add(found, carried[name], FLOAT, shapes[name])
     return found
 
 
-def _add(found: dict[tuple[str, str], tuple[int, int]], first: str, second: str, shape: tuple[int, ...]) -> None:
+def _add(found: dict[tuple[str, str], tuple[int, int]], first: str, second: str, shape: Shape) -> None:
     if first != second and {first, second} != {FLOAT, INT8}:
         count = found.get((first, second), (0, 0))[0]
-        found[first, second] = count + math.prod(shape or (0,)), len(shape)
+        found[first, second] = count + math.prod(shape), len(shape)

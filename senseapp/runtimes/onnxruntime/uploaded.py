@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.difference import OnnxDifference, difference
-from senseapp.networks.onnx.graph import opset_of
+from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
@@ -28,9 +28,7 @@ from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
 from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
 from senseapp.runtimes.onnxruntime.inserted import apply_qdq, plain_copy, quantizable
-from senseapp.runtimes.onnxruntime.kit.metadata import with_metadata
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
@@ -61,7 +59,6 @@ class UploadedModel(RuntimeNetwork):
     ) -> None:
         self._file, self._images = file, replace(images, batch=file.fixed_batch)
         self._reader = reader
-        self.runtime_label = file.runtime_label
 
     @property
     def fixed_batch(self) -> int | None:
@@ -110,7 +107,7 @@ class UploadedFormat(OnnxFormat):
         thresholds: tuple[float, float] | None = None,
     ) -> bytes:
         """Return the file with thresholds of scores: its other metadata stay those of the uploaded one."""
-        return with_metadata(content, preprocessing=None, class_names=(), thresholds=thresholds)
+        return super().described(content, preprocessing=None, class_names=(), thresholds=thresholds)
 
     def input_words(self, shape: Sequence[int]) -> str:
         """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""
@@ -151,7 +148,7 @@ class UploadedRuntime(OnnxRuntime):
         self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
         self.file_format = UploadedFormat(opened, self.description.name, self._images, self.open)
         self._plain_of = lru_cache(maxsize=4)(self._plain)
-        self._folded_of = lru_cache(maxsize=4)(self._folded)
+        self._folded_of = lru_cache(maxsize=4)(lambda content: with_folded(self._plain_of(content)))
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
         """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
@@ -160,16 +157,13 @@ class UploadedRuntime(OnnxRuntime):
     def open(self, content: bytes, *, threads: int | None = None) -> UploadedModel:
         """Open an edited file; where only outputs count, it computes those that are measured."""
         shown = content if threads is not None else with_outputs(content, self._opened.outputs)
-        return self._model(shown, threads=threads)
+        return self._as_network(self.opened(shown, threads=threads))
 
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
         """Return a QDQ file with the outputs that are measured, and its products in float."""
-        found = super().unsaturated(with_outputs(content, self._opened.outputs))
-        reader = self._opened.network.reader
-        return UploadedModel(found, self._images, reader=reader) if isinstance(found, OnnxSession) else None
+        return super().unsaturated(with_outputs(content, self._opened.outputs))
 
-    def _model(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> UploadedModel:
-        file = self._file(content, threads=threads) if fused else RuntimeModel(content, fused=False)
+    def _as_network(self, file: OnnxSession) -> UploadedModel:
         return UploadedModel(file, self._images, reader=self._opened.network.reader)
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
@@ -181,19 +175,15 @@ class UploadedRuntime(OnnxRuntime):
         owners = {node.name: layer_of[node.output[0]] for node in graph.node if node.output[0] in layer_of}
         return {node: layer for node, layer in owners.items() if layer in layers}
 
-    @contextmanager
-    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Iterator[Quantizer]:
-        """Yield onnxruntime's quantizer of a copy of the part that is measured."""
-        with super().quantizer(self._int8_copy(content), self._arranged(calibration)) as quantizer:
-            yield quantizer
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
+        """Return the quantizer of a copy of the part that is measured."""
+        return super().quantizer(self._int8_copy(content), self._arranged(calibration))
 
-    @contextmanager
-    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Iterator[Quantizer]:
-        """Yield the same, fitted to images."""
+    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Quantizer:
+        """Return the same, fitted to images."""
         batches, held_out = (self._arranged(each) for each in (fitting.batches, fitting.held_out))
         fitting = replace(fitting, batches=batches, held_out=held_out)
-        with super().fitted_quantizer(self._int8_copy(content), fitting) as quantizer:
-            yield quantizer
+        return super().fitted_quantizer(self._int8_copy(content), fitting)
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return the copy as the runtime's own quantizer writes it best."""
@@ -210,13 +200,13 @@ class UploadedRuntime(OnnxRuntime):
         self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> LayerTimes:
         """Return the times of layers of a copy."""
-        return super().time_layers(self._folded_of(content)[0], quantizer, owners, threads=threads, batch=batch)
+        return super().time_layers(self._folded_of(content), quantizer, owners, threads=threads, batch=batch)
 
     def time_products(
         self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
     ) -> tuple[dict[str, tuple[float, int]], float]:
         """Return the seconds of each layer's kernels in a copy."""
-        return super().time_products(self._folded_of(content)[0], owners, threads=threads, batch=batch)
+        return super().time_products(self._folded_of(content), owners, threads=threads, batch=batch)
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return where the time of a call on images of the size that is measured goes."""
@@ -230,15 +220,12 @@ class UploadedRuntime(OnnxRuntime):
     def _int8_copy(self, content: bytes) -> bytes:
         """Return the copy that is quantized; raises InvalidSpec where no int8 file can be made."""
         quantizable(content)
-        return self._folded_of(content)[0]
+        return self._folded_of(content)
 
     def _plain(self, content: bytes) -> bytes:
         with suppress(InvalidSpec):  # layers are named and timed in float where no int8 file can be made
             content = quantizable(content)[0]
         return plain_copy(content, self._opened.outputs, self._opened.input_shape)
-
-    def _folded(self, content: bytes) -> tuple[bytes, int]:
-        return with_folded(self._plain_of(content))
 
     def _arranged(self, batches: Sequence[Tensor]) -> list[Tensor]:
         """Return batches as calls of the file take them."""
@@ -254,10 +241,8 @@ def _folding(found: OnnxDifference) -> tuple[str, ...]:
 
 def with_outputs(content: bytes, outputs: Sequence[str]) -> bytes:
     """Return a file that computes ``outputs``, which may be any of its values."""
-    model = onnx.load_from_string(content)
-    declared = {each.name: each for each in model.graph.output}
-    if list(declared) == list(outputs):
+    graph = OnnxGraph(content)
+    if list(graph.outputs) == list(outputs):
         return content
-    del model.graph.output[:]
-    model.graph.output.extend(declared.get(name, onnx.ValueInfoProto(name=name)) for name in outputs)
-    return bytes(model.SerializeToString())
+    graph.return_values(outputs)
+    return graph.content()

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import onnx
-from onnx import numpy_helper
+import numpy as np
+from onnx import NodeProto
 from torch import Tensor
 
+from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes
+from senseapp.core.process import quiet
 from senseapp.core.texts import plural
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 from senseapp.runtimes.file_format import FileFormat
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
-from senseapp.runtimes.onnxruntime.bench import Profiler
 from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO
-from senseapp.runtimes.openvino.profile import PROFILER
-from senseapp.runtimes.openvino.runtime import OpenVinoModel, machine
+from senseapp.runtimes.openvino.runtime import OpenVinoModel, compiled, machine, read
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
 
 _PRODUCTS_IN_FLOAT = (
@@ -32,13 +34,15 @@ _PRODUCTS_ELSEWHERE = (
     "For processors without VNNI make the file on one of them: OpenVINO's int8 kernels for {count} of two activations, "
     "as of attention, saturate there."
 )
+_KINDS = {"Convolution": "Conv", "GroupConvolution": "Conv", "FullyConnected": "Gemm"}
+_MICROSECOND = 1e-6  # in which OpenVINO counts, in seconds
 
 
 class OpenVino(OnnxRuntime):
     """OpenVINO on the processor of this machine.
 
-    Its files are ONNX, in int8 with QuantizeLinear and DequantizeLinear, which onnxruntime's quantizer writes and
-    OpenVINO computes with int8 kernels of its own. What is left in float is chosen by answers and times in OpenVINO.
+    Its files are ONNX, in int8 with QuantizeLinear and DequantizeLinear, which OpenVINO computes with int8 kernels of
+    its own. What is left in float is chosen by answers and times in OpenVINO.
     """
 
     description = OPENVINO
@@ -50,30 +54,31 @@ class OpenVino(OnnxRuntime):
     )
     remedy_note = ""
 
-    def _file(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
+    def opened(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
         """Return a file that takes what it declares."""
         return OpenVinoModel(content, threads=threads)
 
-    def _writer(self, content: bytes, calibration: Sequence[Tensor], **settings: Any) -> Int8Writer:
+    def _writer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
         """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted."""
-        saturate, products = self._saturates, _products_of_activations(content)
-        kept = {*products, *products.values()} if saturate else set()
-        in_float = {*kept, *_idle_pads(content), *_reading_computed_constants(content)}
-        writer = Int8Writer(content, calibration, any_order=True, in_float=in_float, **settings)
+        graph, saturate = OnnxGraph(content), self.saturates
+        products = list(_products_of_activations(graph))
+        kept = {node.name for pair in products for node in pair} if saturate else set()
+        writer = Int8Writer(content, calibration, any_order=True, in_float=kept | _refused_in_int8(graph))
         if products:
             note = _PRODUCTS_IN_FLOAT if saturate else _PRODUCTS_ELSEWHERE
             writer.notes = (note.format(count=plural(len(products), "product")),)
         return writer
 
     @property
-    def _saturates(self) -> bool:
+    def saturates(self) -> bool:
         """Whether sums of products of 8 bits saturate here."""
         return saturates(OpenVinoModel)
 
-    @property
-    def _profiler(self) -> Profiler:
-        """What takes the times of the kernels of files."""
-        return PROFILER
+    def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
+        """Return the kernels of a file: nodes that OpenVINO fuses are one kernel, named by the first of them."""
+        found = executed_seconds(content, threads, batch).values()
+        names = ((node.parts[0] if node.parts else node.name, node, seconds) for node, seconds in found)
+        return [Kernel(name, _kind(node), seconds, node.values) for name, node, seconds in names]
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return OpenVINO on edited copies of an uploaded file."""
@@ -88,52 +93,84 @@ class OpenVino(OnnxRuntime):
         return None
 
 
-def _idle_pads(content: bytes) -> set[str]:
-    """Return the nodes that pad nothing, as Swin's do for images of whole windows.
+def _refused_in_int8(graph: OnnxGraph) -> set[str]:
+    """Return the nodes whose int8 form OpenVINO, version 2026.4.1, cannot open.
 
-    OpenVINO removes them, and its compiler, version 2026.4.1, crashes on the roundings that are left around.
+    Those are nodes that pad nothing, as Swin's do for images of whole windows: OpenVINO removes them, and its compiler
+    crashes on the roundings that are left around. And additions of what other nodes compute of constants alone, as of
+    Swin's masks, and those nodes.
     """
-    graph = onnx.load_from_string(content).graph
-    constants = {each.name: each for each in graph.initializer}
-    pads = {node.name: constants.get(node.input[1]) for node in graph.node if node.op_type == "Pad"}
-    return {name for name, sizes in pads.items() if sizes is not None and not numpy_helper.to_array(sizes).any()}
-
-
-def _reading_computed_constants(content: bytes) -> set[str]:
-    """Return the additions of what other nodes compute of constants alone, as of Swin's masks, and those nodes.
-
-    OpenVINO, version 2026.4.1, cannot open a file in which such an addition is in int8.
-    """
-    graph = onnx.load_from_string(content).graph
-    known, computed, found = {each.name for each in graph.initializer}, set[str](), set[str]()
-    for node in graph.node:
+    known, computed, found = set(graph.initializers), set[str](), set[str]()
+    for node in graph.nodes:
         given = {name for name in node.input if name}
         if not given:
             known.update(node.output)  # a constant
         elif given <= known | computed:
             computed.update(node.output)
             found.add(node.name)
-        elif node.op_type == "Add" and given & computed:
-            found.add(node.name)
+        else:
+            sizes = graph.array(node.input[1]) if node.op_type == "Pad" else None
+            if (node.op_type == "Add" and given & computed) or (sizes is not None and not sizes.any()):
+                found.add(node.name)
     return found
 
 
-def _products_of_activations(content: bytes) -> dict[str, str]:
-    """Return the products of two activations, as of attention, each with the node that makes one of them.
+def _products_of_activations(graph: OnnxGraph) -> Iterator[tuple[NodeProto, NodeProto]]:
+    """Yield the products of two activations, as of attention, each with the node that makes one of them.
 
     Sums of two of their products of 8 bits exceed 16. Where both nodes are in float, OpenVINO gets one factor that is
     not rounded, and computes in float.
     """
-    graph = onnx.load_from_string(content).graph
-    constants = {each.name for each in graph.initializer}
-    makers = {name: node for node in graph.node for name in node.output}
-    found = {}
-    for node in graph.node:
-        if node.op_type == "MatMul" and constants.isdisjoint(node.input):
-            both = [makers[name] for name in node.input if name in makers]
-            cheap = [maker for maker in both if constants.isdisjoint(maker.input[1:2])]
-            found[node.name] = next((maker.name for maker in (*cheap, *both)), node.name)
-    return found
+    for node in graph.nodes:
+        if node.op_type == "MatMul" and graph.initializers.keys().isdisjoint(node.input):
+            both = [maker for name in node.input if (maker := graph.maker(name)) is not None]
+            cheap = [maker for maker in both if graph.initializers.keys().isdisjoint(maker.input[1:2])]
+            yield node, next(iter((*cheap, *both)), node)
+
+
+def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tuple[ExecutedNode, float]]:
+    """Return the executed nodes of a network, each with its seconds, in order, by name.
+
+    The network runs a few times on :func:`~senseapp.runtimes.call_times.usual_input`.
+    """
+    network = read(content)
+    feeds = [
+        usual_input(
+            [size.get_length() if size.is_static else batch for size in port.partial_shape],
+            np.dtype(port.element_type.to_dtype()),
+        )
+        for port in network.inputs
+    ]
+    network = compiled(network, *(each.shape for each in feeds), threads=threads, profiled=True)
+    request = network.create_infer_request()
+    averages: dict[str, list[float]] = {}
+    with quiet():
+        for _ in range(RUNS):
+            request.infer(feeds, share_inputs=True)
+            for each in request.get_profiling_info():
+                averages.setdefault(each.node_name, []).append(each.real_time.total_seconds())
+    nodes = executed_nodes(network)
+    return {each.name: (each, undisturbed(averages[each.name])) for each in nodes if each.name in averages}
+
+
+def undisturbed(averages: Sequence[float]) -> float:
+    """Return the mean seconds of a kernel from the averages over all runs so far that OpenVINO has after each run.
+
+    The first run, and those that took more than twice as long as the median run, are left out. An average is cut to
+    whole microseconds, so a single run is known to as many microseconds as there were runs, and their mean to one.
+    """
+    totals = np.arange(1, len(averages) + 1) * np.array(averages)
+    runs = np.diff(totals)
+    kept = runs <= 2 * np.median(runs) + _MICROSECOND * len(averages)
+    return max(0.0, float(runs[kept].mean()))
+
+
+def _kind(node: ExecutedNode) -> str:
+    """Return the kind of an executed node in the words of ONNX, where it is a product or rounds to integers only."""
+    if node.kind in _KINDS:
+        return _KINDS[node.kind]
+    border = next((kind for kind in ROUNDING if node.parts and node.parts[-1].endswith(f"_{kind}")), None)
+    return border or node.kind
 
 
 class UploadedOpenVino(UploadedRuntime, OpenVino):

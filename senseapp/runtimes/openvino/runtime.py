@@ -18,7 +18,6 @@ from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.network import OUTPUTS
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.runtime import processor
-from senseapp.runtimes.openvino import OPENVINO
 
 _KEPT_SHAPES = 2  # of a batch, and of the rest that is smaller
 _CORE = openvino.Core()
@@ -34,8 +33,6 @@ class OpenVinoModel(OnnxSession):
     Raises:
         InvalidSpec: OpenVINO cannot open it.
     """
-
-    runtime_label = OPENVINO.label
 
     def __init__(self, content: bytes, *, threads: int | None = None) -> None:
         self._content, self._threads = content, threads or torch.get_num_threads()

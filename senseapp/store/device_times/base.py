@@ -1,7 +1,8 @@
 """Rows of a report, the file that they are read from, and the registry of formats.
 
 A report says how long each operation of one network took. Anybody may have made the file: its bytes, its nesting, its
-rows and its numbers are limited, and what breaks a limit is one sentence.
+rows and its numbers are limited, and what breaks a limit is a :class:`~senseapp.core.foreign_values.BadValue`, the rest
+of a sentence that begins with the file's name and ``is damaged:``.
 """
 
 from __future__ import annotations
@@ -11,22 +12,18 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from senseapp.core.errors import InvalidFile
-from senseapp.core.foreign_values import BadValue, is_int, number, read_json, shown
+from senseapp.core.foreign_values import BadValue, number, read_json, text
 from senseapp.core.registry import Registry
 from senseapp.core.texts import printable
 
 MOST_SECONDS = 1e5
 """Of one row: more is a mistake of the unit."""
-MOST_ROWS = 500_000
-"""Of a report, all of its passes together: a hundred passes of a large network."""
+_MOST_ROWS = 500_000  # of a report: a hundred passes of a large network
 _LONGEST_LINE = 4000  # characters
-
-
-class BadReport(ValueError):
-    """A report cannot be read; the rest of a sentence that begins with the file's name and ``is damaged:``."""
+Records = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,35 +81,22 @@ class ReportFile:
         except UnicodeDecodeError as error:
             raise InvalidFile(f"{shown} is not a text file.") from error
 
-    @property
-    def is_json(self) -> bool:
-        """Whether the text begins as JSON does."""
-        return self.text[:1] in ("[", "{")
-
     @cached_property
     def payload(self) -> Any:
-        """The content of JSON; None for other texts.
+        """The content of JSON, a list or an object; None for other texts."""
+        return read_json(self.text) if self.text[:1] in ("[", "{") else None
 
-        Raises:
-            BadReport: it is broken off, too deep, or holds a number that JSON does not have.
-        """
-        if not self.is_json:
-            return None
-        try:
-            return read_json(self.text)
-        except BadValue as error:
-            raise BadReport(str(error)) from error
+    def holds(self, *keys: str) -> bool:
+        """Return whether it is an object with one of ``keys``, or a list of objects of which an early one has one."""
+        first = self.payload[:100] if isinstance(self.payload, list) else [self.payload]
+        return any(isinstance(each, dict) and not each.keys().isdisjoint(keys) for each in first)
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the lines of the text, each with its number from 1.
-
-        Raises:
-            BadReport: one is endless.
-        """
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the text; raises BadValue where one is endless."""
         for place, line in enumerate(self.text.splitlines(), 1):
             if len(line) > _LONGEST_LINE:
-                raise BadReport(f"line {place} has more than {_LONGEST_LINE:,} characters")
-            yield place, line
+                raise BadValue(f"line {place} has more than {_LONGEST_LINE:,} characters")
+            yield line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +108,7 @@ class ReportFormat:
         label: the tool, for people.
         written_by: how the tool writes the file, in a few words for a table.
         recognises: whether a file is such a report, from its content alone.
-        read: reads it; raises BadReport.
+        read: reads it; raises BadValue.
     """
 
     name: str
@@ -141,34 +125,12 @@ DEVICE_TIMES: Registry[ReportFormat] = Registry(
         "senseapp.store.device_times.reports:ONNXRUNTIME",
         "senseapp.store.device_times.reports:TRTEXEC",
         "senseapp.store.device_times.reports:AI_HUB",
-        "senseapp.store.device_times.reports:EXECUTORCH",
+        "senseapp.store.device_times.executorch:EXECUTORCH",
         "senseapp.store.device_times.reports:OPENVINO",
-        "senseapp.store.device_times.tflite:TFLITE",
+        "senseapp.store.device_times.reports:TFLITE",
     ),
 )
 """All formats, in the order in which they are tried."""
-
-
-def seconds_of(value: object, *, per_second: float, row: int, name: object) -> float:
-    """Return a time of a report in seconds, ``per_second`` of whose units are one.
-
-    Raises:
-        BadReport: it is no number, negative, not finite, or of no network.
-    """
-    try:
-        return number(value, "its time", least=0, most=MOST_SECONDS * per_second) / per_second
-    except BadValue as error:
-        raise BadReport(
-            f"row {row} ({printable(str(name)) or 'without a name'}) has no time from 0 to {MOST_SECONDS:,.0f} s, "
-            f"but {shown(value)}"
-        ) from error
-
-
-def text_of(value: object, what: str) -> str:
-    """Return a text of a report; raise BadReport where it is none."""
-    if not isinstance(value, str):
-        raise BadReport(f"{what} is no text but {shown(value)}")
-    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,22 +150,23 @@ class Fields:
     kind: str = ""
 
     def row(self, record: Mapping[str, Any], place: int) -> ReportRow:
-        """Return the operation in ``record``, the row ``place`` of its report; raises BadReport."""
-        name = text_of(record.get(self.name, ""), f"the name in row {place}")
+        """Return the operation in ``record``, row ``place`` of its report."""
+        name = text(record.get(self.name, ""), f"the name in row {place}")
         spent = next((record[key] for key in self.seconds if key in record), None)
+        what = f"the time of row {place} ({printable(name) or 'without a name'})"
         return ReportRow(
             name=name,
-            seconds=seconds_of(spent, per_second=self.per_second, row=place, name=name),
-            kind=text_of(record.get(self.kind, ""), f"the type in row {place}") if self.kind else "",
+            seconds=number(spent, what, least=0, most=MOST_SECONDS * self.per_second) / self.per_second,
+            kind=text(record.get(self.kind, ""), f"the type in row {place}") if self.kind else "",
         )
+
+    def rows(self, records: Iterable[Mapping[str, Any]]) -> tuple[ReportRow, ...]:
+        """Return the operations in ``records``."""
+        return tuple(self.row(record, place) for place, record in enumerate(records, 1))
 
 
 def medians(passes: Iterable[Iterable[tuple[Hashable, ReportRow]]]) -> tuple[ReportRow, ...]:
-    """Return each operation, told by its key, with its median over the passes; in one pass, equal ones add up.
-
-    Raises:
-        BadReport: there are too many rows.
-    """
+    """Return each operation, told by its key, with its median over the passes; in one pass, equal ones add up."""
     rows: dict[Hashable, ReportRow] = {}
     spent: defaultdict[Hashable, list[float]] = defaultdict(list)
     for each in passes:
@@ -213,28 +176,13 @@ def medians(passes: Iterable[Iterable[tuple[Hashable, ReportRow]]]) -> tuple[Rep
             together[key] += row.seconds
         for key, seconds in together.items():
             spent[key].append(seconds)
-    bounded([key for key in spent for _ in spent[key]])
     return tuple(replace(row, seconds=statistics.median(spent[key])) for key, row in rows.items())
 
 
-def records_in(value: object, what: str) -> list[Mapping[str, Any]]:
-    """Return a list of objects; raise BadReport where it is none, or endless."""
+def records_in(value: object, what: str) -> Records:
+    """Return a list of objects; raises BadValue where it is none, or endless."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise BadReport(f"{what} is no list of objects")
-    return bounded(value)
-
-
-RowT = TypeVar("RowT")
-
-
-def bounded(rows: list[RowT]) -> list[RowT]:
-    """Return ``rows``; raise BadReport where there are too many."""
-    if len(rows) > MOST_ROWS:
-        raise BadReport(f"it has more than {MOST_ROWS:,} rows")
-    return rows
-
-
-def shape_of(dimensions: Sequence[object]) -> tuple[int, ...]:
-    """Return the shape of one image's tensor from that of a batch; empty where it is no shape."""
-    sizes = tuple(size for size in dimensions if is_int(size) and size >= 0)
-    return sizes[1:] if len(sizes) == len(dimensions) else ()
+        raise BadValue(f"{what} is no list of objects")
+    if len(value) > _MOST_ROWS:
+        raise BadValue(f"it has more than {_MOST_ROWS:,} rows")
+    return value

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from senseapp.core.errors import InvalidFile
@@ -26,8 +26,8 @@ _BORDER = "Reformatting CopyNode"
 """What TensorRT calls a change of layout, before the layer that it is for."""
 _FUSED = re.compile(r"\|\||\s\+\s|[;,]")  # blanks beside it are removed later: a pattern of them takes quadratic time
 _LONGEST_NAME = 2000  # characters that are looked at
-_WORDS = (re.compile(r"[^A-Za-z0-9_]+"), re.compile(r"[^A-Za-z0-9]+"))
-"""Separators of parts of names: all but letters, digits and underscores; then underscores too."""
+_WORDS = re.compile(r"[A-Za-z0-9]+")
+Parts = tuple[str, ...]
 Kind = Literal["depthwise", "transposed", "conv", "linear"]
 
 
@@ -72,12 +72,18 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
 
 
 class _Names:
-    """The layers of a network, found in names of other programs."""
+    """The layers of a network, found in names of other programs by their parts."""
 
     def __init__(self, layers: Sequence[LayerProfile]) -> None:
-        self._indices = [_index(layers, words) for words in _WORDS]
-        self._depth = [max((len(parts) for parts in index), default=0) for index in self._indices]
         self._exact = {layer.name for layer in layers}
+        self._layers: dict[Parts, str] = {}  # empty where several layers have these parts
+        self._modules: defaultdict[Parts, set[str]] = defaultdict(set)
+        for name in self._exact:
+            parts = tuple(_WORDS.findall(name))
+            self._layers[parts] = "" if parts in self._layers else name
+            for length in range(1, len(parts)):
+                self._modules[parts[:length]].add(name)
+        self._depth = max(map(len, self._layers), default=0)
 
     def owners(self, row: ReportRow) -> tuple[str, ...]:
         """Return the layers that a row names, each once; none for a change of layout and a row from one to another."""
@@ -86,38 +92,31 @@ class _Names:
         parts = row.modules or _FUSED.split(row.name[:_LONGEST_NAME])
         return tuple(dict.fromkeys(own for part in parts if (own := self._owner(part))))
 
-    def _owner(self, text: str) -> str | None:
-        text = text.strip("[] \t\r\n")
-        if text in self._exact:
-            return text
-        for words, index, depth in zip(_WORDS, self._indices, self._depth, strict=True):
-            parts = [part for part in words.split(text) if part]
-            spans = (
-                tuple(parts[first : first + length])
-                for first in range(len(parts))
-                for length in range(1, min(depth, len(parts) - first) + 1)
-            )
-            found = [own for span in spans if (own := index.get(span)) and _may_stand_in(text, own)]
-            if found:
-                return max(found, key=len)
-        return None
-
     def within(self, text: str) -> set[str]:
         """Return the layer that a name holds, or all layers of the innermost module that it does."""
         if own := self._owner(text):
             return {own}
-        parts, words = [part for part in _WORDS[0].split(text) if part], _WORDS[0]
-        modules: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-        for layer in self._exact:
-            path = [part for part in words.split(layer) if part]
-            for length in range(1, len(path)):
-                modules[tuple(path[:length])].add(layer)
-        named = [path for path in modules if re.search("[A-Za-z]", path[0]) and _holds(parts, path)]
-        return modules[max(named, key=len)] if named else set()
+        named = [part for part in self._parts(text) if part in self._modules and not part[0].isdigit()]
+        return self._modules[max(named, key=len)] if named else set()
+
+    def _owner(self, text: str) -> str:
+        text = text.strip("[] \t\r\n")
+        if text in self._exact:
+            return text
+        found = (self._layers.get(parts, "") for parts in self._parts(text))
+        return max((own for own in found if own and _may_stand_in(text, own)), key=len, default="")
+
+    def _parts(self, text: str) -> Iterator[Parts]:
+        """Yield every sequence of parts of ``text`` that is no longer than the name of a layer."""
+        words = _WORDS.findall(text)
+        for first in range(len(words)):
+            for length in range(1, min(self._depth, len(words) - first) + 1):
+                yield tuple(words[first : first + length])
 
 
-def _holds(parts: Sequence[str], path: tuple[str, ...]) -> bool:
-    return any(tuple(parts[first : first + len(path)]) == path for first in range(len(parts)))
+def _may_stand_in(text: str, layer: str) -> bool:
+    """Return whether a name may mean ``layer``: one of digits alone stands in many names, and only in paths for it."""
+    return re.search("[A-Za-z]", layer) is not None or f"/{layer}/" in f"/{text.strip('/')}/"
 
 
 def _span_of(row: ReportRow) -> re.Match[str] | None:
@@ -142,22 +141,6 @@ def _with_spans(
             low, high = sorted((min(at[0]), max(at[1])))
             found[place] = tuple(dict.fromkeys(name for name in order[low : high + 1] if name not in own))
     return found
-
-
-def _index(layers: Iterable[LayerProfile], words: re.Pattern[str]) -> dict[tuple[str, ...], str]:
-    """Return the layer of each sequence of parts; those of several layers are left out."""
-    found: dict[tuple[str, ...], str] = {}
-    several: set[tuple[str, ...]] = set()
-    for layer in layers:
-        parts = tuple(part for part in words.split(layer.name) if part)
-        if found.setdefault(parts, layer.name) != layer.name:
-            several.add(parts)
-    return {parts: name for parts, name in found.items() if parts and parts not in several}
-
-
-def _may_stand_in(text: str, layer: str) -> bool:
-    """Return whether a name may mean ``layer``: one of digits alone stands in many names, and only in paths for it."""
-    return re.search("[A-Za-z]", layer) is not None or f"/{layer}/" in f"/{text.strip('/')}/"
 
 
 # ---- by order
@@ -231,47 +214,36 @@ def _shares(owners: Sequence[str], macs: Mapping[str, int]) -> list[tuple[str, f
     return [(own, macs[own] / total if total else 1 / len(owners)) for own in owners]
 
 
-def _notes(
-    report: Report, owners: Sequence[tuple[str, ...]], by_order: Mapping[int, str], shown: str
-) -> tuple[str, ...]:
-    notes = []
+def _notes(report: Report, owners: Sequence[tuple[str, ...]], by_order: Mapping[int, str], shown: str) -> Iterator[str]:
+    """Yield how rows were assigned where that was no plain match."""
     if by_order:
         rows = plural(len(by_order), "row")
-        notes.append(f"{rows} of {shown} name no layer: they were assigned in order, which fits in number and kind.")
-    fused = [row.name for row, own in zip(report.rows, owners, strict=True) if len(own) > 1]
-    if fused:
+        yield f"{rows} of {shown} name no layer: they were assigned in order, which fits in number and kind."
+    if fused := [row.name for row, own in zip(report.rows, owners, strict=True) if len(own) > 1]:
         rows = plural(len(fused), "row")
-        notes.append(
-            f"{rows} of {shown} are of several layers, and shared out by their multiplications: {listed(fused)}."
-        )
+        yield f"{rows} of {shown} are of several layers, and shared out by their multiplications: {listed(fused)}."
     repeated = [name for name, times in Counter(row.name for row in report.rows).items() if times > 1]
     if repeated and report.names_are_unique:
         names = plural(len(repeated), "name")
-        notes.append(f"{names} in {shown} more than once, their times added up: {listed(repeated)}.")
-    return tuple(notes)
+        yield f"{names} in {shown} more than once, their times added up: {listed(repeated)}."
 
 
 def _misses(
     unmatched: Sequence[ReportRow], layers: Iterable[LayerProfile], timed: Iterable[str], shown: str
-) -> tuple[str, ...]:
-    """Return which rows are of no layer, and which layers have no time."""
-    notes, known = [], set(timed)
+) -> Iterator[str]:
+    """Yield which rows are of no layer, and which layers have no time."""
+    known = set(timed)
     if unmatched:
         rows, spent = plural(len(unmatched), "row"), 1000 * sum(row.seconds for row in unmatched)
-        notes.append(
-            f"{rows} of {shown} of no layer, {spent:.3g} ms together: {listed(row.name for row in unmatched)}."
-        )
+        yield f"{rows} of {shown} of no layer, {spent:.3g} ms together: {listed(row.name for row in unmatched)}."
     if missing := [layer.name for layer in layers if layer.runs and layer.name not in known]:
-        notes.append(f"{plural(len(missing), 'layer')} without a time in {shown}: {listed(missing)}.")
-    return tuple(notes)
+        yield f"{plural(len(missing), 'layer')} without a time in {shown}: {listed(missing)}."
 
 
-def _whole_note(report: Report, spent: float, shown: str) -> tuple[str, ...]:
-    """Return that layers add up to more than the call, where they do."""
-    whole = report.whole_seconds
-    if whole is None or spent <= whole:
-        return ()
-    return (
-        f"The layers in {shown} add up to {1000 * spent:.3g} ms, more than the {1000 * whole:.3g} ms of the call: "
-        "profiling takes time itself, or layers run side by side.",
-    )
+def _whole_note(report: Report, spent: float, shown: str) -> Iterator[str]:
+    """Yield that layers add up to more than the call, where they do."""
+    if report.whole_seconds is not None and spent > report.whole_seconds:
+        yield (
+            f"The layers in {shown} add up to {1000 * spent:.3g} ms, more than the {1000 * report.whole_seconds:.3g} "
+            "ms of the call: profiling takes time itself, or layers run side by side."
+        )

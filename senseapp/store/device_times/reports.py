@@ -1,4 +1,4 @@
-"""Reports that are JSON or CSV: which fields hold the name, the time and the type of an operation.
+"""Reports of single tools: which fields hold the name, the time and the type of an operation.
 
 ====================  =======================================  ==========================================
 tool                  operations                               source
@@ -9,9 +9,8 @@ Qualcomm AI Hub       layers on the device; times are whole    ``qai_hub``: ``Pr
                       microseconds, cycles are exact
 OpenVINO              nodes of each pass, those that were      ``samples/cpp/benchmark_app/
                       optimised away among them                statistics_report.cpp``
-ExecuTorch, ETDump    events of each pass, in nanoseconds      ``devtools/etdump/schema_flatcc.py``
-ExecuTorch,           a table in pandas' JSON, with modules    ``devtools/inspector/_inspector.py``
-Inspector             where an ETRecord was given
+TFLite                tables under *Run Order*, of the         ``core/util/stats_calculator.cc``,
+                      initialisation and of the runs           ``lite/profiling/profile_summary_formatter.cc``
 ====================  =======================================  ==========================================
 
 Of several passes the median counts.
@@ -21,42 +20,22 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from senseapp.core.foreign_values import is_int
-from senseapp.core.texts import listed, plural
+from senseapp.core.foreign_values import BadValue, is_int, mapping, whole
+from senseapp.core.texts import plural, printable
 from senseapp.store.device_times.base import (
-    BadReport,
     Fields,
+    Records,
     Report,
     ReportFile,
     ReportFormat,
     ReportRow,
-    bounded,
     medians,
     records_in,
-    shape_of,
 )
-
-_ROWS_TO_RECOGNISE = 100
-_Records = Sequence[Mapping[str, Any]]
-
-
-def _lists(file: ReportFile, *keys: str) -> bool:
-    """Return whether the file is a list of objects of which one of the first has one of ``keys``."""
-    payload = file.payload if file.is_json else None
-    return isinstance(payload, list) and any(
-        isinstance(each, dict) and not each.keys().isdisjoint(keys) for each in payload[:_ROWS_TO_RECOGNISE]
-    )
-
-
-def _holds(file: ReportFile, *keys: str) -> bool:
-    """Return whether the file is an object with one of ``keys``."""
-    payload = file.payload if file.is_json else None
-    return isinstance(payload, dict) and not payload.keys().isdisjoint(keys)
-
 
 # ---- onnxruntime
 
@@ -65,10 +44,10 @@ _KERNELS = Fields(seconds=("dur",), per_second=1e6)
 
 
 def _read_onnxruntime(file: ReportFile) -> Report:
-    events = records_in(file.payload, "it")
-    rows = [_kernel(event, place) for place, event in enumerate(events, 1) if _is_kernel(event)]
+    events = enumerate(records_in(file.payload, "it"), 1)
+    rows = [_kernel(event, place) for place, event in events if _is_kernel(event)]
     if not rows:
-        raise BadReport("it holds no times of kernels; profile at least one run of the network")
+        raise BadValue("it holds no times of kernels; profile at least one run of the network")
     return Report(rows=medians([(row.name, row)] for row in rows))
 
 
@@ -83,19 +62,17 @@ def _kernel(event: Mapping[str, Any], place: int) -> ReportRow:
     outputs = about.get("output_type_shape")
     only = outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else None
     shape = next(iter(only.values()), None) if isinstance(only, dict) else None
-    return replace(
-        row,
-        name=row.name.removesuffix(_KERNEL),
-        kind=str(about.get("op_name", "")),
-        output_shape=shape_of(shape) if isinstance(shape, list) else (),
-    )
+    if not isinstance(shape, list) or not all(is_int(size) and size >= 0 for size in shape):
+        shape = []
+    name, kind = row.name.removesuffix(_KERNEL), str(about.get("op_name", ""))
+    return replace(row, name=name, kind=kind, output_shape=tuple(shape[1:]))
 
 
 ONNXRUNTIME = ReportFormat(
     name="onnxruntime",
     label="onnxruntime",
     written_by="`SessionOptions.enable_profiling`: the JSON file that `end_profiling()` names",
-    recognises=lambda file: _lists(file, "ph"),
+    recognises=lambda file: isinstance(file.payload, list) and file.holds("ph"),
     read=_read_onnxruntime,
 )
 
@@ -105,10 +82,9 @@ _LAYERS = Fields(seconds=("medianMs", "averageMs"), per_second=1e3)
 
 
 def _read_trtexec(file: ReportFile) -> Report:
-    entries = enumerate(records_in(file.payload, "it"), 1)
-    rows = tuple(_LAYERS.row(entry, place) for place, entry in entries if "name" in entry)
+    rows = _LAYERS.rows(entry for entry in records_in(file.payload, "it") if "name" in entry)
     if not rows:
-        raise BadReport(f"it names no layer; write it with trtexec --dumpProfile --exportProfile={file.shown}")
+        raise BadValue(f"it names no layer; write it with trtexec --dumpProfile --exportProfile={file.shown}")
     return Report(rows=rows, names_are_unique=True)
 
 
@@ -116,7 +92,9 @@ TRTEXEC = ReportFormat(
     name="trtexec",
     label="trtexec",
     written_by="`trtexec --dumpProfile --exportProfile=FILE.json`",
-    recognises=lambda file: _lists(file, "averageMs", "medianMs", "timeMs", "count", "percentage"),
+    recognises=lambda file: (
+        isinstance(file.payload, list) and file.holds("averageMs", "medianMs", "timeMs", "count", "percentage")
+    ),
     read=_read_trtexec,
 )
 
@@ -130,37 +108,30 @@ _CYCLES = replace(_TIMES, seconds=("execution_cycles",))
 def _read_ai_hub(file: ReportFile) -> Report:
     """Read a profile job; where every time is 0, the time of the call is shared out by cycles, and a note says so."""
     layers = records_in(file.payload.get(_DETAIL), f"{_DETAIL!r} in it")
-    if not layers:
-        raise BadReport("it lists no layer; profile the network again, or choose a runtime that reports layers")
     summary = file.payload.get(_SUMMARY)
     spent = summary.get(_WHOLE_TIME) if isinstance(summary, dict) else None
-    whole = replace(_TIMES, seconds=(_WHOLE_TIME,)).row({"name": "", _WHOLE_TIME: spent}, 0).seconds if spent else None
-    known = [layer for layer in layers if layer.get("execution_time") is not None]
-    rows = _rows(_TIMES, known)
-    if any(row.seconds for row in rows):
+    call = replace(_TIMES, seconds=(_WHOLE_TIME,)).row({_WHOLE_TIME: spent}, 0).seconds if spent else None
+    fields = _TIMES if any(layer.get("execution_time") for layer in layers) else _CYCLES
+    rows = fields.rows(known := [layer for layer in layers if layer.get(fields.seconds[0]) is not None])
+    total = sum(row.seconds for row in rows)
+    if fields is _TIMES:
         untimed = len(layers) - len(known)
         notes = (f"{plural(untimed, 'row')} of {file.shown} without a time left out.",) if untimed else ()
-        return Report(rows=rows, whole_seconds=whole, names_are_unique=True, notes=notes)
-    rows = _rows(_CYCLES, [{**layer, "execution_cycles": layer.get("execution_cycles") or 0} for layer in layers])
-    cycles = sum(row.seconds for row in rows)
-    if whole is None or not cycles:
-        raise BadReport(
+    elif call is None or not total:
+        raise BadValue(
             "it has no times of layers; the device reported none, or the version of qai_hub that saved it left them out"
         )
-    note = f"{file.shown} has cycles of layers and no times: the time of the call was shared out by cycles."
-    rows = tuple(replace(row, seconds=whole * row.seconds / cycles) for row in rows)
-    return Report(rows=rows, whole_seconds=whole, names_are_unique=True, notes=(note,))
-
-
-def _rows(fields: Fields, records: _Records) -> tuple[ReportRow, ...]:
-    return tuple(fields.row(record, place) for place, record in enumerate(records, 1))
+    else:
+        rows = tuple(replace(row, seconds=call * row.seconds / total) for row in rows)
+        notes = (f"{file.shown} has cycles of layers and no times: the time of the call was shared out by cycles.",)
+    return Report(rows=rows, whole_seconds=call, names_are_unique=True, notes=notes)
 
 
 AI_HUB = ReportFormat(
     name="ai-hub",
     label="Qualcomm AI Hub",
     written_by='`download_profile("profile.json")` of a profile job in Python (`qai_hub`)',
-    recognises=lambda file: _holds(file, _DETAIL, _SUMMARY),
+    recognises=lambda file: isinstance(file.payload, dict) and file.holds(_DETAIL, _SUMMARY),
     read=_read_ai_hub,
 )
 
@@ -174,62 +145,59 @@ _EXECUTED = ("EXECUTED", "Status.EXECUTED")
 
 def _read_openvino(file: ReportFile) -> Report:
     """Read performance counters: of one pass, of each, or of their mean."""
-    fields, status = _NODES if file.is_json else _LINES
+    is_json = file.payload is not None
+    fields, status = _NODES if is_json else _LINES
     passes = [
-        [
-            (row.name, row)
-            for place, record in enumerate(records, 1)
-            if record.get(status) in _EXECUTED
-            for row in (fields.row(record, place),)
-        ]
-        for records in (_node_lists(file) if file.is_json else _blocks(file))
+        fields.rows(record for record in records if record.get(status) in _EXECUTED)
+        for records in (_node_lists(file) if is_json else _blocks(file))
     ]
     if not any(passes):
-        raise BadReport(
+        raise BadValue(
             "it has no times of operations that were executed; run benchmark_app with -report_type detailed_counters"
         )
-    head = file.text[:2000]
-    by_time = any(column in head for column in ('"%"', "; %", ";%", "proportion (%)"))
-    return Report(rows=medians(passes), in_order=not by_time)
+    by_time = any(column in file.text[:2000] for column in ('"%"', "; %", ";%", "proportion (%)"))
+    return Report(rows=medians([(row.name, row) for row in rows] for rows in passes), in_order=not by_time)
 
 
-def _node_lists(file: ReportFile) -> Iterator[_Records]:
+def _node_lists(file: ReportFile) -> Iterator[Records]:
     part = next(file.payload[name] for name in _PARTS if name in file.payload)
     for each in part if isinstance(part, list) else [part]:
-        nodes = each.get("nodes") if isinstance(each, dict) else None
+        nodes = mapping(each, "a part of it").get("nodes")
         if isinstance(nodes, list) and nodes and all(isinstance(node, str) for node in nodes):
-            raise BadReport("it names fields in place of operations, as benchmark_app of Python does; bring its CSV")
+            raise BadValue("it names fields in place of operations, as benchmark_app of Python does; bring its CSV")
         yield records_in(nodes, "'nodes' in it")
 
 
-def _blocks(file: ReportFile) -> Iterator[_Records]:
+def _blocks(file: ReportFile) -> Iterator[Records]:
     """Yield the lines of each block of the CSV: a header, rows, and a total."""
-    header: list[str] = []
-    found: list[Mapping[str, Any]] = []
     fields, status = _LINES
-    for place, line in file.lines():
-        cells = _cells(line, ";" if ";" in line else ",")
-        if cells[:1] == [fields.name]:
+    header: list[str] = []
+    found: list[dict[str, str]] = []
+    mark = ";" if ";" in file.text[:2000] else ","
+    for cells in _cells(file, mark):
+        if cells[0] == fields.name:
             if missing := [name for name in (status, fields.kind, *fields.seconds) if name not in cells]:
-                raise BadReport(f"its columns lack {missing[0]}")
-            if header:
-                yield found
+                raise BadValue(f"its columns lack {missing[0]}")
+            yield records_in(found, "a block of it")
             header, found = cells, []
-        elif header and any(cells) and not (cells[0].startswith("Total") and not any(cells[1:2])):
+        elif not cells[0].startswith("Total") or any(cells[1:2]):
             if len(cells) != len(header):
-                raise BadReport(f"line {place} has {len(cells)} cells, its header {len(header)}")
+                raise BadValue(f"the row of {printable(cells[0])} has {len(cells)} cells, its header {len(header)}")
             found.append(dict(zip(header, cells, strict=True)))
-    if header:
-        yield found
+    yield records_in(found, "a block of it")
 
 
-def _cells(line: str, mark: str) -> list[str]:
+def _cells(file: ReportFile, mark: str) -> Iterator[list[str]]:
+    """Yield the cells of the lines; some versions end lines with a mark, and put one into quotes of its own."""
     try:
-        cells = next(csv.reader([line], delimiter=mark), [])
+        for line in file.lines():
+            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=mark), [])]
+            if mark == ";" and cells[-1:] == [""]:
+                cells.pop()
+            if any(cells):
+                yield cells
     except csv.Error as error:
-        raise BadReport("a line of it cannot be read as a table") from error
-    cells = [cell.strip() for cell in cells]
-    return cells[:-1] if cells[-1:] == [""] and mark == ";" else cells  # some versions end lines with a mark
+        raise BadValue("a line of it cannot be read as a table") from error
 
 
 OPENVINO = ReportFormat(
@@ -237,133 +205,98 @@ OPENVINO = ReportFormat(
     label="OpenVINO's benchmark_app",
     written_by="`benchmark_app -m MODEL -pc -report_type detailed_counters -report_folder FOLDER`: "
     "`benchmark_detailed_counters_report.csv`, or `.json` with `-json_stats`",
-    recognises=lambda file: _holds(file, *_PARTS) if file.is_json else file.text.startswith("layerName"),
+    recognises=lambda file: (
+        file.text.startswith("layerName") or (isinstance(file.payload, dict) and file.holds(*_PARTS))
+    ),
     read=_read_openvino,
 )
 
-# ---- ExecuTorch
+# ---- TFLite
 
-_WHOLE, _DELEGATE = "Method::execute", "DELEGATE_CALL"
-_FRAMEWORK = ("Method::init", "Program::load_method", "OPERATOR_CALL")
-"""A call of a delegate contains the operations that it reports, an ``OPERATOR_CALL`` the operator before it."""
-_COLUMN = re.compile(r"(?P<what>p50|avg)(?: \((?P<unit>[a-z]+)\))?")
-_PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}  # units of time in a second
-_SELF = re.compile(r"^(?:L\['self'\]|L__self__)[._]*")
-_Event = tuple[ReportRow, bool]
-"""An operation, and whether a delegate reports it."""
-
-
-def _read_executorch(file: ReportFile) -> Report:
-    if isinstance(file.payload, dict) and "run_data" in file.payload:
-        notes: tuple[str, ...] = (f"Times in {file.shown} were taken as nanoseconds, which the runtime counts.",)
-        return _executed(_of_etdump(file.payload["run_data"]), notes)
-    records = bounded(list(_table(file.payload)))
-    column, unit = _time_column(records)
-    notes = () if unit else (f"The columns of {file.shown} name no unit: times were taken as ms, the Inspector's.",)
-    fields = Fields(name="event_name", seconds=(column,), per_second=_PER_SECOND[unit or "ms"])
-    return _executed([_inspected(record, fields, place) for place, record in enumerate(records, 1)], notes)
+_HEADING, _ORDER = "=====", "Run Order"
+_RUNS = "Profiling Info for Regular Benchmark Runs"
+_INTERNAL, _SUBGRAPH = "Delegate internal:", "Subgraph ("
+_MEANS = Fields(seconds=("mean",), per_second=1e3, kind="kind")
+_LOG = ("INFO", "WARNING", "ERROR", "VERBOSE")
+_PLACE = re.compile(r"\]?(?::\d{1,9})?$")  # after a name: its place in the run
+_PRODUCT = re.compile("conv|fully|matmul", re.IGNORECASE)
 
 
-def _executed(events: Sequence[_Event], notes: tuple[str, ...]) -> Report:
-    whole = sum(row.seconds for row, _ in events if row.name == _WHOLE) or None
-    inside = (*_FRAMEWORK, _WHOLE, *((_DELEGATE,) if any(is_delegated for _, is_delegated in events) else ()))
-    rows = tuple(replace(row, kind=row.kind or row.name) for row, _ in events if row.name not in inside)
-    if not rows:
-        raise BadReport("it has no times of operations; build the runtime with its event tracer")
-    spent = sum(row.seconds for row in rows)
-    # operations that take longer than this multiple of the call are in another unit
-    if whole is not None and spent > 2.0 * whole:
-        raise BadReport(
-            f"its operations take {spent / whole:.3g} times as long as the call, so its delegate counts in another "
-            "unit; convert it with delegate_time_scale_converter of the Inspector"
-        )
-    return Report(rows=rows, whole_seconds=whole, notes=notes)
+def _read_tflite(file: ReportFile) -> Report:
+    """Read the tables of the runs; what a delegate computes is one operation, in whose place its own ones count."""
+    own: list[ReportRow] = []
+    internal: list[ReportRow] = []
+    has_subgraphs = False
+    for kind, rows in _tables(file):
+        if kind == _INTERNAL:
+            internal += rows
+        elif kind == _SUBGRAPH:
+            has_subgraphs = True
+        else:
+            own = own or rows
+    if not own:
+        raise BadValue("it has no operations under Run Order; run benchmark_model with --enable_op_profiling=true")
+    notes = (f"Subgraphs in {file.shown} count within the operations that call them.",) if has_subgraphs else ()
+    whole_seconds = sum(row.seconds for row in own)
+    rows, in_order = _with_internal(own, internal)
+    return Report(rows=tuple(rows), whole_seconds=whole_seconds, in_order=in_order, notes=notes)
 
 
-def _of_etdump(runs: object) -> list[_Event]:
-    """Return the operations of all passes; an event is told by its instruction and its number in the delegate."""
-    fields = Fields(seconds=("spent",), per_second=1e9)
-    delegated: dict[object, bool] = {}
-    passes: list[list[tuple[object, ReportRow]]] = []
-    for run in records_in(runs, "'run_data' in it"):
-        events = [event.get("profile_event") for event in records_in(run.get("events") or [], "'events' in it")]
-        passes.append([])
-        for place, event in enumerate((each for each in events if isinstance(each, dict)), 1):
-            start, end = event.get("start_time", 0), event.get("end_time")
-            spent = end - start if is_int(start) and is_int(end) else None
-            inside = event.get("delegate_debug_id_str") or ""
-            row = fields.row({"name": event.get("name") or inside, "spent": spent}, place)
-            number = str(event.get("delegate_debug_id_int", -1))
-            key = (row.name, str(event.get("instruction_id", -1)), number, str(inside))
-            delegated[key] = number != "-1" or bool(inside)
-            passes[-1].append((key, row))
-    return list(zip(medians(passes), delegated.values(), strict=True))
+def _with_internal(rows: list[ReportRow], internal: list[ReportRow]) -> tuple[list[ReportRow], bool]:
+    """Return ``rows`` with a delegate's own in place of its calls, and whether they are in the order in which they ran.
+
+    Of several calls it is not said which of the delegate's operations each computes.
+    """
+    calls = [place for place, row in enumerate(rows) if "delegate" in row.kind.lower()] if internal else []
+    if not calls:
+        return rows, True
+    others = [row for place, row in enumerate(rows) if place not in set(calls)]
+    in_order = len(calls) == 1 or not any(_PRODUCT.search(row.kind) for row in others)
+    return [*rows[: calls[0]], *internal, *others[calls[0] :]], in_order
 
 
-def _table(payload: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a table that pandas wrote with ``to_json``, of orientation records, columns or split."""
-    if isinstance(payload, list):
-        yield from records_in(payload, "it")
-    elif {"columns", "data"} <= payload.keys():
-        names, data = payload["columns"], payload["data"]
-        if not isinstance(names, list) or not isinstance(data, list) or not all(isinstance(row, list) for row in data):
-            raise BadReport("its table has no lists of columns and rows")
-        if any(len(row) != len(names) for row in data):
-            raise BadReport("a row of its table has another length than its columns")
-        yield from (dict(zip(map(str, names), row, strict=True)) for row in data)
-    else:
-        columns = {name: column for name, column in payload.items() if isinstance(column, dict)}
-        places = columns.get("event_name", {})
-        yield from ({name: column.get(place) for name, column in columns.items()} for place in places)
+def _tables(file: ReportFile) -> Iterator[tuple[str, list[ReportRow]]]:
+    """Yield the rows of each table under *Run Order*, with what it is of; a table ends at an empty line or heading."""
+    kind, of_runs = "", _RUNS not in file.text
+    header: list[str] | None = None
+    rows: list[ReportRow] = []
+    for line in (*file.lines(), ""):
+        of_runs = of_runs or _RUNS in line
+        kind = next((mark for mark in (_INTERNAL, _SUBGRAPH) if mark in line), kind)
+        if _HEADING in line or not line.strip():
+            yield kind, rows
+            header, rows = [] if _ORDER in line and of_runs else None, []
+        elif header is not None and not line.startswith(_LOG):
+            if header:
+                rows.append(_operation(line, header, len(rows) + 1))
+            else:
+                header = [cell.strip("[]") for cell in _parted(line)]
 
 
-def _time_column(rows: _Records) -> tuple[str, str]:
-    """Return the column of times, medians if there are some, and its unit; empty where it names none."""
-    found = {}
-    for name in dict.fromkeys(name for row in rows[:_ROWS_TO_RECOGNISE] for name in row):
-        if match := _COLUMN.fullmatch(name):
-            found[match["what"]] = name, match["unit"] or ""
-    if not found:
-        raise BadReport("it has no column avg or p50 of times")
-    column, unit = found.get("p50") or found["avg"]
-    if unit and unit not in _PER_SECOND:
-        raise BadReport(f"its times are in {unit}, and not in {listed(_PER_SECOND)}")
-    return column, unit
+def _parted(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().split("\t" if "\t" in line else ",")]
 
 
-def _inspected(record: Mapping[str, Any], fields: Fields, place: int) -> _Event:
-    (column,) = fields.seconds
-    spent = 0 if record.get(column) is None else record[column]
-    row = fields.row({"event_name": record.get("event_name") or "", column: spent}, place)
-    kinds = record.get("op_types") or []
-    kind = " ".join(map(str, kinds)) if isinstance(kinds, list) else str(kinds)
-    modules = tuple(_modules(record.get("module_hierarchy")))
-    return replace(row, kind=kind, modules=modules), record.get("is_delegated_op") is True
+def _operation(line: str, header: list[str], place: int) -> ReportRow:
+    """Return a row of a table; its kind and its name may hold the mark that separates cells."""
+    cells = _parted(line)
+    first = next((index for index, cell in enumerate(cells) if index and cell[:1].isdigit()), 0)
+    figures = dict(zip(header[1:-1], cells[first:], strict=False))
+    mean = next((figures[column] for column in figures if column.startswith("avg")), None)
+    name = ", ".join(cells[first + len(header) - 2 :])
+    if not first or not name:
+        raise BadValue(f"row {place} of its table is no operation with its times, but {printable(line)}")
+    told = {"name": _PLACE.sub("", name, count=1).removeprefix("["), "mean": mean, "kind": ", ".join(cells[:first])}
+    row = _MEANS.row(told, place)
+    called = whole(figures.get("times called"), f"how often row {place} is called", most=10**6)
+    return replace(row, seconds=row.seconds * max(1, called))
 
 
-def _modules(hierarchy: object) -> Iterator[str]:
-    """Yield the deepest module of each operation: ``{"conv": {"key": ["layer1.conv", "Conv2d"]}}``."""
-    for stack in hierarchy.values() if isinstance(hierarchy, dict) else ():
-        places = list(stack.values()) if isinstance(stack, dict) else []
-        deepest = places[-1] if places else None
-        path = deepest[0] if isinstance(deepest, list) and deepest else deepest
-        if isinstance(path, str) and _SELF.sub("", path):
-            yield _SELF.sub("", path)
-
-
-def _is_of_executorch(file: ReportFile) -> bool:
-    if _lists(file, "event_name") or _holds(file, "run_data"):
-        return True
-    payload = file.payload if isinstance(file.payload, dict) else {}
-    columns = payload.get("columns")
-    return isinstance(payload.get("event_name"), dict) or (isinstance(columns, list) and "event_name" in columns)
-
-
-EXECUTORCH = ReportFormat(
-    name="executorch",
-    label="ExecuTorch",
-    written_by='`Inspector(etdump_path=…, etrecord=…).to_dataframe().to_json("FILE.json")`, or the ETDump itself as '
-    "JSON (`flatc --json`)",
-    recognises=_is_of_executorch,
-    read=_read_executorch,
+TFLITE = ReportFormat(
+    name="tflite",
+    label="TFLite's benchmark_model",
+    written_by="`benchmark_model --graph=MODEL.tflite --enable_op_profiling=true`: what it prints, or the file of "
+    "`--profiling_output_csv_file`",
+    recognises=lambda file: file.payload is None and _ORDER in file.text,
+    read=_read_tflite,
 )

@@ -172,6 +172,6 @@ def resolve_class_map(
         f"{len(unmatched)} of {plural(len(label_names), 'class', 'classes')} in the images match none "
         f"of the model's {num_classes:,}: {listed(unmatched)}. Expected class numbers, "
         f"{'names such as ' + listed(class_names[:2]) if class_names else 'class names'}, ImageNet ids, or exactly "
-        f"{plural(num_classes, 'folder')}. Say which class each of them means (with --class-map FILE, or in the table "
-        "of classes on the Analyze page), or measure without labels."
+        f"{plural(num_classes, 'folder')}. Say which class each of them means (with --class-map FILE), or measure "
+        "without labels."
     )

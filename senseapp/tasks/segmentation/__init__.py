@@ -95,7 +95,7 @@ class Segmentation(Task):
 
     def baseline_note(self, predictions: Predictions) -> str:
         """Return a note if all pixels of all images are of one class."""
-        found = classes_of(predictions).unique()  # type: ignore[arg-type]
+        found = classes_of(predictions).unique()  # type: ignore[arg-type, no-untyped-call]
         if len(found) > 1:
             return ""
         return (

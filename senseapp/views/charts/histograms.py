@@ -124,18 +124,12 @@ def _rules(marks: pd.DataFrame) -> Any:
     )
 
 
-_FINEST_BITS_ON_WALL = 4  # 256 bins, about one for each pixel of a small chart
-_WIDTH, _HEIGHT = 220, 110  # points of one chart, four of which make a row of a saved picture
-_COLUMNS = 4  # as on the page
-_LONGEST_TITLE = 34  # characters over the width of a small chart
-
-
 def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:
     """Return the values on the grid as an area and their sensitivity as a line, with hardly any axes.
 
     Both are on scales of their own; that of the values is a square root, as in the large chart.
     """
-    bins = bin_frame(histogram, finest_bits=_FINEST_BITS_ON_WALL)
+    bins = bin_frame(histogram, finest_bits=4)  # 256 bins, about one for each pixel
     axis = alt.Axis(title=None, tickCount=3, format=".2~g", grid=False)
     base: alt.Chart = alt.Chart(bins).encode(x=alt.X("start:Q", axis=axis, scale=alt.Scale(nice=False, zero=False)))
     root = alt.Scale(type="sqrt")
@@ -147,16 +141,16 @@ def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:
     if histogram.spec.objective != "none":
         line = base.mark_line(interpolate="step-after", color=SECOND, strokeWidth=1.2, aria=False)
         layers.append(line.encode(y=alt.Y("sensitivity:Q", axis=None)))
-    chart = LayeredChart(layer=layers, height=_HEIGHT).resolve_scale(y="independent")
+    chart = LayeredChart(layer=layers, height=110).resolve_scale(y="independent")
     return cast(alt.LayerChart, chart)
 
 
 def wall_chart(histograms: Sequence[QuantizationHistogram]) -> alt.ConcatChart:
     """Return :func:`small_histogram` of each, four in a row, under the names of their layers."""
-    charts = [small_histogram(each).properties(width=_WIDTH, title=_title(each)) for each in histograms]
+    charts = [small_histogram(each).properties(width=220, title=_title(each)) for each in histograms]
     spec = histograms[0].spec
     title = alt.TitleParams(f"{spec.tensor} on a grid of {spec.bits} bits".capitalize(), subtitle=colours_text(spec))
-    return alt.ConcatChart(concat=charts, columns=min(_COLUMNS, len(charts)), title=title)
+    return alt.ConcatChart(concat=charts, columns=min(4, len(charts)), title=title)
 
 
 def colours_text(spec: HistogramSpec) -> str:
@@ -172,18 +166,13 @@ def picture_of(histograms: Sequence[QuantizationHistogram]) -> alt.LayerChart | 
 
 def _title(histogram: QuantizationHistogram) -> alt.TitleParams:
     look: dict[str, Any] = {"fontSize": 11, "subtitleFontSize": 10, "anchor": "start"}
-    return alt.TitleParams(_cut(histogram.spec.layer), subtitle=shares_text(histogram), **look)
+    return alt.TitleParams(fmt.cut_middle(histogram.spec.layer, 34), subtitle=shares_text(histogram), **look)
 
 
 def shares_text(histogram: QuantizationHistogram) -> str:
     """Return how much becomes zero and how much is clamped."""
     clamped = fmt.percent(histogram.clamped_share, digits=2)
     return f"{fmt.percent(histogram.zero_share, digits=1)} become zero, {clamped} clamped"
-
-
-def _cut(name: str) -> str:
-    half = _LONGEST_TITLE // 2
-    return name if len(name) <= _LONGEST_TITLE else f"{name[:half]}…{name[-half:]}"
 
 
 def wall_frame(histograms: Sequence[QuantizationHistogram]) -> pd.DataFrame:

@@ -46,7 +46,10 @@ def network_bars(
     frame = outline(rows, picked, _PLACE, field="node")
     layers = [
         hits.properties(name="hits").add_params(click),
-        *(_size_columns(base, rows) if sizes else ()),
+        *(
+            base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
+            for number, (field, title) in enumerate(_SIZES.items() if sizes else ())
+        ),
         bars,
         frame,
     ]
@@ -56,13 +59,6 @@ def network_bars(
 
 def _rows(rows: pd.DataFrame, axis: alt.Axis) -> alt.Y:
     return alt.Y("node:N", scale=alt.Scale(domain=tuple(rows["node"])), axis=axis)
-
-
-def _size_columns(base: alt.Chart, rows: pd.DataFrame) -> list[alt.Chart]:
-    return [
-        base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, _size_axis(rows, field, title, number)))
-        for number, (field, title) in enumerate(_SIZES.items())
-    ]
 
 
 def _size_axis(rows: pd.DataFrame, field: str, title: str, number: int) -> alt.Axis:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -18,8 +19,6 @@ from senseapp.views.frames.results import change_figures, row_name
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STATES, caveat_of, compression_text
 
-_LETTERS = "ABCDEFGH"
-_TITLE_WIDTH = 28  # characters of a run's title in a legend
 _PAIR_COLUMNS = (
     "layer", "row", "side", "source", "drop", "low", "high", "change_text", "interval_text", "rank_text", "members",
     "description",
@@ -28,23 +27,18 @@ _PAIR_COLUMNS = (
 
 def letter(index: int) -> str:
     """Return the letter that stands for a side where its title would be too long."""
-    return _LETTERS[index]
+    return "ABCDEFGH"[index]
 
 
 def side_labels(sides: Sequence[Side]) -> list[str]:
     """Return a label for each side that no other has: ``A · demo, 50 %``, or ``A · estimated`` within one run."""
-    of_one_run = len({(side.title, side.level) for side in sides}) == 1
-    names = (_part_name(side.part) if of_one_run else _full_name(side) for side in sides)
+    names = (
+        side.part.value
+        if side.part is not ComparedPart.SHOWN
+        else f"{fmt.cut_middle(side.title)}, {side.result.compression.scale.text(side.level)}"
+        for side in sides
+    )
     return [f"{letter(index)} · {name}" for index, name in enumerate(names)]
-
-
-def _part_name(part: ComparedPart) -> str:
-    return "measured" if part is ComparedPart.MEASURED else "estimated"
-
-
-def _full_name(side: Side) -> str:
-    level = side.result.compression.scale.text(side.level)
-    return f"{fmt.cut_middle(side.title, _TITLE_WIDTH)}, {level}"
 
 
 def pair_frame(comparison: Comparison) -> pd.DataFrame:
@@ -130,11 +124,11 @@ def finding(comparison: Comparison) -> str:
     numbers = [number_text(value, digits=2) for value in values]
     if len(values) > 1:
         found = ", ".join(f"{number} for {letter(side)}" for side, number in enumerate(numbers, start=1))
-        return f"Rank correlation with A over {count} layers: {found}.{_sure_moves(comparison)}"
+        return f"How far others rank {count} layers as A does (1 is the same order): {found}.{_sure_moves(comparison)}"
     parts = {side.part for side in comparison.sides}
     subject = "Estimate and measurement" if parts == {ComparedPart.ESTIMATED, ComparedPart.MEASURED} else "A and B"
     alike = next((words for least, words in _WORDS if values[0] >= least), _OPPOSITE)
-    return f"{subject} rank {count} layers {alike}: rank correlation {numbers[0]}.{_sure_moves(comparison)}"
+    return f"{subject} rank {count} layers {alike}: {numbers[0]}, where 1 is the same order.{_sure_moves(comparison)}"
 
 
 def _sure_moves(comparison: Comparison) -> str:
@@ -173,28 +167,29 @@ def runs_frame(
 ) -> pd.DataFrame:
     """Return a row for each run; ``bars`` and ``files``, by id, of runs where they are known.
 
-    ``bars`` are what layers lose alone, ``files`` the decisions on their files; ``saved`` is the share of the original
-    file's bytes that such a file saves, in percent.
+    ``bars`` are what layers lose alone, ``files`` the decisions on their files: ``saved`` is the share of the original
+    file's bytes that such a file saves, in percent, ``time`` its time as a multiple, ``answers`` what it still answers.
     """
-    saved = {run_id: 100 * each.saved for run_id, each in files.items() if each.saved is not None}
-    rows = [
-        {
-            "open": "Open",
-            "title": record.title,
-            "file": files[record.run_id].headline if record.run_id in files else "",
-            "saved": saved.get(record.run_id),
-            "state": STATES[record.state].label,
-            "age": pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
-            "compression": compression_text(record.spec.sensitivity),
-            "bars": bars.get(record.run_id),
-            "headline": record.headline or record.error or record.origin,
-            "size": record.num_bytes,
-            "tags": [*record.tags, *(["shared"] if record.shared else [])],
-            "model": record.spec.model.title,
-        }
-        for record in records
-    ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame([_run_row(record, files.get(record.run_id), bars.get(record.run_id)) for record in records])
+
+
+def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | None) -> dict[str, Any]:
+    file = decided.choice if decided is not None else None
+    saved = decided.saved if decided is not None else None
+    found = (record.headline or record.error or record.origin).split(". ")[0]
+    return {
+        "open": "Open",
+        "title": record.title,
+        "state": STATES[record.state].label,
+        "saved": None if saved is None else 100 * saved,
+        "time": "" if file is None else f"{file.figures.time_ratio.value:.2f} ×",
+        "answers": file.answers_text if file is not None else decided.headline if decided is not None else found,
+        "age": pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
+        "bars": bars,
+        "size": record.num_bytes,
+        "tags": [*record.tags, *(["shared"] if record.shared else [])],
+        "compression": compression_text(record.spec.sensitivity),
+    }
 
 
 def small_bars(result: RunResult) -> list[float]:

@@ -133,7 +133,8 @@ def _node(
     is_layer = layers[0].name == name
     known = [layer for layer in layers if layer.name in values]
     params, macs, _ = sizes = _sizes(layers)
-    param_share, mac_share = (_share(size, sizes, whole) for size in range(2))
+    # by the number of layers where sizes are unknown
+    param_share, mac_share = (sizes[of] / whole[of] if whole[of] else sizes[2] / whole[2] for of in range(2))
     value = _loss(known, values, metric, by_macs=by_macs, is_layer=is_layer)
     return {
         "layer": layers[0].name,
@@ -189,8 +190,3 @@ def _amount(number: int, share: float) -> str:
 
 def _sizes(layers: Sequence[LayerProfile]) -> Sizes:
     return sum(layer.num_params for layer in layers), sum(layer.macs for layer in layers), len(layers)
-
-
-def _share(size: int, part: Sizes, whole: Sizes) -> float:
-    """Return the share of the whole network's size; by number of layers if sizes are unknown."""
-    return part[size] / whole[size] if whole[size] else part[2] / whole[2]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from xml.etree import ElementTree
 
 from senseapp.core.markdown import Markdown, md
-from senseapp.metrics import METRICS, MetricChange
+from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
 from senseapp.records.check import (
     CheckedFile,
-    CheckedLimit,
     CheckReport,
     LossBound,
     TensorDifference,
@@ -23,8 +23,7 @@ from senseapp.records.deployment import Median, OperatorShare
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import markdown_table
 
-LIMITS = {"comparable": "Both can be compared", "loss": "Loss", "time": "Time"}
-"""Titles of conditions."""
+_CONDITIONS = {"comparable": "Comparison", "loss": "Loss", "time": "Time"}
 CHANGE_COLUMNS = ("Metric", "Reference", "Candidate", "Loss", "95 % interval")
 OPERATOR_COLUMNS = ("Operator", "Reference, ms", "Candidate, ms", "Reference, nodes", "Candidate, nodes")
 TENSOR_COLUMNS = ("Tensor", "Operator", "Shape", "Difference")
@@ -34,15 +33,20 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 def verdict(report: CheckReport) -> str:
     """Return the verdict in one or three words."""
-    if report.holds:
-        return "Holds"
-    failed = [each for each in report.limits if not each.holds]
-    return "Not shown to hold" if all(each.undecided for each in failed) else "Fails"
+    marks = {mark for _, mark, _ in conditions(report)}
+    return "Fails" if "fails" in marks else "Not shown to hold" if "not shown" in marks else "Holds"
 
 
-def limit_mark(limit: CheckedLimit) -> str:
-    """Return ``holds``, ``not shown`` or ``fails``."""
-    return "holds" if limit.holds else "not shown" if limit.undecided else "fails"
+def conditions(report: CheckReport) -> list[tuple[str, str, str]]:
+    """Return title, mark (``holds``, ``not shown`` or ``fails``) and reason of each condition of a check.
+
+    That both files can be compared is the premise of all others, so it is listed only where it fails.
+    """
+    return [
+        (_CONDITIONS[each.name], "holds" if each.holds else "not shown" if each.undecided else "fails", each.sentence)
+        for each in report.limits
+        if each.name != "comparable" or not each.holds
+    ]
 
 
 def file_facts(side: CheckedFile, *, size_ratio: float = math.nan) -> dict[str, str]:
@@ -92,26 +96,22 @@ def bound_text(bound: LossBound) -> str:
 
 def change_rows(report: CheckReport) -> list[tuple[str, ...]]:
     """Return a row per metric, the one that is judged first."""
-    return [_change_row(each) for each in ordered_changes(report.changes, report.metric)]
-
-
-def _change_row(change: MetricChange) -> tuple[str, ...]:
-    metric = METRICS[change.metric]
-    before, after = (metric.value_text(value) for value in (change.baseline, change.value))
-    interval = metric.interval_text(change.ci_low, change.ci_high) if change.has_interval else ""
-    return metric.label, before if metric.additive else "–", after, metric.change_text(change.delta), interval
+    rows = []
+    for change in ordered_changes(report.changes, report.metric):
+        metric = METRICS[change.metric]
+        before, after = (metric.value_text(value) for value in (change.baseline, change.value))
+        interval = metric.interval_text(change.ci_low, change.ci_high) if change.has_interval else ""
+        lost = metric.change_text(change.delta)
+        rows.append((metric.label, before if metric.additive else "–", after, lost, interval))
+    return rows
 
 
 def tensor_rows(tensors: Sequence[TensorDifference]) -> list[tuple[str, ...]]:
     """Return a row per tensor, in their order."""
+    names = (each.name + (f" (there {each.other})" if each.other else "") for each in tensors)
     return [
-        (
-            each.name + (f" (there {each.other})" if each.other else ""),
-            each.operator,
-            fmt.shape(each.shape),
-            percent(each.difference),
-        )
-        for each in tensors
+        (name, each.operator, fmt.shape(each.shape), percent(each.difference))
+        for name, each in zip(names, tensors, strict=True)
     ]
 
 
@@ -143,10 +143,7 @@ def json_of(report: CheckReport) -> dict[str, object]:
     return {
         "holds": report.holds,
         "headline": report.headline,
-        "limits": [
-            {"name": each.name, "holds": each.holds, "undecided": each.undecided, "sentence": each.sentence}
-            for each in report.limits
-        ],
+        "limits": [asdict(each) for each in report.limits],
         "findings": list(report.findings),
         "images": report.images,
         "metric": report.metric,
@@ -195,16 +192,18 @@ def markdown_summary(report: CheckReport) -> str:
     parts = [
         md("## {}: {}", verdict(report), report.spec.title),
         md("{}", report.headline),
-        markdown_table(
-            ("Condition", "", "Why"), [(LIMITS[each.name], limit_mark(each), each.sentence) for each in report.limits]
-        ),
+        markdown_table(("Condition", "", "Why"), conditions(report)),
         *(md("- {}", each) for each in report.findings),
     ]
+    both = [file_facts(side) for side in (report.reference, report.candidate)]
+    sides = [(name, *(each.get(name, "") for each in both)) for name in ("Size", "Time of a call")]
+    if report.time_ratio is not None:
+        sides.append(("Time ratio", "1", report.time_ratio.times_text))
     if report.bound is not None:
         parts += [
-            markdown_table(("", "Reference", "Candidate"), list(_sides(report))),
+            markdown_table(("", "Reference", "Candidate"), sides),
             markdown_table(CHANGE_COLUMNS, change_rows(report)),
-            md("{}.", _capital(bound_text(report.bound))),
+            md("Largest loss to expect: {}.", bound_text(report.bound)),
         ]
     if report.operators:
         parts += [
@@ -223,15 +222,6 @@ def markdown_summary(report: CheckReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _sides(report: CheckReport) -> Iterator[tuple[str, ...]]:
-    both = report.reference, report.candidate
-    yield "Size", *(fmt.bytes_size(each.file_bytes) for each in both)
-    if report.reference.seconds is not None and report.candidate.seconds is not None:
-        yield "Time of a call", *(milliseconds(each.seconds) for each in both if each.seconds is not None)
-    if report.time_ratio is not None:
-        yield "Time ratio", "1", report.time_ratio.times_text
-
-
 def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
     yield md("{}", found.sentence)
     worse = [each for each in found.classes if each.drop > 0][:10]
@@ -243,10 +233,6 @@ def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
         yield markdown_table(("Class", "Images", "Drop", "Interval, all classes together"), rows)
     if found.pictures:
         yield markdown_table(PICTURE_COLUMNS, [picture_row(each) for each in found.pictures])
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 # ---- a build server
@@ -269,22 +255,19 @@ def junit_xml(report: CheckReport) -> str:
             ElementTree.SubElement(properties, "property", {"name": name, "value": _xml(value)})
     for limit in report.limits:
         case = ElementTree.SubElement(
-            suite, "testcase", {"classname": "senseapp.check", "name": LIMITS[limit.name], "time": "0"}
+            suite, "testcase", {"classname": "senseapp.check", "name": _CONDITIONS[limit.name], "time": "0"}
         )
         if not limit.holds:
             kind = "undecided" if limit.undecided else "failed"
             failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(limit.sentence)})
-            failure.text = _xml("\n".join((limit.sentence, *report.findings, *_inside(report))))
+            inside = () if report.divergence is None else (report.divergence.sentence,)
+            failure.text = _xml("\n".join((limit.sentence, *report.findings, *inside)))
         else:
             ElementTree.SubElement(case, "system-out").text = _xml(limit.sentence)
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
-
-
-def _inside(report: CheckReport) -> tuple[str, ...]:
-    return () if report.divergence is None else (report.divergence.sentence,)
 
 
 def _xml(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from senseapp.core.files import DAY_SECONDS
 from senseapp.core.texts import bytes_size as bytes_size  # formats as the others here do
@@ -108,23 +108,16 @@ def distinct_names(names: Iterable[str], width: int) -> dict[str, str]:
     Names are cut in the middle; where that makes two alike, at the front; where that does too, around the first place
     in which they differ.
     """
-    every = list(dict.fromkeys(names))
-    cuts: tuple[Callable[[str], str], ...] = (
-        lambda name: cut_middle(name, width),
-        lambda name: name if len(name) <= width else f"…{name[1 - width :]}",
-    )
-    shown: dict[str, str] = {}
-    for cut in cuts:
-        shown = {name: cut(name) for name in every}
-        if len(set(shown.values())) == len(every):
-            return shown
+    shown = {name: cut_middle(name, width) for name in names}
+    if len(set(shown.values())) < len(shown):
+        shown = {name: name if len(name) <= width else f"…{name[1 - width :]}" for name in shown}
     alike: dict[str, list[str]] = {}
-    numbers = itertools.count(1)
     for name, text in shown.items():
         alike.setdefault(text, []).append(name)
+    numbers = itertools.count(1)
     for group in (group for group in alike.values() if len(group) > 1):
-        differ = (len(set(letters)) > 1 for letters in zip(*group, strict=False))
-        start = next((place for place, found in enumerate(differ) if found), min(map(len, group)))
+        differs = (place for place, letters in enumerate(zip(*group, strict=False)) if len(set(letters)) > 1)
+        start = next(differs, 0)
         shown |= {name: f"…{name[start : start + width // 2]}… #{next(numbers)}" for name in group}
     return shown
 

@@ -33,7 +33,9 @@ def model_facts(result: RunResult) -> dict[str, str]:
     """Return the facts about the model; sizes only if known."""
     profile, model = result.profile, result.spec.model
     facts = {"Model": profile.title}
-    facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else _weights(result)
+    weights = "Trained" if profile.pretrained else "Random: figures are indicative only"
+    weights = weights if model.is_runnable else "Unknown (imported figures)"
+    facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else weights
     if not profile.sizes_known:  # an imported table without its model
         return facts | {"Layers": str(len(profile.layers))}
     return facts | {
@@ -49,12 +51,6 @@ def model_facts(result: RunResult) -> dict[str, str]:
         "Input": fmt.shape(profile.input_shape),
         task_named(model.task).output_title: str(profile.num_classes),
     }
-
-
-def _weights(result: RunResult) -> str:
-    if not result.spec.model.is_runnable:
-        return "Unknown (imported figures)"
-    return "Trained" if result.profile.pretrained else "Random: figures are indicative only"
 
 
 def image_facts(result: RunResult) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.app.results.layer_side import fitting_rows, most_fragile, types_of
+from senseapp.app.results.layer_side import fitting_rows, most_fragile
 from senseapp.views.frames.results import measurement_frame
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
 
@@ -47,8 +47,3 @@ def test_a_coupled_group_passes_with_any_of_its_members() -> None:
 def test_the_most_fragile_come_in_network_order() -> None:
     assert most_fragile(FRAME, 0.5, 2) == [FRAGILE, "fc"]
     assert most_fragile(FRAME, 0.5, 99) == list(NAMES)
-
-
-def test_types_are_listed_once_and_not_where_they_are_unknown() -> None:
-    assert types_of(FRAME) == ["Conv2d", "Linear"]
-    assert types_of(FRAME.assign(layer_type="")) == []

@@ -94,35 +94,27 @@ def test_a_silent_connection_is_closed_and_leaves_nothing() -> None:
         pages = [Page(app, "bob") for _ in range(50)]
         await asyncio.gather(*(page.done for page in pages))
         assert {tuple(page.heard) for page in pages} == {("websocket.accept", "websocket.close")}
-        assert (sessions.open, app._open, app._silent) == (0, {}, {})
+        assert (sessions.open, app._open) == (0, {})
 
     run_async(check())
 
 
-def test_the_longest_silent_one_gives_way_and_speaking_ones_stay() -> None:
+def test_no_more_pages_are_connected_than_may_be() -> None:
     async def check() -> None:
         sessions = Sessions()
-        app = Connections(sessions, in_all=4, per_address=3, silent_seconds=30)
-        speaking = [Page(app, "ann") for _ in range(2)]
-        for page in speaking:
+        app = Connections(sessions, in_all=4, per_address=3)
+        pages = [Page(app, name) for name in ("ann", "ann", "ann", "bob")]
+        for page in pages:
             page.speak()
-        silent = [Page(app, "bob") for _ in range(2)]
         await settle()
-        new = Page(app, "cyd")  # four are open: the first silent one goes
-        new.speak()
-        await settle()
-        assert [page.heard[-1] for page in silent] == ["websocket.close", "websocket.accept"]
-        assert sessions.open == 3
-        again = Page(app, "ann")
-        await settle()
-        assert silent[1].heard[-1] == "websocket.close"
-        again.speak()
-        await settle()
-        refused = Page(app, "dan")
-        await refused.done
-        assert refused.heard == ["websocket.close"]
         assert sessions.open == 4
-        for page in (*speaking, again, new):
+        refused = [Page(app, "cyd")]  # as many as in all
+        pages[3].leave()
+        await settle()
+        refused.append(Page(app, "ann"))  # as many as from one address
+        await asyncio.gather(*(page.done for page in refused))
+        assert [page.heard for page in refused] == [["websocket.close"]] * 2
+        for page in pages[:3]:
             page.leave()
 
     run_async(check())
@@ -133,18 +125,15 @@ def test_a_page_that_comes_back_may_be_silent_also_where_its_session_has_ended(m
 
     async def check() -> None:
         sessions = Sessions()
-        app = Connections(sessions, in_all=3, silent_seconds=0.01)
-        back, ended, other = (Page(app, "ann", f"streamlit, token, {name}") for name in ("known", "ended", "made-up"))
+        app = Connections(sessions, silent_seconds=0.01)
+        back, ended = (Page(app, "ann", f"streamlit, token, {name}") for name in ("known", "ended"))
         await asyncio.sleep(0.05)
-        assert [page.heard for page in (back, ended, other)] == [["websocket.accept"]] * 3
+        assert [page.heard for page in (back, ended)] == [["websocket.accept"]] * 2
         assert sessions.open == 1  # no session is made for one that says nothing
-        new = Page(app, "bob")
-        await ended.done  # gives way, as the one that has been silent longest
-        assert ended.heard[-1] == "websocket.close"
-        other.speak()
+        ended.speak()
         await settle()
         assert (sessions.open, sessions.messages) == (2, 1)
-        for page in (back, other, new):
+        for page in (back, ended):
             page.leave()
 
     run_async(check())

@@ -52,7 +52,10 @@ def test_two_runs_of_other_levels_are_compared(zeros, bits, capsys):
     printed = capsys.readouterr().out
     assert "A · zeros, 25 %: Measured · 100 images · 95 % intervals" in printed
     assert "B · bits, 8 bits" in printed
-    assert "A and B rank 4 layers in the opposite order: rank correlation −1.00. 4 layers changed place" in printed
+    assert (
+        "A and B rank 4 layers in the opposite order: −1.00, where 1 is the same order. 4 layers changed place"
+        in printed
+    )
     assert "4 layers matched by name · 1 without a value in A" in printed
     assert "Not matched (1 of 1):" in printed
     assert "The model has no layer of this name." in printed
@@ -61,7 +64,7 @@ def test_two_runs_of_other_levels_are_compared(zeros, bits, capsys):
 def test_one_run_compares_its_estimate_with_its_measurement(zeros, capsys):
     assert main(["compare", str(zeros)]) == 0
     printed = capsys.readouterr().out
-    assert "Estimate and measurement rank 4 layers almost alike: rank correlation 1.00." in printed
+    assert "Estimate and measurement rank 4 layers almost alike: 1.00, where 1 is the same order." in printed
     assert printed.count("Measured · 100 images") == 1
 
 
@@ -101,7 +104,7 @@ def test_a_report_is_written_with_a_schedule_that_is_not_proven(zeros, tmp_path,
     assert capsys.readouterr().out.endswith(f"Wrote {out}\n")
     written = out.read_text()
     assert "<h1>" in written
-    assert "30 % of the weights removed" in written
+    assert "30.0 % of the weights removed" in written
     assert json.loads(schedule.read_text())["layers"][0]["layer"] in written
 
 

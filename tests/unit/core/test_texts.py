@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.texts import csv_text, matcher, part_of_name, plain_cell, safe_cell
+from senseapp.core.texts import csv_text, matcher, part_of_name, plain_cell, safe_cell, without_flags
 from senseapp.formats.plain import CSV, read_schedule
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.server.leaderboard import leaderboard_csv, leaderboard_row
@@ -128,3 +131,28 @@ def test_what_somebody_types_is_a_part_of_a_name() -> None:
     assert matcher([part_of_name(" Conv2 ")])("layer1.0.conv2")
     assert not matcher([part_of_name("conv*")])("layer1.0.conv2")
     assert matcher([part_of_name("")])("anything")
+
+
+NOT_ON_PAGES = ("cli", "formats", "store/device_times", "runtimes/onnxruntime/kit", "app/server", "app/schedule/files")
+"""Texts of the command line, and commands to copy."""
+
+
+def messages() -> Iterator[str]:
+    """Yield the texts in the code that is behind pages, with ``X`` for each value; docstrings are left out."""
+    for path in Path("senseapp").rglob("*.py"):
+        if path.relative_to("senseapp").as_posix().startswith(NOT_ON_PAGES):
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr | ast.Expr) for part in
+                  ast.walk(node) if part is not node}  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+                yield node.value
+
+
+def test_options_of_the_command_line_stand_in_parentheses_which_pages_leave_out() -> None:
+    found = [text for text in messages() if re.search(r"[ (]--[a-z]", text)]
+    assert any("--class-map" in text for text in found)
+    assert [text for text in found if re.search(r"[ (]--[a-z]", without_flags(text))] == []

@@ -139,7 +139,11 @@ def test_the_only_table_is_taken_where_it_names_pictures():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("val.csv", "Labels may be in val.csv: choose it as their table, with --labels or on the Analyze page."),
+        (
+            "val.csv",
+            "The table val.csv cannot be read. Neither commas, semicolons, tabs nor spaces separate its columns: the "
+            "first line is 'cat'. Write lines such as file,label.",
+        ),
         ("metadata.jsonl", "Labels are not read from metadata.jsonl: write them as lines file,label in labels.csv."),
         ("labels.txt", ""),  # often the names of the classes
     ],

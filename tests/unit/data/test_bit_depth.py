@@ -13,7 +13,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from senseapp.data.bit_depth import Depth
+from senseapp.data.channels import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import Decoded, PixelSemaphore, decoded_picture
 from senseapp.data.geometry import EvalTransform

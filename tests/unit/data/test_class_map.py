@@ -8,19 +8,34 @@ from senseapp.data.class_map_file import read_class_map
 from senseapp.tasks.classification.class_map import class_orders, resolve_class_map
 
 PETS = ("tabby, tabby cat", "golden retriever", "crane, bird", "crane, machine")
+IMAGENET, LARGER = ImageNetInfo().label_names(), ImageNetInfo("imagenet-22k").label_names()
+BY_NAME = "by the model's class names"
+PROPOSED = {
+    "indices": (["0", "7", "10"], (), 11, "by number", {"0": 0, "10": 10, "7": 7}),
+    "leading zeros": (["000", "001", "010"], (), 11, "by number", {"000": 0, "001": 1, "010": 10}),
+    "numbers that need no shift": (["1", "9"], (), 10, "by number", {"1": 1, "9": 9}),
+    "two spellings of one number": (["1", "01"], (), 5, "", {}),
+    "numbers beyond the classes": (["0", "99"], (), 10, "by number", {"0": 0}),
+    "a word among numbers": (["0", "1", "2", "odd"], (), 9, "by number", {"0": 0, "1": 1, "2": 2}),
+    "case and punctuation": (["Golden_Retriever", "TABBY"], PETS, 4, BY_NAME, {"Golden_Retriever": 1, "TABBY": 0}),
+    "a synonym of two classes": (["crane", "tabby"], PETS, 4, BY_NAME, {"tabby": 0}),
+    "a whole name": (["crane, machine"], PETS, 4, BY_NAME, {"crane, machine": 3}),
+    "an unknown name": (["tabby", "unicorn"], PETS, 4, BY_NAME, {"tabby": 0}),
+    "two names of one class": (["tabby", "tabby cat"], PETS, 4, "", {}),
+    "names before order": (["b", "a", "c"], ("c", "b", "a"), 3, BY_NAME, {"a": 2, "b": 1, "c": 0}),
+    "names that are numbers": (["3", "1"], tuple("0123456789"), 10, "by number", {"1": 1, "3": 3}),
+    "ImageNet": ([IMAGENET[0], IMAGENET[999]], (), 1000, "by ImageNet id", {IMAGENET[0]: 0, IMAGENET[999]: 999}),
+    "a larger ImageNet": ([LARGER[5]], (), len(LARGER), "by ImageNet id", {LARGER[5]: 5}),
+    "ImageNet, other classes": (["n01440764", "n01443537"], (), 37, "", {}),
+}
 
 
-def proposed(names, class_names=(), num_classes=10):
-    proposal, *_ = class_orders(names, class_names, num_classes)
-    return proposal.words, dict(proposal.pairs)
-
-
-def test_indices():
-    assert proposed(["0", "7", "10"], num_classes=11) == ("by number", {"0": 0, "10": 10, "7": 7})
-
-
-def test_indices_with_leading_zeros():
-    assert proposed(["000", "001", "010"], num_classes=11) == ("by number", {"000": 0, "001": 1, "010": 10})
+@pytest.mark.parametrize("case", PROPOSED)
+def test_what_names_are_proposed_to_mean(case):
+    names, known, num_classes, words, pairs = PROPOSED[case]
+    proposal, *_ = class_orders(names, known, num_classes)
+    assert (proposal.words, dict(proposal.pairs)) == (words, pairs)
+    assert set(proposal.unmatched) == set(names) - set(pairs)
 
 
 def test_numbers_from_one_are_shifted_only_when_they_must_be_and_say_so():
@@ -28,45 +43,14 @@ def test_numbers_from_one_are_shifted_only_when_they_must_be_and_say_so():
     proposal, *_ = class_orders(names, (), 10)
     assert dict(proposal.pairs) == {name: int(name) - 1 for name in names}
     assert "numbered from 1" in proposal.notes[0]
-    assert proposed(["1", "9"]) == ("by number", {"1": 1, "9": 9})
 
 
-def test_two_spellings_of_one_number_are_no_indices():
-    assert proposed(["1", "01"], num_classes=5) == ("", {})
-
-
-def test_numbers_beyond_the_classes_stay_unmatched():
-    assert class_orders(["0", "99"], (), 10)[0].unmatched == ("99",)
-
-
-def test_class_names_whatever_their_case_and_punctuation():
-    assert proposed(["Golden_Retriever", "TABBY"], PETS, 4) == (
-        "by the model's class names",
-        {"Golden_Retriever": 1, "TABBY": 0},
-    )
-
-
-def test_a_synonym_of_two_classes_is_not_guessed():
-    assert class_orders(["crane", "tabby"], PETS, 4)[0].unmatched == ("crane",)
-    assert proposed(["crane, machine"], PETS, 4) == ("by the model's class names", {"crane, machine": 3})
-
-
-def test_class_names_that_are_numbers_are_indices():
-    assert proposed(["3", "1"], tuple("0123456789")) == ("by number", {"1": 1, "3": 3})
-
-
-def test_imagenet_ids():
-    labels = ImageNetInfo().label_names()
-    assert proposed([labels[999], labels[0]], num_classes=1000) == ("by ImageNet id", {labels[0]: 0, labels[999]: 999})
-
-
-def test_imagenet_ids_of_a_larger_set():
-    labels = ImageNetInfo("imagenet-22k").label_names()
-    assert proposed([labels[5]], num_classes=len(labels)) == ("by ImageNet id", {labels[5]: 5})
-
-
-def test_imagenet_ids_mean_nothing_to_a_model_with_other_classes():
-    assert class_orders(["n01440764", "n01443537"], (), 37)[0].unmatched == ("n01440764", "n01443537")
+@pytest.mark.parametrize("confirmed", [[("b", 0), ("a", 3)], [("b", 1), ("a", 1)], [("a", 3)]])
+def test_a_confirmed_mapping_is_taken_as_it_is(confirmed):
+    (chosen,) = resolve_class_map(["a", "b"], (), 4, confirmed)
+    assert dict(chosen.pairs) == dict(confirmed)
+    told = ("1 class without a place in the mapping left out: b.",)
+    assert chosen.notes == (told if len(confirmed) == 1 else ())
 
 
 def test_any_names_in_alphabetical_order_when_their_number_is_right():
@@ -75,43 +59,12 @@ def test_any_names_in_alphabetical_order_when_their_number_is_right():
     assert "alphabetical order" in proposal.notes[0]
 
 
-def test_names_win_over_order():
-    assert proposed(["b", "a", "c"], ("c", "b", "a"), 3) == ("by the model's class names", {"a": 2, "b": 1, "c": 0})
-
-
-def test_a_proposal_tells_what_it_could_not_match():
-    proposal, *_ = class_orders(["tabby", "unicorn"], PETS, 4)
-    assert (dict(proposal.pairs), proposal.unmatched) == ({"tabby": 0}, ("unicorn",))
-
-
-def test_what_is_proposed_never_gives_two_folders_one_class_by_name():
-    assert class_orders(["tabby", "tabby cat"], PETS, 4)[0].pairs == ()
-
-
 def test_names_that_fit_nothing_are_refused_with_what_to_do():
     with pytest.raises(InvalidDataset) as caught:
         resolve_class_map(["unicorn", "tabby"], PETS, 4)
     message = str(caught.value)
     assert message.startswith("1 of 2 classes in the images match none of the model's 4: unicorn. Expected")
-    assert message.endswith(
-        "Say which class each of them means (with --class-map FILE, or in the table of classes on the Analyze page), "
-        "or measure without labels."
-    )
-
-
-def test_a_confirmed_mapping_is_taken_as_it_is():
-    (chosen,) = resolve_class_map(["a", "b"], (), 4, [("b", 0), ("a", 3)])
-    assert dict(chosen.pairs) == {"a": 3, "b": 0}
-
-
-def test_two_folders_may_be_confirmed_as_one_class():
-    assert dict(resolve_class_map(["a", "b"], (), 4, [("b", 1), ("a", 1)])[0].pairs) == {"a": 1, "b": 1}
-
-
-def test_folders_outside_of_a_confirmed_mapping_are_left_out_and_told():
-    (chosen,) = resolve_class_map(["a", "b"], (), 4, [("a", 3)])
-    assert dict(chosen.pairs) == {"a": 3}
-    assert chosen.notes == ("1 class without a place in the mapping left out: b.",)
+    assert message.endswith("Say which class each of them means (with --class-map FILE), or measure without labels.")
 
 
 @pytest.mark.parametrize("index", [-1, 4])
@@ -123,13 +76,6 @@ def test_a_confirmed_class_must_exist(index):
 def test_a_confirmed_mapping_for_other_images():
     with pytest.raises(InvalidDataset, match="names x, and the images have a, b: no name is in both"):
         resolve_class_map(["a", "b"], (), 4, [("x", 1)])
-
-
-def test_a_word_among_numbers_is_left_unmatched():
-    proposal, *_ = class_orders(["0", "1", "2", "odd"], (), 9)
-    assert proposal.words == "by number"
-    assert dict(proposal.pairs) == {"0": 0, "1": 1, "2": 2}
-    assert proposal.unmatched == ("odd",)
 
 
 def test_a_name_without_pictures_may_mean_nothing():

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from senseapp.data import decoding
-from senseapp.data.bit_depth import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from tests.pictures import encoded, png, random_picture
@@ -46,20 +45,10 @@ def test_lossy_formats_are_read(kind, options):
     assert np.abs(pixels(encoded(picture, kind, **options)).astype(int) - (200, 100, 50)).max() <= 3
 
 
-def test_grey_for_a_model_with_one_channel():
-    picture = random_picture()
-    assert np.array_equal(pixels(png(), "L"), np.asarray(picture.convert("L")))
-
-
-def test_grey_pictures_for_a_model_with_three_channels():
+def test_grey_and_colour_become_each_other():
+    assert np.array_equal(pixels(png(), "L"), np.asarray(random_picture().convert("L")))
     grey = random_picture(mode="L")
     assert np.array_equal(pixels(encoded(grey)), np.repeat(np.asarray(grey)[..., None], 3, axis=2))
-
-
-def test_printing_colours():
-    decoded = decode(encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"))
-    assert decoded.remarks == ("CMYK",)
-    assert np.asarray(decoded.picture)[0, 0].tolist() == [255, 0, 0]
 
 
 def test_a_palette_is_looked_up():
@@ -76,29 +65,13 @@ def test_a_palette_with_transparency():
     assert np.asarray(decoded.picture)[0, 0].tolist() == [10, 200, 30]
 
 
-def test_transparency_is_dropped_as_image_folders_do():
-    picture = random_picture(mode="RGBA")
-    decoded = decode(encoded(picture))
-    assert decoded.remarks == ("transparent",)
-    assert np.array_equal(np.asarray(decoded.picture), np.asarray(picture)[..., :3])
-
-
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_sixteen_bits_are_scaled_not_clipped(kind):
-    values = np.array([[0, 256, 32_768, 65_535]], dtype=np.uint16)
-    decoded = decode(encoded(Image.fromarray(values), kind), "L")
-    assert decoded.depth == Depth(16, stated=False)
-    assert np.asarray(decoded.picture).tolist() == [[0, 1, 128, 255]]
-
-
-def test_whole_numbers_beyond_sixteen_bits_are_left_out():
-    with pytest.raises(Unreadable, match="more than 16 bits"):
-        decode(encoded(Image.fromarray(np.full((4, 4), 70_000, dtype=np.int32)), "TIFF"))
-
-
-def test_fractional_numbers_are_left_out():
-    with pytest.raises(Unreadable, match="fractional numbers"):
-        decode(encoded(Image.fromarray(np.ones((4, 4), dtype=np.float32)), "TIFF"))
+def test_numbers_without_a_known_range_are_left_out():
+    for values, reason in (
+        (np.full((4, 4), 70_000, np.int32), "more than 16 bits"),
+        (np.ones((4, 4), np.float32), "fra"),
+    ):
+        with pytest.raises(Unreadable, match=reason):
+            decode(encoded(Image.fromarray(values), "TIFF"))
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
@@ -110,23 +83,13 @@ def test_the_first_frame_of_an_animation(kind):
     assert np.asarray(decoded.picture)[0, 0].tolist() == [255, 0, 0]
 
 
-def test_a_cameras_rotation_mark_is_ignored_and_told():
-    picture = Image.new("RGB", (16, 8))
-    exif = picture.getexif()
-    exif[0x0112] = 6
-    decoded = decode(encoded(picture, "JPEG", exif=exif))
-    assert (decoded.remarks, decoded.picture.size) == (("rotated",), (16, 8))
-
-
 @pytest.mark.parametrize(
     ("file", "words"),
     [
         (b"", "empty file"),
         (b"hello", "not a picture"),
-        (b"<svg></svg>", "not a picture"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture"),
         (encoded(random_picture(), "PDF"), "not a picture"),
-        (encoded(random_picture(), "ICO"), "not a picture"),
         (png()[:100], "damaged"),
         (encoded(random_picture(size=(64, 64)), "JPEG")[:600], "damaged"),
         (png_header(100, 100), "damaged"),
@@ -170,20 +133,12 @@ def test_budget_lets_only_so_many_pixels_in_at_once():
 
 def test_a_picture_above_the_budget_is_decoded_alone_and_gives_it_back():
     budget = PixelSemaphore(100)
-    for _ in range(3):
-        with budget.hold(1_000):
-            pass
+    with budget.hold(1_000):
+        pass
     with pytest.raises(ZeroDivisionError), budget.hold(100):
         raise ZeroDivisionError
     with budget.hold(100):
         pass
-
-
-def test_reading_leaves_the_bytes_alone():
-    file = png()
-    before = io.BytesIO(file).getvalue()
-    decode(file)
-    assert file == before
 
 
 def heic(values, **how):
@@ -208,7 +163,7 @@ def test_ten_bits_of_a_phone_are_scaled_to_eight():
     assert np.abs(pixels(file.getvalue()).astype(int) - ramp).mean() < 1
 
 
-@pytest.mark.parametrize("part", [0.05, 0.5, 0.95])
+@pytest.mark.parametrize("part", [0.05, 0.9])
 def test_a_cut_photograph_of_a_phone_is_left_out(part):
     file = heic(np.zeros((48, 64, 3), np.uint8))
     with pytest.raises(Unreadable, match=r"not a picture|damaged"):

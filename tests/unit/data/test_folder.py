@@ -22,33 +22,17 @@ def test_files_are_listed_and_read(tmp_path):
     assert source.contents.folders == {"0", "1", "2"}
 
 
-def test_anything_may_be_read_where_no_roots_are_set(tmp_path):
-    assert resolve_readable(str(tmp_path), ()) == tmp_path.resolve()
-
-
 def test_only_folders_under_the_roots_may_be_read(tmp_path):
-    inside, outside = tmp_path / "roots" / "set", tmp_path / "secret"
+    inside, outside = tmp_path / "roots" / "set", tmp_path / "roots and more"
     for folder in (inside, outside):
         folder.mkdir(parents=True)
+    (tmp_path / "roots" / "link").symlink_to(outside)
     assert resolve_readable(str(inside), (tmp_path / "roots",)) == inside.resolve()
-    for path in (outside, inside / ".." / ".." / "secret", tmp_path / "roots" / ".."):
+    assert resolve_readable(str(outside), ()) == outside.resolve()
+    paths = (outside, inside / ".." / ".." / outside.name, tmp_path / "roots" / "..", tmp_path / "roots" / "link")
+    for path in paths:
         with pytest.raises(InvalidDataset, match=r"outside of the folders .* SENSEAPP_DATA_ROOTS"):
             resolve_readable(str(path), (tmp_path / "roots",))
-
-
-def test_a_root_with_the_same_beginning_is_another_folder(tmp_path):
-    for name in ("data", "database"):
-        (tmp_path / name).mkdir()
-    with pytest.raises(InvalidDataset, match="outside"):
-        resolve_readable(str(tmp_path / "database"), (tmp_path / "data",))
-
-
-def test_a_link_out_of_the_roots_may_not_be_read(tmp_path):
-    (tmp_path / "roots").mkdir()
-    (tmp_path / "secret").mkdir()
-    (tmp_path / "roots" / "link").symlink_to(tmp_path / "secret")
-    with pytest.raises(InvalidDataset, match="outside"):
-        resolve_readable(str(tmp_path / "roots" / "link"), (tmp_path / "roots",))
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "bad\0name", "x" * 5000])
@@ -100,22 +84,3 @@ def test_a_file_that_vanishes_or_is_too_large_is_left_out(tmp_path):
         source.read(source.contents.pictures["1.png"])
     with pytest.raises(Unreadable, match="larger than"):
         source.read(source.contents.pictures["2.png"])
-
-
-def test_names_that_are_not_unicode_do_no_harm(tmp_path):
-    root = write_folder(tmp_path / "root", {"1.png": png()})
-    (root / os.fsdecode(b"caf\xe9.png")).write_bytes(png())
-    source = FolderSource(root)
-    assert len(names_in(source)) == 2
-    assert all(source.read(entry) for entry in source.contents.pictures.values())
-
-
-@pytest.mark.wide
-@pytest.mark.slow
-def test_ten_thousand_tiny_files_are_listed(tmp_path):
-    for name in range(100):
-        folder = tmp_path / str(name)
-        folder.mkdir()
-        for i in range(100):
-            (folder / f"{i}.png").touch()
-    assert len(FolderSource(tmp_path).contents.pictures) == 10_000

@@ -70,19 +70,12 @@ def test_folder_zip_and_tar_give_the_same_images(tmp_path):
         assert all(same(first, other) and torch.equal(first.labels, other.labels) for other in others)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_drawing_before_decoding_is_drawing_after_it(load, seed):
+def test_drawing_before_decoding_is_drawing_after_it_and_the_seed_decides(load):
     files = class_files()
-    drawn = load(files, num_samples=5, seed=seed)
-    after = draw(load(files), 5, seed)
+    drawn, after = load(files, num_samples=5, seed=1), draw(load(files), 5, 1)
     assert same(drawn, after)
     assert torch.equal(drawn.labels, after.labels)
-
-
-def test_the_seed_decides_the_draw(load):
-    files = class_files()
-    assert same(load(files, num_samples=5, seed=1), load(files, num_samples=5, seed=1))
-    assert load(files, num_samples=5, seed=1).names != load(files, num_samples=5, seed=2).names
+    assert drawn.names != load(files, num_samples=5, seed=2).names
 
 
 def test_only_drawn_pictures_are_decoded(load, monkeypatch):
@@ -148,15 +141,11 @@ def test_unusual_pictures_are_told(load):
     )
 
 
-def test_flat_pictures_have_no_labels(load):
-    images = load({"1.png": png(1), "2.png": png(2)})
-    assert images.labels is None
-    assert images.notes == ("There are no labels: outputs are compared with the original model's.",)
-
-
 def test_one_folder_that_is_no_class_is_a_heap(load):
+    flat = load({"1.png": png(1), "2.png": png(2)})
+    assert flat.notes == ("There are no labels: outputs are compared with the original model's.",)
     images = load({"holiday/1.png": png(1), "holiday/2.png": png(2)})
-    assert images.labels is None
+    assert flat.labels is images.labels is None
     assert images.notes[0] == "All pictures lie in one folder, holiday, which is no class of this model."
 
 
@@ -192,11 +181,6 @@ def test_a_confirmed_mapping_decides(load):
     assert images.notes == ("1 class without a place in the mapping left out: b.",)
 
 
-def test_labels_from_a_table(load):
-    files = {"x/1.png": png(1), "x/2.png": png(2), "t.csv": b"x/1.png,2\nx/2.png,0\n"}
-    assert load(files, labels="t.csv").labels.tolist() == [2, 0]
-
-
 def test_names_are_fit_to_be_shown_and_stored(tmp_path):
     root = write_folder(tmp_path / "set", {"1.png": png()})
     (root / os.fsdecode(b"caf\xe9.png")).write_bytes(png())
@@ -230,10 +214,6 @@ def test_overrides_of_mean_and_std(load):
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (COLOUR.mean, COLOUR.std))
     expected = (plain.batch(0, 12) * std + mean) / torch.tensor((1.0, 1.0, 0.5)).view(3, 1, 1)
     torch.testing.assert_close(changed.batch(0, 12), expected)
-
-
-def test_an_override_of_the_crop(load):
-    assert not same(load(class_files()), load(class_files(), crop_pct=0.7))
 
 
 def test_an_override_needs_one_number_per_channel(load):
@@ -293,17 +273,11 @@ def test_preview_shows_the_cropped_pixels(load):
     expected = images.pixels[images.rows[list(shown.indices)]].permute(0, 2, 3, 1).numpy()
     assert np.array_equal(shown.pictures, expected)
     assert shown.pictures.dtype == np.uint8
-
-
-def test_preview_of_grey_images_is_grey_in_three_channels(load):
-    shown = preview(load(class_files(), preprocessing=GREY), GREY)
-    assert shown.pictures.shape == (12, 8, 8, 3)
-    assert np.ptp(shown.pictures, axis=3).max() == 0
-
-
-def test_preview_of_few_images_and_of_noise():
-    shown = preview(TensorImages(100 * torch.randn(2, 3, 8, 8)), COLOUR)
-    assert (shown.indices, shown.pictures.shape) == ((0, 1), (2, 8, 8, 3))
+    grey = preview(load(class_files(), preprocessing=GREY), GREY)
+    assert grey.pictures.shape == (12, 8, 8, 3)
+    assert np.ptp(grey.pictures, axis=3).max() == 0
+    noise = preview(TensorImages(100 * torch.randn(2, 3, 8, 8)), COLOUR)
+    assert (noise.indices, noise.pictures.shape) == ((0, 1), (2, 8, 8, 3))
 
 
 def test_survey_tells_what_would_be_measured_on(tmp_path):
@@ -315,12 +289,6 @@ def test_survey_tells_what_would_be_measured_on(tmp_path):
     assert survey.proposal.pairs == (("cat", 2), ("dog", 3))
     assert survey.proposal.unmatched == ("emu",)
     assert survey.notes == ("1 other file left out: .md.", "1 class folder holds no picture: cat.")
-
-
-def test_survey_of_a_heap(tmp_path):
-    spec = DataSpec(kind="folder", path=str(write_folder(tmp_path / "set", {"1.png": png()})))
-    survey = survey_images(spec, num_classes=5, task=CLASSIFICATION)
-    assert (survey.layout, survey.proposal, survey.label_counts) == ("unlabelled", None, ())
 
 
 def test_rows_in_a_file_hold_after_their_pages_are_released() -> None:

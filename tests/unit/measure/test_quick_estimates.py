@@ -270,13 +270,13 @@ def test_costly_networks_are_scanned_on_fewer_images(monkeypatch: pytest.MonkeyP
 
 def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = _sweep(Linear())
-    assert amounts.graph_batch(sweep, ()) == 32
+    assert amounts.graph_batch(sweep) == 32
     monkeypatch.setattr(amounts, "_GRAPH_BYTES", 3 * 4 * 2 * (WIDTH * PIXELS**2 * 2 + 3))
-    assert amounts.graph_batch(sweep, ()) == 3
+    assert amounts.graph_batch(sweep) == 3
 
 
 def test_memory_is_that_of_tensors_that_differ() -> None:
-    """An activation in place, and what hands on its argument, take none; a folded norm none either."""
+    """An activation in place, and what hands on its argument, take none."""
     network = nn.Sequential(
         nn.Conv2d(3, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(inplace=True), nn.Identity(), nn.Flatten()
     )
@@ -287,9 +287,7 @@ def test_memory_is_that_of_tensors_that_differ() -> None:
         patch.setattr(
             amounts, "_GRAPH_BYTES", 6 * each * (3 * outputs + 3)
         )  # layer, norm and its activation, flattened
-        assert amounts.graph_batch(sweep, ()) == 6
-        patch.setattr(amounts, "_GRAPH_BYTES", 6 * each * (2 * outputs + 3))
-        assert amounts.graph_batch(sweep, ("0",)) == 6
+        assert amounts.graph_batch(sweep) == 6
 
 
 class Refused(torch.autograd.Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import os
 import pathlib
 import pickle
@@ -49,8 +48,7 @@ def assert_same(checkpoint, weights, prefix=""):
         assert torch.equal(found[prefix + name], tensor), name
 
 
-@pytest.mark.parametrize("suffix", [".pth", ".pt", ".bin", ".ckpt", ".tar"])
-@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(("suffix", "zipped"), [(".pth", True), (".bin", True), (".ckpt", False), (".tar", False)])
 def test_a_plain_state_dict_is_read_in_both_of_torchs_forms(weights, tmp_path, suffix, zipped):
     path = save(weights, tmp_path / f"net{suffix}", _use_new_zipfile_serialization=zipped)
     checkpoint = read_checkpoint(path)
@@ -86,26 +84,21 @@ def test_tensors_are_named_by_the_way_that_leads_to_them(weights, tmp_path):
     assert checkpoint.arch_hint == "resnet18"
 
 
-@pytest.mark.parametrize("where", ["hyper_parameters", "args", "config"])
-def test_the_architecture_is_found_in_the_settings(weights, tmp_path, where):
-    payload = {"state_dict": weights, where: {"model_name": "resnet18"}, "epoch": 1}
-    assert read_checkpoint(save(payload, tmp_path / "last.ckpt")).arch_hint == "resnet18"
+@pytest.mark.parametrize(
+    "settings", [{"hyper_parameters": {"model_name": "vit_tiny"}}, {"args": argparse.Namespace(arch="vit_tiny")}]
+)
+def test_the_architecture_is_found_in_the_settings(weights, tmp_path, settings):
+    assert read_checkpoint(save({"state_dict": weights, **settings}, tmp_path / "last.ckpt")).arch_hint == "vit_tiny"
 
 
-def test_the_architecture_is_also_found_in_pickled_arguments(weights, tmp_path):
-    path = save({"model": weights, "args": argparse.Namespace(arch="vit_tiny")}, tmp_path / "a.pth")
-    assert read_checkpoint(path).arch_hint == "vit_tiny"
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_number_formats_are_announced(weights, tmp_path, dtype):
     cast = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
     notes = number_notes(read_checkpoint(save(cast, tmp_path / "a.pth")).tensors)
     assert any(str(dtype).removeprefix("torch.") in note and "float32" in note for note in notes)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("value", "dtype"), [(float("nan"), torch.float32), (-float("inf"), torch.float16)])
 def test_weights_that_are_not_finite_are_named(weights, tmp_path, value, dtype):
     weights["fc.weight"] = weights["fc.weight"].to(dtype)
     weights["fc.weight"][1, 2] = value
@@ -127,32 +120,18 @@ class Exploit:
         return os.system, (f"touch {self.path}",)
 
 
-def code_in_zip(path, canary):
-    torch.save({"state_dict": Exploit(canary)}, path)
+WRITERS = {
+    "zip": lambda payload, path: torch.save(payload, path),
+    "older form": lambda payload, path: torch.save(payload, path, _use_new_zipfile_serialization=False),
+    "pickle": lambda payload, path: path.write_bytes(pickle.dumps(payload)),
+    "old pickle": lambda payload, path: path.write_bytes(pickle.dumps(payload, protocol=2)),
+}
 
 
-def code_in_legacy(path, canary):
-    torch.save({"state_dict": Exploit(canary)}, path, _use_new_zipfile_serialization=False)
-
-
-def code_in_pickle(path, canary):
-    path.write_bytes(pickle.dumps(Exploit(canary)))
-
-
-def code_in_old_pickle(path, canary):
-    path.write_bytes(pickle.dumps({"state_dict": Exploit(canary)}, protocol=2))
-
-
-def code_in_newer_protocol(path, canary):
-    torch.save({"state_dict": Exploit(canary)}, path, pickle_protocol=4)
-
-
-@pytest.mark.parametrize(
-    "write", [code_in_zip, code_in_legacy, code_in_pickle, code_in_old_pickle, code_in_newer_protocol]
-)
-def test_code_is_never_run_and_its_name_is_given(tmp_path, write):
+@pytest.mark.parametrize("form", WRITERS)
+def test_code_is_never_run_and_its_name_is_given(tmp_path, form):
     canary = tmp_path / "canary"
-    write(tmp_path / "evil.pth", canary)
+    WRITERS[form]({"state_dict": Exploit(canary)}, tmp_path / "evil.pth")
     with pytest.raises(InvalidCheckpoint, match=r"(posix|nt)\.system") as refused:
         read_checkpoint(tmp_path / "evil.pth")
     assert not canary.exists()
@@ -182,23 +161,14 @@ def test_a_tensor_that_claims_more_than_the_file_holds_is_refused(tmp_path):
         read_checkpoint(path)
 
 
-def test_a_torchscript_archive_is_refused_with_the_way_to_save_its_weights(tmp_path):
+def test_a_torchscript_archive_is_refused_with_the_way_to_export_it(tmp_path):
     path = tmp_path / "scripted.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in ("scripted/data.pkl", "scripted/constants.pkl", "scripted/code/__torch__.py", "scripted/version"):
-            archive.writestr(name, b"")
+    torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), str(path))
     with pytest.raises(InvalidCheckpoint, match=r"TorchScript.*torch\.jit\.load"):
         read_checkpoint(path)
 
 
-def test_a_real_torchscript_archive_is_refused(tmp_path):
-    path = tmp_path / "scripted.pt"
-    torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), str(path))
-    with pytest.raises(InvalidCheckpoint, match="TorchScript"):
-        read_checkpoint(path)
-
-
-@pytest.mark.parametrize("share", [0.0001, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.0001, 0.5, 0.999])
 @pytest.mark.parametrize("form", ["zip", "legacy", "safetensors"])
 def test_a_truncated_file_is_refused(tmp_path, share, form):
     weights = {f"layer{index}.weight": torch.ones(40, 40) for index in range(5)}
@@ -242,20 +212,17 @@ def test_five_gigabytes_of_zeros_are_refused_at_once(tmp_path):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("name", ["net.zip", "net", "net.txt"])
-def test_other_suffixes_are_refused(weights, tmp_path, name):
+@pytest.mark.parametrize("name", ["net.zip", "net"])
+def test_other_suffixes_and_missing_files_are_refused(weights, tmp_path, name):
     with pytest.raises(InvalidCheckpoint, match=r"ends in one of \.pth"):
         read_checkpoint(save(weights, tmp_path / name))
+    with pytest.raises(InvalidCheckpoint, match="no checkpoint file"):
+        read_checkpoint(tmp_path / f"gone {name}")
 
 
 def test_a_torch_file_called_safetensors_is_refused_with_the_remedy(weights, tmp_path):
     with pytest.raises(InvalidCheckpoint, match=r"Rename it to end in \.pth"):
         read_checkpoint(save(weights, tmp_path / "net.safetensors"))
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InvalidCheckpoint, match="no checkpoint file"):
-        read_checkpoint(tmp_path / "gone.pth")
 
 
 def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path):
@@ -288,11 +255,6 @@ def test_a_file_without_named_weights_is_refused(tmp_path, payload):
         read_checkpoint(save(payload, tmp_path / "a.pth"))
 
 
-def test_sparse_weights_are_refused(tmp_path):
-    with pytest.raises(InvalidCheckpoint, match=r"a.weight|_rebuild_sparse_tensor"):
-        read_checkpoint(save({"a.weight": torch.eye(3).to_sparse()}, tmp_path / "a.pth"))
-
-
 def test_a_huge_pickle_is_not_looked_through_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(pickled, "MAX_STEPS", 20_000)
     path = tmp_path / "a.pth"
@@ -308,12 +270,6 @@ def test_nested_dicts_end_the_search(tmp_path):
         payload = {"model": payload}
     with pytest.raises(InvalidCheckpoint, match="no weights"):
         read_checkpoint(save(payload, tmp_path / "a.pth"))
-
-
-def test_an_ordered_dict_with_metadata_is_plain(tmp_path, weights):
-    assert isinstance(weights, collections.OrderedDict)
-    assert hasattr(weights, "_metadata")
-    assert_same(read_checkpoint(save(weights, tmp_path / "a.pth")), weights)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")

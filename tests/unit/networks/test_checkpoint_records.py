@@ -27,7 +27,9 @@ import torchvision
 from torch import nn
 
 from senseapp.networks.checkpoints.checkpoint import read_checkpoint
-from tests.checkpoints import assert_same, network
+from senseapp.networks.checkpoints.recognise import fingerprint_named
+from senseapp.networks.checkpoints.stored_networks import find_networks
+from tests.checkpoints import MODEL, network
 
 __all__ = ["network"]
 
@@ -69,6 +71,16 @@ class Canary:
         return os.system, (f"touch {self.path}",)
 
 
+def assert_same(path, network):
+    """The weights in the file are those of ``network``, wherever they are in it; returns what was read."""
+    checkpoint = read_checkpoint(path)
+    (found,) = find_networks(checkpoint, fingerprint_named("timm", MODEL))
+    assert found.fits
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(found.tensors[name].reshape(tensor.shape), tensor), name  # NumPy has no scalars in order F
+    return checkpoint
+
+
 @pytest.fixture
 def foreign():
     """Make classes of packages that this machine lacks; they are gone when the file is read."""
@@ -98,6 +110,9 @@ def omega_config(foreign):
     made, inner = kind(), node()
     inner._val, inner._parent = 0.1, made
     made._content, made._parent = {"lr": inner, "model": {"name": "resnet"}}, None
+    for place in range(40):  # each knows the whole
+        made._content[f"setting {place}"] = node()
+        made._content[f"setting {place}"]._parent = made
     return {"cfg": made}
 
 
@@ -166,18 +181,14 @@ def test_weights_beside_records_are_read(tmp_path, network, foreign, name):
     assert not {"mmengine", "omegaconf", "yacs"} & set(sys.modules)
 
 
-def test_what_was_left_out_is_said(tmp_path, network, foreign):
-    torch.save({"state_dict": network.state_dict(), **history(foreign)}, tmp_path / "a.pth")
-    notes = read_checkpoint(tmp_path / "a.pth").notes
-    assert notes == (
-        "Left out, unread: objects of mmengine.logging.history_buffer.HistoryBuffer. No code from the file was run.",
-    )
-
-
-def test_plain_containers_and_numbers_need_no_note(tmp_path, network):
+def test_what_was_left_out_is_said_and_plain_values_are_not(tmp_path, network, foreign):
     records = {"epoch": 3, "best": np.float32(1), "d": collections.OrderedDict(a=1), "s": {1}, "t": torch.Size([2])}
     torch.save({"state_dict": network.state_dict(), **records}, tmp_path / "a.pth")
     assert read_checkpoint(tmp_path / "a.pth").notes == ()
+    torch.save({"state_dict": network.state_dict(), **history(foreign)}, tmp_path / "a.pth")
+    assert read_checkpoint(tmp_path / "a.pth").notes == (
+        "Left out, unread: objects of mmengine.logging.history_buffer.HistoryBuffer. No code from the file was run.",
+    )
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -228,9 +239,9 @@ def test_weights_beside_code_are_read_and_the_code_is_not_run(tmp_path, network,
     canary = tmp_path / "canary"
     payload = {"hook": Canary(canary), "state_dict": network.state_dict(), "args": Canary(canary)}
     torch.save(payload, tmp_path / "a.pth", _use_new_zipfile_serialization=zipped)
-    loaded = assert_same(tmp_path / "a.pth", network)
+    read = assert_same(tmp_path / "a.pth", network)
     assert not canary.exists()
-    assert any("Left out, unread: objects of posix.system" in note for note in loaded.notes)
+    assert any("Left out, unread: objects of posix.system" in note for note in read.notes)
 
 
 def test_a_module_of_the_file_is_not_imported(tmp_path, network, monkeypatch):

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from senseapp.core.codec import dumps, loads
 from senseapp.networks.profile import profile_model
 from senseapp.records.profile import counting_notes, standardised_note, unlisted_note
-from tests.fake_session import a_result
 from tests.trap_models import PIXELS, WIDTH, Attention, CrossAttention, TiedWeights
 
 
@@ -67,14 +65,3 @@ def test_standardised_weights_are_said_where_zeros_are_meant() -> None:
     assert note.startswith("The weights of 29 layers are standardised at each call (stem.conv, ")
     assert counting_notes(profile, "sparsity") == (note,)
     assert counting_notes(profile, "pruning") == ()
-
-
-def test_records_of_earlier_versions_still_open() -> None:
-    text = dumps(a_result())
-    for field in ('"unlisted":[],', '"keeps_zeros":true,', '"unlisted": [],', '"keeps_zeros": true,'):
-        text = text.replace(field, "")
-    for field in (',"unlisted":[]', ',"keeps_zeros":true', ', "unlisted": []', ', "keeps_zeros": true'):
-        text = text.replace(field, "")
-    assert "unlisted" not in text
-    assert "keeps_zeros" not in text
-    assert loads(text, type(a_result())) == a_result()

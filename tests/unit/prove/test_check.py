@@ -63,6 +63,23 @@ def test_the_verdict_on_every_pair_is_right(shop: Workshop, detector: DetectorWo
     assert not outcome.wrong, outcome.said
 
 
+def test_names_of_classes_that_only_the_candidate_holds_are_said(shop: Workshop, tmp_path: Path) -> None:
+    made = next(pair for pair in PAIRS if pair.name == "classes reversed").make(shop)
+    names = [f"digit {place}" for place in range(10)]
+    onnx.helper.set_model_props(made, {"names": repr(dict(enumerate(names)))})
+    onnx.save(made, tmp_path / "named.onnx")
+    spec = CheckSpec(
+        reference=ModelSpec(library="onnx", checkpoint=str(shop.reference), task="classification"),
+        candidate=ModelSpec(library="onnx", checkpoint=str(tmp_path / "named.onnx"), task="classification"),
+        data=DataSpec(kind="demo", mean=(0.304,), std=(0.323,)),
+        num_samples=40,
+    )
+    found = check_files(spec).answers
+    assert found is not None
+    assert found.pictures
+    assert {picture.before for picture in found.pictures} <= set(names)
+
+
 def test_a_report_says_where_the_time_goes_in_both_files(shop: Workshop) -> None:
     outcome = check_pair(BY_NAME["static int8, QDQ, per channel"], shop, samples=40)
     assert outcome.report is not None
@@ -278,7 +295,6 @@ class _Answers:
     """A network that gives prepared scores, in order."""
 
     fixed_batch = None
-    abilities = None
 
     def __init__(self, scores: torch.Tensor) -> None:
         self.scores = scores

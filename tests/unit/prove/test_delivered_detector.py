@@ -30,7 +30,7 @@ from senseapp.records.deployment import DeploySettings, RuntimeFigures
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.qdq import PartlyInt8
+from senseapp.runtimes.onnxruntime.qdq import QdqFiles
 from senseapp.tasks.detection import DETECTION
 from tests.onnx_files import exported
 from tests.shapes_detector import DecodedDetector, inputs
@@ -166,7 +166,7 @@ def test_the_agreement_that_is_told_is_that_of_images_that_chose_nothing(file: P
 
 
 def test_a_file_that_finds_nothing_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartlyInt8, "coarse", ())
+    monkeypatch.setattr(QdqFiles, "_behind_the_last_weights", lambda _self: set())
     with pytest.raises(InvalidSpec, match="keeps none of the original's answers"):
         delivered(file)
 

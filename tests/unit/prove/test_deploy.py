@@ -15,14 +15,14 @@ from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import OptionalSteps
 from senseapp.prove.deploy import deploy, proven_source, stored_source
-from senseapp.prove.mixed_precision import Group, MixedFiles, search_mixed_precision
+from senseapp.prove.mixed_precision import Group, QuantizedFiles, search_mixed_precision
 from senseapp.prove.prove import prove
 from senseapp.reconstruct.write import onnx_model, write_compressed
 from senseapp.records.deployment import DeploySettings, Median
 from senseapp.records.schedule import Adapting
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import ratio, times
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes, layers_of_nodes
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNX
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.solve.node_precisions import NodeTimes
@@ -62,7 +62,7 @@ def damage_of(exported):
 
 
 @dataclass
-class ExportedFiles(MixedFiles):
+class ExportedFiles(QuantizedFiles):
     """Files of a writer, judged by ``harm``, where each node in float takes as long as all of it in int8."""
 
     writer: Int8Writer
@@ -74,14 +74,11 @@ class ExportedFiles(MixedFiles):
         zero, one = (dict.fromkeys(self.nodes, seconds) for seconds in (0.0, 1.0))
         self.seconds = NodeTimes(in_int8=zero, in_float=one, borders={}, other=1)
 
-    def content(self, in_float: Group, float_weights: Group = ()) -> bytes:
-        return self.writer.write(but=float_weights, weights_only=set(in_float) - set(float_weights))
+    def content(self, in_float: Group = ()) -> bytes:
+        return self.writer.write(weights_only=in_float)
 
-    def num_bytes(self, in_float: Group, float_weights: Group = ()) -> int:
-        return len(self.content(in_float, float_weights))
-
-    def damage(self, in_float: Group, float_weights: Group = ()) -> float:
-        return self.harm(self.content(in_float, float_weights))
+    def damage(self, in_float: Group) -> float:
+        return self.harm(self.content(in_float))
 
     def rough_damage(self, in_float: Group) -> float:
         return self.damage(in_float)
@@ -100,14 +97,14 @@ class ExportedFiles(MixedFiles):
 
 
 def test_what_int8_harms_stays_in_float(exported, damage_of):
-    with Int8Writer(exported, [IMAGES], rounding=Rounding()) as writer:
-        files = ExportedFiles(writer, damage_of, most=3)
-        found = search_mixed_precision(files, OptionalSteps())
-        all_int8, content = writer.write(), files.content(found.in_float, found.float_weights)
+    writer = Int8Writer(exported, [IMAGES])
+    files = ExportedFiles(writer, damage_of, most=3)
+    found = search_mixed_precision(files, OptionalSteps())
+    all_int8, content = writer.write(), files.content(found.in_float)
     owners = layers_of_nodes(exported, LAYERS)
     assert {owners[node] for node in found.in_float} >= {"0", "2"}  # neither helps without the other
     assert not set(found.in_float) & set(int8_nodes(content))
-    assert set(int8_nodes(content)) < set(int8_nodes(all_int8)) <= set(found.damages)
+    assert set(writer.nodes(content)) < set(writer.nodes(all_int8)) <= set(found.damages)
     assert damage_of(content) < damage_of(all_int8) / 4
     onnx.checker.check_model(onnx.load_from_string(content))
 
@@ -146,7 +143,7 @@ def test_a_stored_proof_with_fewer_channels_is_a_source_for_any_runtime(runtime:
     evaluator = evaluator_of(small_network(), PruningConfig())
     one = schedule_of(evaluator, "pruning", 0.5)
     schedule = replace(one, entries=tuple(each for each in one.entries if each.layer == "blocks.0.conv1"))
-    proven = prove(evaluator, schedule, repair=True, rounds=1)
+    proven = prove(evaluator, schedule, repair=True)
     assert proven.result.schedule.removes_channels
     weights, *_ = write_compressed(proven.applied, tmp_path / "proof.safetensors", proven.example)[0]
     source = stored_source(evaluator, runtime, proven.result, weights)

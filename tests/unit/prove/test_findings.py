@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.prove.findings import advice, findings, saturation
-from senseapp.records.deployment import DeploySettings, Median
+from senseapp.prove.findings import findings, saturation
+from senseapp.records.deployment import DeploySettings
 from tests.deployments import a_change, some_figures, usual_figures
 
 
@@ -78,14 +78,6 @@ def test_it_is_said_how_a_file_answers_where_its_products_do_not_saturate():
 
     (sentence,) = saturation("net.onnx", judged_as(0.4), refuse)
     assert "may saturate in net.onnx, and with VNNI or AMX they do not. It holds operators of integers." in sentence
-
-
-def test_what_saves_time_here_is_said_of_each():
-    halved, same = Median(value=0.5, low=0.48, high=0.52), Median(value=1.0, low=0.97, high=1.02)
-    assert advice(halved, same) == (
-        "What saves time on this machine, of the original's time: all of it in int8 takes 50 % (48 to 52); "
-        "half of the weights at zero, in float, takes 100 % (97 to 102) (nothing saved)."
-    )
 
 
 def test_more_changed_answers_than_allowed_are_said():

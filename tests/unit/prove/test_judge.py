@@ -89,8 +89,8 @@ def test_a_file_in_int8_nests_its_outputs_too() -> None:
     dense = a_context(Nesting())
     content = OPERATIONS.exporter(dense.model, IMAGES[:1]).write(dense.model)
     judge = Judge(PICKED, JudgingImages.of_batches([IMAGES]), OPERATIONS.open(content), num_outputs=CLASSES)
-    with OPERATIONS.quantizer(content, [IMAGES]) as quantizer:
-        files = [quantizer.write(), quantizer.write(but=[quantizer.nodes(quantizer.write())[0]])]
+    quantizer = OPERATIONS.quantizer(content, [IMAGES])
+    files = [quantizer.write(), quantizer.write(but=[quantizer.nodes(quantizer.write())[0]])]
     for file in files:
         judged = judge.judged(OPERATIONS.open(file))
         assert judged.outputs.shape == (COUNT, CLASSES)
@@ -137,16 +137,6 @@ def test_outputs_that_are_no_answers_have_no_share_that_changed() -> None:
     with pytest.raises(InvalidSpec, match="A limit on changed answers is for networks that choose one of several"):
         _ = judge.original.share_changed
     assert judge.original.typical_damage == judge.original.damage  # one that no single image has
-
-
-def test_what_a_network_can_do_is_stated() -> None:
-    dense = a_context(Nesting())
-    assert dense.abilities.missing == ()
-    dense.replay_obstacle = "it draws random numbers"
-    assert dense.abilities.missing == ("Measured by whole passes, which takes longer: it draws random numbers.",)
-    file = OPERATIONS.open(OPERATIONS.exporter(dense.model, IMAGES[:1]).write(dense.model))
-    assert file.abilities.gradients == "A file that is open in onnxruntime has no gradients."
-    assert len(file.abilities.missing) == 4
 
 
 @pytest.mark.parametrize("places", [0, [1, 0], (0, None, {"a": [1]}), {"out": 1, "aux": (0, None)}])

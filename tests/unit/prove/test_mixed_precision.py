@@ -13,10 +13,9 @@ import pytest
 from senseapp.core.steps import OptionalSteps
 from senseapp.prove.mixed_precision import (
     Group,
-    MixedFiles,
+    QuantizedFiles,
     damages_alone,
     fill_time_budget,
-    float_weights,
     search_mixed_precision,
 )
 from senseapp.solve.node_precisions import NodeTimes
@@ -33,8 +32,8 @@ SECONDS = NodeTimes(in_int8=dict.fromkeys(NODES, 0.0), in_float=dict.fromkeys(NO
 
 
 @dataclass
-class MadeUpFiles(MixedFiles):
-    """Files whose damage and time are functions of their nodes in float; weights of 32 bits gain nothing."""
+class MadeUpFiles(QuantizedFiles):
+    """Files whose damage and time are functions of their nodes in float."""
 
     harm: Callable[[Group], float]
     most: float
@@ -45,10 +44,7 @@ class MadeUpFiles(MixedFiles):
     true_seconds: Callable[[Group], float] | None = None
     nodes: Group = NODES
 
-    def num_bytes(self, in_float: Group, float_weights: Group = ()) -> int:
-        return 100
-
-    def damage(self, in_float: Group, float_weights: Group = ()) -> float:
+    def damage(self, in_float: Group) -> float:
         return self.harm(in_float)
 
     def rough_damage(self, in_float: Group) -> float:
@@ -239,16 +235,3 @@ def test_a_file_that_a_precise_timing_finds_too_slow_gives_way_to_quicker_ones()
 def test_a_file_that_does_clearly_more_harm_than_its_parts_gives_way_to_others():
     promising = filled(most=1.3)
     assert filled(most=1.3, harm=lambda group: 9.0 if group == promising else left(group)) != promising
-
-
-@pytest.mark.parametrize(
-    ("harms", "chosen"),
-    [({"a": 0.9}, ("a",)), ({"a": 0.96}, ()), ({"a": 0.96, "ab": 0.7}, ("a", "b"))],
-)
-def test_weights_in_32_bits_are_taken_where_they_take_enough_damage_for_their_bytes(harms, chosen, monkeypatch):
-    """Those of "a" take 5 % of the file, those of "b" 30 %: the former for 5 % of the damage, both for 20 %."""
-    sizes = {"a": 5, "b": 30}
-    files = MadeUpFiles(lambda _group: 1.0, 1.0)
-    monkeypatch.setattr(files, "num_bytes", lambda _group, whole=(): 100 + sum(map(sizes.get, whole)))
-    monkeypatch.setattr(files, "damage", lambda _group, whole=(): harms.get("".join(sorted(whole)), 1.0))
-    assert set(float_weights(files, ("b", "a"))) == set(chosen)

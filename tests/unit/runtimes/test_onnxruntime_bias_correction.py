@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime import operations
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection, shrunk
+from senseapp.runtimes.onnxruntime.qdq import Rounding
+from senseapp.runtimes.onnxruntime.rounding import fit
+from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection, StepwiseNetwork, shrunk
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.runtimes.onnxruntime.stepwise import StepwiseNetwork
 from senseapp.runtimes.quantizers import Fitting
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
@@ -54,20 +54,14 @@ def coarse(network: bytes) -> bytes:
 
 
 def _coarse(network: bytes, *in_float: str) -> bytes:
-    with Int8Writer(network, [FITTED], rounding=Rounding()) as writer:
-        writer.rounding = Rounding(ranges=clipped_ranges(network, writer.write()))
-        return writer.write(but=in_float)
+    writer = Int8Writer(network, [FITTED])
+    writer.rounding = clipped(network)
+    return writer.write(but=in_float)
 
 
-def clipped_ranges(network: bytes, file: bytes) -> dict[str, tuple[float, float]]:
-    seen = {name: each for name, each in tensors_in(network, FITTED).items() if name in _rounded(file)}
-    return {name: (0.5 * float(each.min()), 0.5 * float(each.max())) for name, each in seen.items()}
-
-
-def _rounded(file: bytes) -> set[str]:
-    graph = onnx.load_from_string(file).graph
-    rounding = [node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"]
-    return {name.removesuffix("_QuantizeLinear_Input") for name in rounding}
+def clipped(network: bytes) -> Rounding:
+    found = Int8Writer(network, [FITTED]).rounding.ranges
+    return Rounding(ranges={name: (0.5 * low, 0.5 * high) for name, (low, high) in found.items()})
 
 
 def tensors_in(file: bytes, images: Tensor) -> Mapping[str, Tensor]:
@@ -141,17 +135,17 @@ def test_one_image_and_equal_images_say_what_they_can():
 def test_the_correction_is_kept_where_it_does_less_harm(network, coarse, monkeypatch, by):
     """A judge to whom it does more harm refuses it."""
     reference = RuntimeModel(network).run(OTHERS)
-    clipped = Rounding(ranges=clipped_ranges(network, coarse))
-    monkeypatch.setattr(operations, "chosen_rounding", lambda *_args, **_options: clipped)
+    rounding = clipped(network)
+    monkeypatch.setattr(fit, "chosen_rounding", lambda *_args, **_options: rounding)
 
     def harms_of(opened: Network) -> list[float]:
         return ((opened.run(OTHERS) - reference).square().view(4, -1).mean(1) ** by).tolist()
 
     fitting = Fitting(batches=[FITTED], damage_of=lambda opened: sum(harms_of(opened)), damages_of=harms_of)
-    with OPERATIONS.fitted_quantizer(network, fitting) as quantizer:
-        file = quantizer.write()
-        assert (quantizer.finished(file) != file) == (by == 1)
-        assert any("Biases are corrected" in note for note in quantizer.notes) == (by == 1)
+    quantizer = OPERATIONS.fitted_quantizer(network, fitting)
+    file = quantizer.write()
+    assert (quantizer.finished(file) != file) == (by == 1)
+    assert any("Biases are corrected" in note for note in quantizer.notes) == (by == 1)
 
 
 def test_tensors_one_by_one_are_those_of_the_whole_network(network, coarse):

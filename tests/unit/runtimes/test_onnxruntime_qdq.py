@@ -1,33 +1,38 @@
-"""Files of which some nodes are in float: as onnxruntime's quantizer writes them, and as it runs them."""
+"""QDQ files, any nodes of which are in float, beside those of onnxruntime's quantizer, and how it runs them."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import NodeProto, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from torch import nn
 from torch.nn import functional
 
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding, int8_nodes
-from senseapp.runtimes.onnxruntime.qdq import compute_in_float
+from senseapp.runtimes.onnxruntime.default_quantizer import _Images
+from senseapp.runtimes.onnxruntime.inserted import plain_copy
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes
+from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
-from senseapp.runtimes.onnxruntime.rounding.ranges import ranges, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from tests.cases import first_of
+from tests.onnx_graphs import file_of, node, weights
 
 pytestmark = pytest.mark.slow
 IMAGES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(5))
-_FUSED = ("Clip", "Relu")
-_PASSING = ("MaxPool", "AveragePool", "Reshape", "Transpose", "Slice", "Split")
+WEIGHTED = ("Conv", "Gemm", "MatMul")
 
 
 class Branches(nn.Module):
@@ -65,123 +70,135 @@ class Attention(nn.Module):
 @pytest.fixture(scope="module", params=[Branches, Attention])
 def case(request):
     torch.manual_seed(0)
-    network = onnx_model(request.param().eval(), IMAGES)
-    with Int8Writer(network, [IMAGES], reduce_range=True) as writer:  # nothing saturates without VNNI
-        int8 = writer.write()
-        nodes = int8_nodes(int8)
-        found = ranges(network, [IMAGES], rounded_tensors(int8), ["minmax"])["minmax"]
-        for node in onnx.load_from_string(network).graph.node:  # in order
-            if node.op_type in _PASSING and node.input[0] in found:
-                found |= dict.fromkeys(node.output, found[node.input[0]])
-        writer.rounding = Rounding(ranges=found)
-        yield writer, nodes
+    writer = Int8Writer(onnx_model(request.param().eval(), IMAGES), [IMAGES])
+    return writer, int8_nodes(writer.write())
 
 
-def quantized(writer: Int8Writer, but: list[str], folder) -> onnx.ModelProto:
-    """Return what the quantizer writes, then without rounding between nodes in float."""
+def quantized(writer: Int8Writer, but: list[str], folder: Path) -> bytes:
+    """Return what the quantizer writes with these nodes in float, without rounding between two of them."""
     (folder / "float.onnx").write_bytes(writer.network)
-    overrides = {
-        name: [{"rmin": np.float32(low), "rmax": np.float32(high)}]
-        for name, (low, high) in writer.rounding.ranges.items()
-    }
+    graph = OnnxGraph(writer.network)
+    in_float = {*but, *(each.name for each in graph.nodes if each.op_type == "LayerNormalization")}
+    shares = [each.output[0] for each in graph.nodes if each.op_type == "Softmax"]  # from 0 to 1 by the quantizer
+    ends = {name: map(np.float32, writer.rounding.ranges[name]) for name in shares}
     quantize_static(
         folder / "float.onnx",
         folder / "int8.onnx",
-        None,
+        _Images(graph.inputs[0], [IMAGES]),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
         reduce_range=True,
-        nodes_to_exclude=but,
-        calibration_cache_path=writer._folder.name + "/ranges.json",
-        extra_options={"TensorQuantOverrides": overrides},
+        nodes_to_exclude=sorted(in_float),
+        extra_options={
+            "TensorQuantOverrides": {name: [{"rmin": low, "rmax": high}] for name, (low, high) in ends.items()}
+        },
     )
-    model = onnx.load(folder / "int8.onnx")
-    makers = {name: node.name for node in onnx.load_from_string(writer.network).graph.node for name in node.output}
-    in_float = set(but)
-    for node in onnx.load_from_string(writer.network).graph.node:
-        if node.op_type in _FUSED and makers.get(node.input[0]) in in_float:
-            in_float.add(node.name)
-    graph, outputs = model.graph, {each.name for each in model.graph.output}
-    makers = {name: node for node in graph.node for name in node.output}
-    for last in [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in makers]:
+    for each in graph.nodes:  # in order
+        maker = graph.maker(each.input[0]) if each.op_type in ("Clip", "Relu") else None
+        if maker is not None and maker.name in but:
+            in_float.add(each.name)
+    file = OnnxGraph((folder / "int8.onnx").read_bytes())
+    makers = {name: each for each in file.nodes for name in each.output}
+    for last in [each for each in file.nodes if each.op_type == "DequantizeLinear" and each.input[0] in makers]:
         source = makers.get(makers[last.input[0]].input[0])
-        readers = [node for node in graph.node if last.output[0] in node.input]
         if source is None:
             continue
-        if last.output[0] in outputs and source.op_type in ("Gemm", "MatMul") and not readers:
+        if last.output[0] in file.outputs:  # which is not rounded here
             source.output[0] = last.output[0]
-            graph.node.remove(last)
-        for node in readers:
-            if {node.name, source.name} <= in_float:
-                node.input[:] = [source.output[0] if name == last.output[0] else name for name in node.input]
-    for kind in ("DequantizeLinear", "QuantizeLinear"):
-        read = {name for node in graph.node for name in node.input} | outputs
-        for node in [node for node in graph.node if node.op_type == kind and node.output[0] not in read]:
-            graph.node.remove(node)
-    compute_in_float(graph)
-    return model
+            file.remove(last, makers[last.input[0]])
+        for reader in file.readers(last.output[0]):
+            if {reader.name, source.name} <= in_float:
+                reader.input[:] = [source.output[0] if name == last.output[0] else name for name in reader.input]
+    return file.content()
 
 
-def wiring(model: onnx.ModelProto) -> Counter:
-    """Return kinds of nodes with the values of their constants and the kinds that their inputs come from."""
-    graph = model.graph
-    values = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-    makers = {name: (node.op_type, node.name) for node in graph.node for name in node.output}
-    return Counter(
-        (node.op_type, *(repr(values[name]) if name in values else makers.get(name, name) for name in node.input))
-        for node in graph.node
-    )
-
-
-def outputs_of(content: bytes) -> np.ndarray:
+def outputs_of(content: bytes, *, level: str = "ORT_DISABLE_ALL") -> np.ndarray:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     return session.run(None, {session.get_inputs()[0].name: IMAGES.numpy()})[0]
 
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
-def test_rewired_files_are_those_of_the_quantizer(case, seed, tmp_path):
+def test_files_compute_what_those_of_the_quantizer_do(case, seed: int, tmp_path: Path) -> None:
     writer, nodes = case
-    share = (0.0, 0.15, 0.3, 0.5, 0.9)[seed]
+    share = (0.0, 0.3, 0.15, 0.5, 0.9)[seed]
     chosen = np.random.default_rng(seed).random(len(nodes)) < share
-    but = [node for node, out in zip(nodes, chosen, strict=True) if out]
-    expected, found = quantized(writer, but, tmp_path), writer.write(but=but)
+    but = [name for name, out in zip(nodes, chosen, strict=True) if out]
+    found, expected = writer.write(but=but), quantized(writer, but, tmp_path)
     onnx.checker.check_model(onnx.load_from_string(found))
-    assert wiring(onnx.load_from_string(found)) == wiring(expected)
-    assert np.array_equal(outputs_of(found), outputs_of(expected.SerializeToString()))
+    assert grids(found) == grids(expected)
+    for mine, theirs in zip(integers(found), integers(expected), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def grids(content: bytes) -> dict[str, tuple[Any, int]]:
+    """Return scale and zero point of each activation that is rounded and read so."""
+    graph = OnnxGraph(content)
+    rounding = [each for each in graph.nodes if each.op_type == "QuantizeLinear"]
+    read = [each for each in rounding if any(graph.readers(back.output[0]) for back in graph.readers(each.output[0]))]
+    values = {each.input[0]: tuple(graph.array(name) for name in each.input[1:]) for each in read}
+    return {name: (pytest.approx(float(scale), rel=1e-5), int(zero)) for name, (scale, zero) in values.items()}
+
+
+def integers(content: bytes) -> list[np.ndarray]:
+    """Return weights and biases in order; other constants have 7 bits in files of the quantizer, and 8 in ours."""
+    graph = OnnxGraph(content)
+    products = [each for each in graph.nodes if each.op_type in WEIGHTED]
+    stored = [graph.maker(name) for each in products for name in each.input[1:]]
+    found = [graph.array(each.input[0]) for each in stored if each is not None]
+    return [each for each in found if each is not None and each.dtype != np.uint8]
+
+
+def test_the_optimised_file_computes_what_it_says(case) -> None:
+    writer, nodes = case
+    content = writer.write(but=nodes[1::2])
+    literal, optimised = outputs_of(content), outputs_of(content, level="ORT_ENABLE_ALL")
+    step = (literal.max() - literal.min()) / 255
+    assert np.abs(literal - optimised).max() <= 2.01 * step  # a value on the border of two steps, on each way
+
+
+def test_onnxruntime_rounds_no_weights_of_nodes_in_float(case, tmp_path: Path) -> None:
+    writer, nodes = case
+    content = writer.write(but=nodes[1::2])
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    graph = OnnxGraph(content)
+    in_float = [
+        each for each in graph.nodes if each.op_type in ("Conv", "Gemm") and each.input[1] in graph.initializers
+    ]
+    kinds = [each.op_type.removeprefix("Fused") for each in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    assert sum(kind in ("Conv", "Gemm") for kind in kinds) == len(in_float)
 
 
 def constants_of(content: bytes) -> dict[str, np.ndarray]:
     return {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer}
 
 
-def weighted(network: bytes) -> list[onnx.NodeProto]:
+def weighted(network: bytes) -> list[NodeProto]:
     """Return the nodes that multiply with constant weights."""
-    graph = onnx.load_from_string(network).graph
-    known = {each.name for each in graph.initializer if len(each.dims) > 1}
-    return [node for node in graph.node if node.op_type in ("Conv", "Gemm", "MatMul") and node.input[1] in known]
+    graph = OnnxGraph(network)
+    return [each for each in graph.nodes if each.op_type in WEIGHTED and each.input[1] in graph.initializers]
 
 
 def with_weights_of_int8(network: bytes, int8: bytes) -> bytes:
     """Return the float network with the weights that the integers of an int8 file stand for."""
-    integers, model, graph = constants_of(int8), onnx.load_from_string(network), onnx.load_from_string(int8).graph
-    known = {each.name: each for each in model.graph.initializer}
-    dequantizing = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-    nodes = {node.name: node for node in graph.node}
-    for node in weighted(network):
-        weight = dequantizing[nodes[node.name].input[1]]
+    integers, graph, file = constants_of(int8), OnnxGraph(network), OnnxGraph(int8)
+    nodes = {each.name: each for each in file.nodes}
+    for each in weighted(network):
+        weight = file.maker(nodes[each.name].input[1])
         values, scale = integers[weight.input[0]].astype(np.float32), integers[weight.input[1]]
         axis = next((each.i for each in weight.attribute if each.name == "axis"), 0)
-        shape = [scale.size if place == axis else 1 for place in range(values.ndim)]
-        spread = scale.reshape(shape if scale.size > 1 else ())
-        known[node.input[1]].CopyFrom(numpy_helper.from_array(values * spread, node.input[1]))
-    return model.SerializeToString()
+        graph.store(each.input[1], values * scale.reshape([-1 if place == axis else 1 for place in range(values.ndim)]))
+    return graph.content()
 
 
-def test_weights_of_nodes_in_float_are_those_of_the_int8_file_and_stored_as_such(case):
+def test_weights_of_nodes_in_float_are_those_of_the_int8_file_and_stored_as_such(case) -> None:
     writer, nodes = case
     int8, found = writer.write(), writer.write(weights_only=nodes)
     onnx.checker.check_model(onnx.load_from_string(found))
@@ -189,14 +206,13 @@ def test_weights_of_nodes_in_float_are_those_of_the_int8_file_and_stored_as_such
     expected = outputs_of(with_weights_of_int8(writer.network, int8))
     np.testing.assert_allclose(outputs_of(found), expected, atol=1e-5)
     assert np.abs(outputs_of(writer.network) - expected).max() > 1e-4
-    weights = {node.input[1] for node in weighted(writer.network)}
-    assert weights
-    assert weights.isdisjoint(constants_of(found))
+    stored = {each.input[1] for each in weighted(writer.network)}
+    assert stored.isdisjoint(constants_of(found))
 
 
-def test_some_weights_in_8_bits_some_in_32_beside_nodes_in_int8(case):
+def test_some_weights_in_8_bits_some_in_32_beside_nodes_in_int8(case) -> None:
     writer, nodes = case
-    first, second, *others = [node.name for node in weighted(writer.network) if node.name in nodes]
+    first, second, *others = [each.name for each in weighted(writer.network) if each.name in nodes]
     content = writer.write(but=[first], weights_only=[second])
     left = set(int8_nodes(content))
     assert left.isdisjoint({first, second})
@@ -218,29 +234,86 @@ SMALLEST = {
 
 
 @pytest.mark.parametrize("kind", SMALLEST)
-def test_the_smallest_weights_of_nodes_in_float_stay_in_32_bits(kind: str):
+def test_the_smallest_weights_of_nodes_in_float_stay_in_32_bits(kind: str) -> None:
     layers, count = SMALLEST[kind]
-    network = onnx_model(nn.Sequential(*layers).eval(), IMAGES)
-    with Int8Writer(network, [IMAGES], rounding=Rounding()) as writer:
-        found = constants_of(writer.write(weights_only=int8_nodes(writer.write())))
-    exact, names = constants_of(network), [node.input[1] for node in weighted(network)]
+    network = onnx_model(nn.Sequential(*layers, nn.Flatten(), nn.Identity()).eval(), IMAGES)
+    exact, names = constants_of(network), [each.input[1] for each in weighted(network)]
+    writer = Int8Writer(network, [IMAGES])
+    found = constants_of(writer.write(weights_only=[each.name for each in weighted(network)]))
     for name in names[:count]:
         np.testing.assert_array_equal(found[name], exact[name])
     assert [found[f"{name}_quantized"].dtype for name in names[count:]] == [np.int8] * (len(names) - count)
     assert found.keys().isdisjoint(names[count:])
 
 
-def test_a_bias_takes_up_what_rounded_weights_change_of_the_mean():
+def test_a_bias_takes_up_what_rounded_weights_change_of_the_mean() -> None:
     torch.manual_seed(0)
     images = [2 + IMAGES]
-    network = onnx_model(nn.Sequential(nn.Conv2d(3, 8, 1)).eval(), IMAGES)
-    (product,) = products(onnx.load_from_string(network))
-    with Int8Writer(network, images, reduce_range=True) as writer:
-        found = ranges(network, images, rounded_tensors(writer.write()), ["minmax"])["minmax"]
-        fitted = rounded_products(network, images, [product], found, largest=3, progress=lambda _step: None)
-        means = []
-        for each in (fitted, {name: replace(one, float_offsets=None) for name, one in fitted.items()}):
-            writer.rounding = Rounding(ranges=found, products=each)
-            change = RuntimeModel(writer.write(weights_only=[product.node])).run(images[0])
-            means.append(float((change - RuntimeModel(network).run(images[0])).mean((0, 2, 3)).abs().max()))
+    network = onnx_model(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1)).eval(), IMAGES)
+    graph = OnnxGraph(network)
+    product, first = products(graph)[0], graph.nodes[0].output[0]
+    found = ranges(network, images, rounded_tensors(network), ["minmax"])["minmax"]
+    fitted = rounded_products(network, images, [product], found, largest=3, progress=lambda _step: None)
+    writer, means = Int8Writer(network, images), []
+    for each in (fitted, {name: replace(one, float_offsets=None) for name, one in fitted.items()}):
+        writer.rounding = Rounding(ranges=found, products=each)
+        both = (writer.write(weights_only=[product.node, graph.nodes[1].name]), network)
+        change, exact = (tensor_of(content, first, images[0]) for content in both)
+        means.append(float((change - exact).mean((0, 2, 3)).abs().max()))
     assert means[0] < 0.02 < means[1]
+
+
+def tensor_of(content: bytes, name: str, images: torch.Tensor) -> torch.Tensor:
+    graph = OnnxGraph(content)
+    graph.return_values([name])
+    return RuntimeModel(graph.content()).run(images)
+
+
+SHAPE = (2, 3, 8, 8)
+STORED: Mapping[str, np.ndarray] = {
+    "to_boxes": np.abs(weights(4, 3, 1, 1)), "to_scores": weights(2, 3, 1, 1, seed=1), "pixels": np.float32(300),
+    "further": weights(2, 6, 1, 1, seed=2), "as_rows": np.array([0, -1, 64]),
+}  # fmt: skip
+PARTS = [
+    node("Conv", "x to_boxes", "shares"), node("Mul", "shares pixels", "boxes"),
+    node("Conv", "x to_scores", "logits"), node("Sigmoid", "logits", "scores"),
+    node("Concat", "boxes scores", "joined", axis=1),
+]  # fmt: skip
+
+
+def test_boxes_in_pixels_and_scores_behind_the_last_weights_are_not_joined_in_8_bits() -> None:
+    images = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
+    behind = [node("Reshape", "joined as_rows", "rows"), node("Transpose", "rows", "y", perm=[0, 2, 1])]
+    network = plain_copy(file_of([*PARTS, *behind], STORED, shape=SHAPE, outputs=("y",)), ["y"], SHAPE)
+    content = Int8Writer(network, [images]).write()
+    assert Int8Writer(network, [images]).nodes(content) == ["shares", "logits"]
+    before, after = (RuntimeModel(each, fused=False).run(images) for each in (network, content))
+    for part in (slice(4), slice(4, 6)):
+        assert float((after - before)[:, :, part].abs().max()) < 0.02 * float(before[:, :, part].max())
+    network = plain_copy(
+        file_of([*PARTS, node("Conv", "joined further", "z"), node("Conv", "z again", "y")],
+                {**STORED, "again": weights(2, 2, 1, 1)}, shape=SHAPE, outputs=("y",)), ["y"], SHAPE
+    )  # fmt: skip
+    assert "joined" in int8_nodes(Int8Writer(network, [images]).write())
+
+
+def test_a_shared_weight_with_a_bias_is_stored_once() -> None:
+    """As heads of detectors, which multiply maps of several sizes with one weight."""
+    images = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
+    nodes = [
+        node("Conv", "x first", "a"), node("Conv", "a shared bias", "b"),
+        node("AveragePool", "a", "p", kernel_shape=[2, 2]),
+        node("Conv", "p shared bias", "c"), node("GlobalAveragePool", "b", "d"), node("GlobalAveragePool", "c", "e"),
+        node("Add", "d e", "f"), node("Conv", "f last", "g"), node("Conv", "g again", "y"),
+    ]  # fmt: skip
+    stored = {
+        "first": weights(8, 3, 1, 1), "shared": weights(8, 8, 1, 1, seed=1), "bias": weights(8, seed=2),
+        "last": weights(4, 8, 1, 1, seed=3), "again": weights(4, 4, 1, 1, seed=4),
+    }  # fmt: skip
+    network = plain_copy(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE)
+    content = Int8Writer(network, [images]).write()
+    constants = constants_of(content)
+    assert sum(each.dtype == np.int8 and each.ndim == 4 for each in constants.values()) == 3
+    assert sum(each.dtype == np.int32 and each.size == 8 for each in constants.values()) == 4  # and zero points
+    before, after = (RuntimeModel(each, fused=False).run(images) for each in (network, content))
+    assert float((after - before).norm()) < 0.05 * float(before.norm())

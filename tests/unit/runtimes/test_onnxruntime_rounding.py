@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -10,21 +11,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import helper
 from torch import Tensor, nn
 
 from senseapp.compressions.obs import damped, squared_error
 from senseapp.compressions.quantization.grid import fake_quantize_input
-from senseapp.core.steps import OptionalSteps
+from senseapp.networks.network import Network
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.default_quantizer import quantized
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
+from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding import fit, weights
 from senseapp.runtimes.onnxruntime.rounding.fit import chosen_rounding
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
-from senseapp.runtimes.onnxruntime.rounding.ranges import range_of_pixels, ranges, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import range_of_pixels, ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import DAMPING, rounded
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
+from senseapp.runtimes.quantizers import Fitting
 from tests.cases import first_of
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
@@ -51,6 +56,10 @@ def network() -> bytes:
         *(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)),
     )
     return onnx_model(layers.eval(), IMAGES[:1])
+
+
+def fitting_of(damages_of: Callable[[Network], Sequence[float]]) -> Fitting:
+    return Fitting(batches=[FITTED], damage_of=lambda opened: sum(damages_of(opened)), damages_of=damages_of)
 
 
 @pytest.fixture
@@ -172,7 +181,7 @@ def test_rows_keep_the_integers_that_they_are_made_of(bits, seed):
 
 def test_rows_times_the_matrix_are_what_the_node_makes(network):
     model = onnx.load_from_string(network)
-    found = products(model)
+    found = products(OnnxGraph(network))
     assert [(each.kind, each.groups, each.depthwise) for each in found] == [
         *(("Conv", 1, False), ("Conv", 8, True), ("Conv", 1, False), ("Conv", 2, False), ("Conv", 1, False)),
         *(("Conv", 1, False), ("Gemm", 1, False)),
@@ -201,32 +210,34 @@ def test_no_processor_saturates(inputs, kernel, groups):
     with torch.no_grad():
         layer.weight.copy_(layer.weight.sign() * layer.weight.abs().clamp_min(0.8 * layer.weight.abs().max()))
     images = torch.rand(4, inputs * groups, 8, 8) * 0.3 + 0.7
-    exported = onnx_model(layer.eval(), images[:1])
-    with Int8Writer(exported, [images]) as writer:
-        found = ranges(exported, [images], rounded_tensors(writer.write()), ["minmax"])["minmax"]
-        nodes = products(onnx.load_from_string(exported))
-        fitted = rounded_products(exported, [images], nodes, found, progress=lambda _sentence: None)
-        writer.rounding = Rounding(ranges=found, products=fitted)
-        content = writer.write()
-    computed, meant = (RuntimeModel(content, fused=fused).run(images) for fused in (True, False))
-    scales = {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(content).graph.initializer}
-    step = max(float(values) for name, values in scales.items() if name.endswith("_scale") and values.ndim == 0)
+    exported = onnx_model(nn.Sequential(layer, nn.Conv2d(32, 2, 1)).eval(), images[:1])
+    writer = Int8Writer(exported, [images])
+    found = writer.rounding.ranges
+    nodes = products(OnnxGraph(exported))[:1]
+    fitted = rounded_products(exported, [images], nodes, found, progress=lambda _sentence: None)
+    writer.rounding = Rounding(ranges=found, products=fitted)
+    content = writer.write()
+    graph = OnnxGraph(content)
+    name = OnnxGraph(exported).nodes[0].output[0]
+    step = float(graph.array(f"{name}_scale"))
+    graph.return_values([f"{name}_QuantizeLinear_Output"])
+    codes = (RuntimeModel(graph.content(), fused=fused).run(images) for fused in (True, False))
+    computed, meant = (step * each.float() for each in codes)
     assert float((computed - meant).abs().max()) <= 1.01 * step  # a tie may be rounded either way
     assert float((computed != meant).float().mean()) < 0.01
 
 
 def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, error_of):
-    with Int8Writer(network, [FITTED]) as writer:
-        usual = error_of(writer.write())
-        steps = OptionalSteps()
-        writer.rounding = chosen_rounding(
-            writer, [FITTED], integers={}, damages_of=lambda file: [error_of(file)], steps=steps
-        )
-        content = writer.write()
+    writer, usual = Int8Writer(network, [FITTED]), error_of(quantized(network, [FITTED]))
+    reference = RuntimeModel(network).run(OTHERS)
+    writer.rounding = chosen_rounding(
+        writer, fitting_of(lambda opened: [float((opened.run(OTHERS) - reference).square().mean())]), RuntimeModel
+    )
+    content = writer.write()
     onnx.checker.check_model(onnx.load_from_string(content))
     share = 1 / 4 if "without VNNI" in machine() else 0.9  # of what is lost where products of 8 bits saturate, or not
     assert error_of(content) < share * usual
-    assert set(writer.rounding.products) == {each.node for each in products(onnx.load_from_string(network))}
+    assert set(writer.rounding.products) == {each.node for each in products(OnnxGraph(network))}
 
 
 @pytest.mark.parametrize("brightest", [128, 255])
@@ -247,32 +258,25 @@ def test_pixels_lie_near_steps_of_their_range_and_none_is_clipped(brightest):
 
 def test_ranges_are_of_least_error_unless_the_widest_are_clearly_better(network, monkeypatch):
     """A gain on one part of the images, and a loss on another, is one by chance."""
-    wide = ranges(network, [FITTED], rounded_tensors(_written(network)), ["minmax"])["minmax"]
+    wide = ranges(network, [FITTED], rounded_tensors(network), ["minmax"])["minmax"]
     found = {"mse": {name: (0.7 * low, 0.7 * high) for name, (low, high) in wide.items()}, "minmax": wide}
     monkeypatch.setattr(fit, "ranges", lambda *_args, **_options: found)
 
     def chosen(gains: tuple[float, ...]) -> dict[str, tuple[float, float]]:
-        def damages(file: bytes) -> list[float]:
+        def damages(_opened: Network) -> list[float]:
             ends = found["mse"]
             return [1.0 - gain * (writer.rounding.ranges != ends) for gain in gains]
 
-        with Int8Writer(network, [FITTED]) as writer:
-            steps = OptionalSteps()
-            return dict(chosen_rounding(writer, [FITTED], integers={}, damages_of=damages, steps=steps).ranges)
+        writer = Int8Writer(network, [FITTED])
+        return dict(chosen_rounding(writer, fitting_of(damages), RuntimeModel).ranges)
 
     assert chosen((0.9, -0.3, 0.8, -0.2)) == found["mse"]
     assert chosen((0.3, 0.31, 0.29, 0.3)) == found["minmax"]
 
 
-def _written(network: bytes) -> bytes:
-    with Int8Writer(network, [FITTED]) as writer:
-        return writer.write()
-
-
 def test_biases_keep_the_mean_of_outputs(network):
-    with Int8Writer(network, [FITTED]) as writer:
-        found = ranges(network, [FITTED], rounded_tensors(writer.write()), ["minmax"])["minmax"]
-    nodes = products(onnx.load_from_string(network))
+    found = ranges(network, [FITTED], rounded_tensors(network), ["minmax"])["minmax"]
+    nodes = products(OnnxGraph(network))
     fitted = rounded_products(network, [FITTED], nodes, found, progress=lambda _sentence: None)
     first = fitted[nodes[0].node]
     low, high = found[first.product.input]
@@ -283,12 +287,9 @@ def test_biases_keep_the_mean_of_outputs(network):
 
 
 def test_what_passes_between_nodes_in_float_is_not_rounded(network):
-    graph = onnx.load_from_string(network).graph
-    additions = [node.name for node in graph.node if node.op_type == "Add"]
-    with Int8Writer(network, [FITTED], rounding=Rounding()) as writer:
-        found = onnx.load_from_string(writer.write(but=additions)).graph
-    makers = {name: node for node in found.node for name in node.output}
-    first, second = (next(node for node in found.node if node.name == name) for name in additions)
+    additions = [node.name for node in OnnxGraph(network).nodes if node.op_type == "Add"]
+    found = OnnxGraph(Int8Writer(network, [FITTED]).write(but=additions))
+    first, second = (next(node for node in found.nodes if node.name == name) for name in additions)
     assert first.output[0] in second.input
-    assert makers[found.output[0].name].op_type == "Gemm"
-    assert sum(node.op_type == "QuantizeLinear" and node.input[0] == first.output[0] for node in found.node) == 1
+    assert found.maker(found.outputs[0]).op_type == "Gemm"
+    assert sum(node.op_type == "QuantizeLinear" and node.input[0] == first.output[0] for node in found.nodes) == 1

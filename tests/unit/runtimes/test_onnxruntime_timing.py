@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from senseapp.cli.main import main
@@ -20,9 +18,9 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes, Median
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS, OnnxRuntime
-from senseapp.runtimes.onnxruntime.profile import PROFILER as ONNXRUNTIME_PROFILER
 from senseapp.runtimes.onnxruntime.timing import shapes_of, time_layers, wall_seconds
-from senseapp.runtimes.openvino.profile import PROFILER as OPENVINO_PROFILER
+from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO
+from tests.onnx_graphs import file_of, node
 from tests.schedule_cases import run_of
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second each time
@@ -43,14 +41,14 @@ class Residual(nn.Module):
         return self.head((stem + self.branch(stem)).mean((2, 3)))
 
 
-@pytest.mark.parametrize("profiler", [ONNXRUNTIME_PROFILER, OPENVINO_PROFILER], ids=["onnxruntime", "openvino"])
+@pytest.mark.parametrize("profiler", [OPERATIONS, OPENVINO], ids=["onnxruntime", "openvino"])
 def test_every_layer_has_two_times_and_neighbours_a_cost(profiler):
     torch.manual_seed(0)
     images = torch.randn(4, 3, 16, 16)
     network = onnx_model(Residual().eval(), images)
-    with Int8Writer(network, [images]) as writer:
-        owners = layers_of_nodes(network, {"stem", "branch", "head"})
-        found = time_layers(network, writer.write(), owners, profiler=profiler, batch=2)
+    writer = Int8Writer(network, [images])
+    owners = layers_of_nodes(network, {"stem", "branch", "head"})
+    found = time_layers(network, writer.write(), owners, profiler=profiler, batch=2)
     assert {(each.layer, each.level) for each in found.times} == {
         (layer, level) for layer in ("stem", "branch", "head") for level in (32.0, 8.0)
     }
@@ -60,39 +58,19 @@ def test_every_layer_has_two_times_and_neighbours_a_cost(profiler):
     assert {frozenset(pair) for pair in expected} == neighbours  # the mean before the head is always in float
 
 
-@pytest.mark.parametrize("only_a_call_tells", [False, True])
-def test_sizes_that_a_network_computes_are_told_for_a_batch(only_a_call_tells):
+def test_sizes_that_a_network_computes_are_told_for_a_batch():
     """As Paddle flattens: a length of the batch, which nodes take from the tensor itself, and the rest."""
-    kind = TensorProto.FLOAT if only_a_call_tells else TensorProto.INT64  # inference of shapes is for integers
     nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
-        helper.make_node("Shape", ["pooled"], ["counts"]),
-        helper.make_node("Cast", ["counts"], ["cast"], to=kind),
-        helper.make_node("Sqrt" if only_a_call_tells else "Identity", ["cast"], ["root"]),
-        helper.make_node("Mul", ["root", "root"] if only_a_call_tells else ["root", "one"], ["back"]),
-        helper.make_node("Round" if only_a_call_tells else "Identity", ["back"], ["whole"]),
-        helper.make_node("Cast", ["whole"], ["sizes"], to=TensorProto.INT64),
-        helper.make_node("Slice", ["sizes", "zero", "one"], ["length"]),
-        helper.make_node("Concat", ["length", "rest"], ["wanted"], axis=0),
-        helper.make_node("Reshape", ["pooled", "wanted"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "weight"], ["y"], name="head"),
-    ]
-    constants = {name: np.array([value]) for name, value in (("zero", 0), ("one", 1), ("rest", -1))}
-    constants["weight"] = np.ones((6, 4), np.float32)
-    graph = helper.make_graph(
-        nodes,
-        "flatten",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 6, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    model = onnx.shape_inference.infer_shapes(made)
-    assert shapes_of(model, 2)["flat"] == (2, 6)
-    found = time_layers(
-        model.SerializeToString(), made.SerializeToString(), {"head": "head"}, profiler=ONNXRUNTIME_PROFILER
-    )
-    assert {each.layer for each in found.times} == {"head"}
+        node("GlobalAveragePool", "x", "pooled"), node("Shape", "pooled", "counts"),
+        node("Slice", "counts zero one", "length"), node("Concat", "length rest", "wanted", axis=0),
+        node("Reshape", "pooled wanted", "flat"), node("MatMul", "flat weight", "y", name="head"),
+    ]  # fmt: skip
+    stored = {name: np.array([value]) for name, value in (("zero", 0), ("one", 1), ("rest", -1))}
+    content = file_of(nodes, {**stored, "weight": np.ones((6, 4), np.float32)}, shape=("n", 6, 8, 8), outputs=("y",))
+    assert shapes_of(content, 2)["flat"] == (2, 6)
+    assert {each.layer for each in time_layers(content, content, {"head": "head"}, profiler=OPERATIONS).times} == {
+        "head"
+    }
 
 
 class Narrow(nn.Sequential):

@@ -73,10 +73,10 @@ def test_what_has_no_weights_stays_in_float(
     content = exported(norm)
     monkeypatch.setattr(OnnxRuntime, "times", lambda _self, opened, _images, **_: [[1.0], [1.1 if saves_time else 0.9]])
     fitting = fitting_of(content)
-    with OPERATIONS.fitted_quantizer(content, fitting) as quantizer:
-        file = quantizer.write()
-        stays = "Add" not in rounded(file)
-        assert stays == (norm is nn.LayerNorm and saves_time)
-        assert set(quantizer.nodes(file)) >= {f"node_linear_{place}" for place in range(1, 5)}
-        assert any("Only convolutions and matrix products" in note for note in quantizer.notes) == stays
-        assert (set(quantizer.nodes(file)) <= weighted_nodes(file)) == stays
+    quantizer = OPERATIONS.fitted_quantizer(content, fitting)
+    file = quantizer.write()
+    stays = "Add" not in rounded(file)
+    assert stays == (norm is nn.LayerNorm and saves_time)
+    assert set(quantizer.nodes(file)) >= {f"node_linear_{place}" for place in range(1, 5)}
+    assert any("Only convolutions and matrix products" in note for note in quantizer.notes) == stays
+    assert (set(quantizer.nodes(file)) <= weighted_nodes(file)) == stays

@@ -198,8 +198,8 @@ def test_nodes_keep_their_order_where_a_writer_put_them_in_another() -> None:
     content = model.SerializeToString()
     _, evaluator = evaluator_for(content)
     runtime = evaluator.runtime("onnxruntime")
-    with runtime.quantizer(content, [torch.rand(4, 3, 8, 8)]) as quantizer:
-        file = runtime.in_place(content, quantizer.write())
+    quantizer = runtime.quantizer(content, [torch.rand(4, 3, 8, 8)])
+    file = runtime.in_place(content, quantizer.write())
     found = difference(content, file)
     assert found.otherwise_identical
     assert run(file, torch.rand(2, 3, 8, 8))[0].shape == (2, 6)
@@ -276,7 +276,7 @@ def test_a_pruned_file_is_the_uploaded_one_with_fewer_channels(tmp_path) -> None
     assert source.network == (tmp_path / "net.onnx").read_bytes()
     found = difference(opened.content, source.network)
     assert found.otherwise_identical
-    assert {each.shape for each in found.tensors} >= {(4, 3, 3, 3), (4, 4, 3, 3), (6, 4)}
+    assert {each.size for each in found.tensors} >= {4 * 3 * 9, 4 * 4 * 9, 6 * 4}
     assert "as it was uploaded" in " ".join(notes)
     images = torch.rand(2, 3, 8, 8)
     expected = proven.applied.model(images).softmax(1).detach()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,13 +24,13 @@ from senseapp.networks.onnx.modules import ImageInput
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import FLOAT
 from senseapp.runtimes.base import runtime_named
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.runtimes.onnxruntime.default_quantizer import quantized
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.onnxruntime.uploaded import UploadedModel
 from senseapp.runtimes.openvino import OPENVINO
-from senseapp.runtimes.openvino.operations import OPERATIONS, UploadedOpenVino
-from senseapp.runtimes.openvino.profile import PROFILER, undisturbed
+from senseapp.runtimes.openvino.operations import OPERATIONS, UploadedOpenVino, undisturbed
 from senseapp.runtimes.openvino.runtime import compiled, read
 from senseapp.runtimes.quantizers import Fitting
 
@@ -58,12 +57,12 @@ def images() -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def files(images: torch.Tensor) -> Iterator[SimpleNamespace]:
+def files(images: torch.Tensor) -> SimpleNamespace:
     torch.manual_seed(0)
     network = Residual().eval()
     content = onnx_model(network, images[:2])
-    with Int8Writer(content, [images], rounding=Rounding()) as writer:
-        yield SimpleNamespace(network=network, real=content, int8=writer.write(), writer=writer)
+    writer = Int8Writer(content, [images])
+    return SimpleNamespace(network=network, real=content, int8=writer.write(), writer=writer)
 
 
 def relative(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -101,8 +100,8 @@ def test_an_int8_file_computes_in_int8_what_it_does_in_onnxruntime(files, images
 def test_weights_fitted_for_openvino_saturate_in_no_order_of_the_products(files, images) -> None:
     steps = OptionalSteps()
     fitting = Fitting(batches=[images], damage_of=lambda _network: 0.0, damages_of=lambda _network: (0.0,), steps=steps)
-    with OPERATIONS.fitted_quantizer(files.real, fitting) as quantizer:
-        model = onnx.load_from_string(quantizer.write())
+    quantizer = OPERATIONS.fitted_quantizer(files.real, fitting)
+    model = onnx.load_from_string(quantizer.write())
     assert not steps.notes
     weights = {
         each.name: numpy_helper.to_array(each).astype(int)
@@ -141,12 +140,11 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
     fitting = Fitting(
         batches=[images], damage_of=lambda _file: 0.0, damages_of=lambda _file: (0.0,), steps=OptionalSteps()
     )
-    with OPERATIONS.fitted_quantizer(content, fitting) as quantizer:
-        files = {"fitted": quantizer.write()}
-    with OPERATIONS.quantizer(content, [images]) as quantizer:
-        files["not fitted"] = quantizer.write()
-    with Int8Writer(content, [images]) as quantizer:
-        files["of others"] = quantizer.write()
+    quantizer = OPERATIONS.fitted_quantizer(content, fitting)
+    files = {"fitted": quantizer.write()}
+    quantizer = OPERATIONS.quantizer(content, [images])
+    files["not fitted"] = quantizer.write()
+    files["of others"] = quantized(content, [images])
     torch.save((files, images), tmp_path / "files.pt")
     script = (
         "import torch; from senseapp.runtimes.openvino.operations import OPERATIONS; "
@@ -175,22 +173,21 @@ def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has
         helper.make_node("MatMul", ["x", "w"], ["a"], name="with weights"),
         helper.make_node("Neg", ["a"], ["b"], name="between"),
         helper.make_node("Softmax", ["b"], ["c"], name="shares"),
-        helper.make_node("MatMul", ["c", "x"], ["y"], name="of activations"),
+        helper.make_node("MatMul", ["c", "x"], ["d"], name="of activations"),
+        helper.make_node("MatMul", ["d", "w"], ["y"], name="last"),
     ]
     content = graph_file(nodes, info[:1], info[1:], [weight])
     content = onnx.shape_inference.infer_shapes(onnx.load_from_string(content)).SerializeToString()
-    with OPERATIONS.quantizer(content, [torch.randn(2, 3, 4, 4)]) as quantizer:
-        found = quantizer.write()
-        rounded = {
-            node.input[0] for node in onnx.load_from_string(found).graph.node if node.op_type == "QuantizeLinear"
-        }
-        assert ({"a", "c"} <= rounded) == has_vnni
-        assert "a" in rounded
-        kernels = [each.kernel for each in executed(found, (1, 3, 4, 4)) if each.kind in ("MatMul", "FullyConnected")]
-        assert "8" in kernels[0]
-        assert has_vnni or kernels[1].endswith("f32")
-        (note,) = quantizer.notes
-        assert note.startswith("For processors without VNNI" if has_vnni else "In float: 1 product of two activations")
+    quantizer = OPERATIONS.quantizer(content, [torch.randn(2, 3, 4, 4)])
+    found = quantizer.write()
+    rounded = {node.input[0] for node in onnx.load_from_string(found).graph.node if node.op_type == "QuantizeLinear"}
+    assert ({"a", "c"} <= rounded) == has_vnni
+    assert "a" in rounded
+    kernels = [each.kernel for each in executed(found, (1, 3, 4, 4)) if each.kind in ("MatMul", "FullyConnected")]
+    assert "8" in kernels[0]
+    assert has_vnni or kernels[1].endswith("f32")
+    (note,) = quantizer.notes
+    assert note.startswith("For processors without VNNI" if has_vnni else "In float: 1 product of two activations")
 
 
 @pytest.mark.wide
@@ -301,7 +298,7 @@ def test_a_shape_that_the_network_does_not_take_is_refused(files) -> None:
 
 
 def test_kernels_are_named_by_the_nodes_that_they_compute(files) -> None:
-    kernels = PROFILER.kernels(files.real, 1, 2)
+    kernels = OPERATIONS.kernels(files.real, threads=1, batch=2)
     graph = onnx.load_from_string(files.real).graph
     convolutions = {node.name for node in graph.node if node.op_type == "Conv"}
     assert {each.name for each in kernels if each.kind == "Conv"} == convolutions
@@ -370,8 +367,8 @@ def test_a_swin_runs_in_int8(side: int, window: int) -> None:
     images = torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(0))
     content = onnx_model(network, images[:1])
     pads = {node.name for node in onnx.load_from_string(content).graph.node if node.op_type == "Pad"}
-    with OPERATIONS.quantizer(content, [images]) as quantizer:
-        file = quantizer.write()
-        assert pads
-        assert bool(pads & set(quantizer.nodes(file))) == (side % (4 * window) != 0)
+    quantizer = OPERATIONS.quantizer(content, [images])
+    file = quantizer.write()
+    assert pads
+    assert bool(pads & set(quantizer.nodes(file))) == (side % (4 * window) != 0)
     assert relative(OPERATIONS.open(file).run(images), network(images)) < 0.2

@@ -87,9 +87,3 @@ def test_jobs_on_runs_are_limited_but_asking_again_for_one_that_waits_is_not(ser
     service.work.start(HistogramTask(run_id=run_id, spec=HistogramSpec(layer="conv1")))
     with pytest.raises(RateLimited):
         service.work.start(HistogramTask(run_id=run_id, spec=HistogramSpec(layer="conv2")))
-
-
-def test_limits_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENSEAPP_RUNS_PER_MINUTE", "3")
-    found = ServerSettings.configured()
-    assert (found.runs_per_minute, found.jobs_per_minute, found.uploads_per_minute) == (3, 6, 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pickletools
@@ -11,10 +12,10 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import get_type_hints
 
 import psutil
 import pytest
@@ -22,6 +23,7 @@ import timm
 import torch
 
 from senseapp.compressions import PruningConfig
+from senseapp.core.codec import from_plain, to_plain
 from senseapp.core.errors import (
     Abandoned,
     InvalidCheckpoint,
@@ -78,30 +80,43 @@ def service(backend: Backend) -> Service:
     return Service(backend)
 
 
-def test_every_answer_is_that_of_this_process(service: Service, folder: Path, weights: Path, tmp_path: Path) -> None:
-    """Each kind of record makes the way as JSON and back."""
+def test_every_question_and_answer_is_the_same_after_a_way_as_json(
+    folder: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = write_zip(folder / "photos.zip", {f"{name}/{i}.png": png(i) for name in "0123" for i in range(2)})
-    here = Service(Backend(tmp_path, workers=0, data_roots=(folder,)))
+    backend = Backend(tmp_path, workers=0, data_roots=(folder,))
+    inputs = Service(backend).inputs
     model = ModelSpec(library="timm", name="resnet10t", num_classes=4, checkpoint=str(weights))
     spec = RunSpec(model=model, data=DataSpec(kind="archive", path=str(archive)))
     pruning = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig()))
     graph = ModelSpec(
         library="onnx", checkpoint=str(write_export(folder / "colleague.onnx", small_network())), task="classification"
     )
-    asks: list[Callable[[Service], object]] = [
-        lambda one: one.inputs.identify_checkpoint(str(weights)),
-        lambda one: one.inputs.compare_checkpoint(model),
-        lambda one: one.inputs.compare_checkpoint(ModelSpec(library="timm", name="resnet18", checkpoint=str(weights))),
-        lambda one: one.inputs.model_card(model),
-        lambda one: one.inputs.survey_images(spec.data, model),
-        lambda one: one.inputs.preview(spec),
-        lambda one: one.inputs.pruning_groups(pruning),
-        lambda one: one.inputs.examine_onnx(graph),
-        lambda one: one.inputs.model_card(graph),
-        lambda one: one.inputs.pruning_groups(replace(pruning, model=graph)),
-    ]
-    for ask in asks:
-        assert ask(service) == ask(here)
+    asked: list[str] = []
+
+    def answer(request: WorkerRequest[object], requester: Requester) -> object:
+        function = request.call.func
+        asked.append(function.__name__)
+        arguments = json.loads(json.dumps(request.encoded()))["arguments"]
+        kinds = get_type_hints(function)
+        again = {name: from_plain(value, kinds[name]) for name, value in arguments.items()}
+        assert again == inspect.signature(function).bind(*request.call.args, **request.call.keywords).arguments
+        found = request.call()
+        assert request.decoded(json.loads(json.dumps(to_plain(found)))) == found
+        return found
+
+    monkeypatch.setattr(backend, "answer", answer)
+    inputs.identify_checkpoint(str(weights))
+    inputs.compare_checkpoint(model)
+    inputs.compare_checkpoint(ModelSpec(library="timm", name="resnet18", checkpoint=str(weights)))
+    inputs.preview(spec)  # with the card of its model and a survey of its images
+    inputs.pruning_groups(pruning)
+    inputs.examine_onnx(graph)
+    inputs.model_card(graph)
+    assert set(asked) == {
+        *("identify_checkpoint", "compare_checkpoint", "load_card", "survey", "preview_images"),
+        *("find_pruning_groups", "examine_onnx_file"),
+    }
 
 
 def pickled(path: Path, *opcodes: bytes) -> Path:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule, NotFound
+from senseapp.core.errors import InvalidCheckpoint, InvalidSchedule
 from senseapp.networks.sources.load import load_model
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
@@ -99,16 +99,6 @@ def test_a_search_that_a_killed_server_had_begun_is_interrupted_until_it_is_aske
     later.work.cancel(search)
     last = Service(Backend(backend.home, open_session=FakeEngine(), workers=0, calibrate=fake_calibration))
     assert last.work.progress(search) is None  # it ended, and was told
-
-
-def test_nobody_else_searches_in_a_run(backend, run_id):
-    stranger = Service(backend, owner="somebody else")
-    for ask in (stranger.work.start, stranger.work.cancel, stranger.work.outcome):
-        with pytest.raises(NotFound):
-            ask(StrongestSearch(run_id=run_id, drop=DROP))
-    for look in (stranger.validations, stranger.schedules.couplings, stranger.schedules.graph):
-        with pytest.raises(NotFound):
-            look(run_id)
 
 
 def test_couplings_are_those_of_the_runs_network(service, backend):

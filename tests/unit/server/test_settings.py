@@ -46,9 +46,11 @@ def test_settings_come_from_the_environment(monkeypatch):
         "RUNS_IN_ALL_MB": 5,
         "KEEP_RUNS_DAYS": 6,
     }
-    for name, value in (values | {"JOB_MEMORY_MB": 7}).items():
+    for name, value in (values | {"JOB_MEMORY_MB": 7, "RUNS_PER_MINUTE": 3}).items():
         monkeypatch.setenv(f"SENSEAPP_{name}", f" {value} ")
-    assert dataclasses.astuple(ServerSettings.configured())[:7] == (2, 1, 20, 4, 5, 6, 7)
+    found = ServerSettings.configured()
+    assert dataclasses.astuple(found)[:7] == (2, 1, 20, 4, 5, 6, 7)
+    assert (found.runs_per_minute, found.jobs_per_minute, found.uploads_per_minute) == (3, 6, 30)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "2.5", "many", "1e3", "٣x"])

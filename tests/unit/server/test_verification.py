@@ -37,37 +37,51 @@ def a_finished_run(home, spec=SPEC, **how):
 
 @pytest.fixture(scope="module")
 def finished(few_digits, tmp_path_factory):
-    return a_finished_run(tmp_path_factory.mktemp("home"))
+    return a_finished_run(tmp_path_factory.mktemp("home"), max_queue=1)
 
 
 def a_schedule(service, run_id, target=0.2, kind="params"):
     return make_schedule(service.result(run_id), budget=ResourceBudget(kind=kind, target=target))
 
 
-def test_a_schedule_is_proven_in_the_background(finished):
+def test_a_schedule_is_proven_once_in_the_background_and_the_proof_outlives_the_app(finished, monkeypatch):
     backend, service, run_id = finished
-    schedule = a_schedule(service, run_id)
-    assert service.work.outcome(Verification(run_id=run_id, schedule=schedule)) is None
-    assert service.work.progress(Verification(run_id=run_id, schedule=schedule)) is None
+    proof = Verification(run_id=run_id, schedule=a_schedule(service, run_id))
+    assert service.work.outcome(proof) is None
+    assert service.work.progress(proof) is None
     with pytest.raises(NotFound, match="not proven yet"):
-        service.work.compressed_model(Verification(run_id=run_id, schedule=schedule))
-    job_id = service.work.start(Verification(run_id=run_id, schedule=schedule))
-    assert service.work.progress(Verification(run_id=run_id, schedule=schedule)).state is RunState.QUEUED
-    assert service.work.start(Verification(run_id=run_id, schedule=schedule)) == job_id
+        service.work.compressed_model(proof)
+    job_id = service.work.start(proof)
+    assert service.work.progress(proof).state is RunState.QUEUED
+    assert service.work.start(proof) == job_id
     assert backend.runner.run_next()
     assert not backend.runner.run_next()
-    snapshot = service.work.progress(Verification(run_id=run_id, schedule=schedule))
+    snapshot = service.work.progress(proof)
     assert (snapshot.run_id, snapshot.state, snapshot.error) == (job_id, RunState.DONE, "")
-    validation = service.work.outcome(Verification(run_id=run_id, schedule=schedule))
+    validation = service.work.outcome(proof)
     assert validation.repaired
-    plain, small = service.work.compressed_model(Verification(run_id=run_id, schedule=schedule))
+    plain, small = service.work.compressed_model(proof)
     assert (plain.suffix, small.name) == (".safetensors", f"{plain.stem}.sparse.safetensors.gz")
-    assert validation.files == {
-        ".safetensors": plain.stat().st_size,
-        ".sparse.safetensors.gz": small.stat().st_size,
-    }
+    assert validation.files == {".safetensors": plain.stat().st_size, ".sparse.safetensors.gz": small.stat().st_size}
     assert validation.sizes["file_bytes"] == (plain.stat().st_size, plain.stat().st_size)
     assert service.run(run_id).state is RunState.DONE
+    assert Service(Backend(backend.home, workers=0)).work.outcome(proof) == validation
+
+    monkeypatch.setattr("senseapp.prove.prove.validate", lambda *args, **how: pytest.fail("measured again"))
+    service.work.start(proof)
+    backend.runner.run_next()
+    assert service.work.progress(proof).state is RunState.DONE
+
+
+def test_a_waiting_proof_fills_the_queue_and_can_be_cancelled(finished):
+    backend, service, run_id = finished
+    proof = Verification(run_id=run_id, schedule=a_schedule(service, run_id, 0.11))
+    service.work.start(proof)
+    with pytest.raises(QueueFull):
+        service.work.start(Verification(run_id=run_id, schedule=a_schedule(service, run_id, 0.2)))
+    service.work.cancel(proof)
+    assert not backend.runner.run_next()
+    assert service.work.progress(proof).state is RunState.CANCELLED
 
 
 def test_with_and_without_repair_are_two_proofs(finished):
@@ -77,27 +91,6 @@ def test_with_and_without_repair_are_two_proofs(finished):
     assert backend.runner.run_next()
     assert service.work.outcome(Verification(run_id=run_id, schedule=schedule, repair=False)).repaired == ()
     assert service.work.outcome(Verification(run_id=run_id, schedule=schedule, repair=True)) is None
-
-
-def test_a_proof_outlives_the_app(finished):
-    backend, service, run_id = finished
-    schedule = a_schedule(service, run_id, 0.15)
-    service.work.start(Verification(run_id=run_id, schedule=schedule))
-    backend.runner.run_next()
-    later = Service(Backend(backend.home, workers=0))
-    proof = Verification(run_id=run_id, schedule=schedule)
-    assert later.work.outcome(proof) == service.work.outcome(proof) is not None
-
-
-def test_what_is_proven_is_not_measured_again(finished, monkeypatch):
-    backend, service, run_id = finished
-    schedule = a_schedule(service, run_id, 0.12)
-    service.work.start(Verification(run_id=run_id, schedule=schedule))
-    backend.runner.run_next()
-    monkeypatch.setattr("senseapp.prove.prove.validate", lambda *args, **how: pytest.fail("measured again"))
-    service.work.start(Verification(run_id=run_id, schedule=schedule))
-    backend.runner.run_next()
-    assert service.work.progress(Verification(run_id=run_id, schedule=schedule)).state is RunState.DONE
 
 
 def test_a_schedule_that_does_not_fit_fails_with_its_sentence(finished):
@@ -134,34 +127,6 @@ def test_the_file_that_runs_is_kept_as_large_as_it_says(finished):
         assert measured["kl"] == pytest.approx(proven["kl"], abs=1e-5)  # the weights that were proven
     record = delivery.candidates[-1].deployment
     assert record.findings[0].startswith(f"Measured on {record.images} images: ")
-
-
-def test_a_waiting_proof_can_be_cancelled(finished):
-    backend, service, run_id = finished
-    schedule = a_schedule(service, run_id, 0.11)
-    service.work.start(Verification(run_id=run_id, schedule=schedule))
-    service.work.cancel(Verification(run_id=run_id, schedule=schedule))
-    assert not backend.runner.run_next()
-    assert service.work.progress(Verification(run_id=run_id, schedule=schedule)).state is RunState.CANCELLED
-
-
-def test_a_full_queue_takes_no_proof(tmp_path):
-    backend, service, run_id = a_finished_run(tmp_path, max_queue=1)
-    service.work.start(Verification(run_id=run_id, schedule=a_schedule(service, run_id, 0.1)))
-    with pytest.raises(QueueFull):
-        service.work.start(Verification(run_id=run_id, schedule=a_schedule(service, run_id, 0.2)))
-    service.delete(run_id)
-    assert not backend.runner.run_next()
-
-
-def test_other_people_cannot_ask(finished):
-    backend, service, run_id = finished
-    schedule = a_schedule(service, run_id)
-    stranger = Service(backend, owner="eve")
-    work = stranger.work
-    for ask in (work.start, work.progress, work.cancel, work.outcome, work.compressed_model):
-        with pytest.raises(NotFound):
-            ask(Verification(run_id=run_id, schedule=schedule))
 
 
 def test_a_pruned_model_comes_with_its_programs(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from senseapp.cli.main import main
 from senseapp.core.errors import InvalidFile
 from senseapp.descriptions import get
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.profile import FlowNode, LayerProfile, ModelProfile
+from senseapp.records.profile import FlowNode, ModelProfile
 from senseapp.store.device_times.base import DEVICE_TIMES, Report, ReportFile, ReportRow
 from senseapp.store.device_times.matching import kind_of, matched
 from senseapp.store.layer_times import is_report, read_layer_times
@@ -284,12 +284,11 @@ def test_what_is_wrong_with_a_row_is_named() -> None:
     text = soak.with_time("AI Hub", reports.ai_hub(), "-1")
     with pytest.raises(InvalidFile) as refused:
         read(text)
-    assert str(refused.value) == (
-        "report.txt is damaged: row 1 (/stem/stem.conv/Conv) has no time from 0 to 100,000 s, but -1."
-    )
+    time = "the time of row 1 (/stem/stem.conv/Conv)"
+    assert str(refused.value) == f"report.txt is damaged: {time} must be a finite number from 0 to 1e+11, got -1."
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     form=st.sampled_from(list(reports.SOUND)),
     at=st.floats(0, 1),
@@ -314,7 +313,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(JSON)
 def test_any_json_is_read_or_refused_in_one_sentence(payload: object) -> None:
     content = json.dumps(payload).encode()
@@ -350,11 +349,6 @@ def test_a_delegate_in_another_unit_is_refused() -> None:
                 profiled["end_time"] = profiled["start_time"] + 1000 * (profiled["end_time"] - profiled["start_time"])
     with pytest.raises(InvalidFile, match="delegate counts in another unit"):
         read(json.dumps(payload))
-
-
-def test_cycles_of_the_inspector_are_refused() -> None:
-    with pytest.raises(InvalidFile, match="in cycles"):
-        read(reports.inspector(unit=" (cycles)"))
 
 
 def test_columns_without_a_unit_are_milliseconds_and_a_note_says_so() -> None:
@@ -408,7 +402,3 @@ def test_a_layer_that_never_runs_is_not_missed() -> None:
     idle = replace(PROFILE.layers[0], name="aux", runs=False)
     found = read(reports.ai_hub(), replace(PROFILE, layers=(*PROFILE.layers, idle)))
     assert not any("without a time" in note for note in found.notes)
-
-
-def test_the_profile_of_the_reports_has_one_layer_of_each_kind() -> None:
-    assert [isinstance(layer, LayerProfile) and layer.runs for layer in PROFILE.layers] == [True] * 4

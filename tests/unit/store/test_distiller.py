@@ -178,8 +178,7 @@ def test_the_weights_that_the_sizes_were_read_off_do_not_speak_for_the_figures()
     assert result.profile.notes == ()
 
 
-@pytest.mark.parametrize("method", ["optimal", "gamma", "uniform"])
-@pytest.mark.parametrize("kind", ["params", "bytes", "macs"])
+@pytest.mark.parametrize(("method", "kind"), [("optimal", "params"), ("gamma", "macs"), ("uniform", "bytes")])
 def test_schedules_count_layers_alike_where_sizes_are_unknown(imported, method, kind):
     target = 0.1 if kind == "bytes" else 0.3
     schedule = make_schedule(imported, budget=ResourceBudget(kind=kind, target=target), method=method)

@@ -17,16 +17,12 @@ def journal(tmp_path):
 
 
 def test_what_was_appended_is_read_in_order(journal):
+    assert (journal.read(), journal.count()) == ((), 0)
     items = [a_measurement(layer) for layer in LAYERS]
     for item in items:
         journal.append(item)
     assert journal.read() == tuple(items)
     assert journal.count() == len(items)
-
-
-def test_an_empty_journal_holds_nothing(journal):
-    assert journal.read() == ()
-    assert journal.count() == 0
 
 
 def test_a_later_measurement_of_the_same_layer_and_level_replaces_the_earlier(journal):

@@ -47,7 +47,7 @@ def test_a_run_with_other_settings_is_refused_and_the_difference_named(folder):
 
 
 def test_what_was_found_so_far(folder):
-    assert folder.so_far() is None
+    assert folder.so_far() is folder.load_estimates() is None
     folder.save_head(a_result([a_measurement("head")]))
     assert folder.so_far() == a_result()
     folder.measurements.append(a_measurement("stem"))
@@ -77,12 +77,6 @@ def test_a_search_is_kept_by_its_question(folder):
     folder.save("key", found)
     assert folder.load(StrongestFound, "key") == found
     assert folder.load(StrongestFound, "other") is None
-
-
-def test_estimates_are_there_whole_or_not_at_all(folder):
-    assert folder.load_estimates() is None
-    folder.save_estimates(())
-    assert folder.load_estimates() == ()
 
 
 def test_the_result_round_trips(folder):

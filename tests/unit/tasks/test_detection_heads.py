@@ -101,6 +101,24 @@ def test_an_order_of_sides_that_boxes_do_not_tell_is_left_to_labels() -> None:
     assert [each.rows_first for each in head_readers(pair, (SIDE, SIDE), every=True)] == [False, True]
 
 
+def test_coefficients_behind_logits_of_classes_are_no_classes() -> None:
+    logits = torch.full((2, CELLS, CLASSES), -7.0)
+    logits[0, PLACE, LABEL] = sure(0.9)
+    values = torch.cat([random_pixels(CELLS), logits, torch.randn(2, CELLS, 32)], dim=2)
+    values[0, PLACE, :4] = centre()
+    layout, heads = read(values.transpose(1, 2).contiguous())
+    assert_found(heads)
+    assert (layout.num_classes, layout.num_unread) == (CLASSES, 32)
+
+
+def test_an_angle_before_scores_of_classes_is_not_read() -> None:
+    values = torch.cat([random_pixels(CELLS), torch.randn(2, CELLS, 1), rare(2, CELLS, CLASSES)], dim=2)
+    values[0, PLACE] = torch.cat([centre(), torch.tensor([-0.3, 0.001, 0.9, 0.001])])
+    layout = head_readers(values, (SIDE, SIDE), CLASSES)[0]
+    assert_found(layout(values))
+    assert (layout.num_classes, layout.num_unread, layout.first_class) == (CLASSES, 1, 5)
+
+
 def test_shifts_from_anchors_that_no_file_holds_are_no_boxes() -> None:
     for raw in ([torch.randn(2, CELLS, 4), rare(2, CELLS, CLASSES)], torch.randn(2, 50, 4 + CLASSES)):
         with pytest.raises(UnsupportedModel, match="none that is known"):

@@ -13,7 +13,7 @@ from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from torch import Tensor, nn
 
-from senseapp.core.errors import UnsupportedModel
+from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.data.images import TensorImages
 from senseapp.data.pictures import survey_images
 from senseapp.measure.quick.scan import quick_scan
@@ -187,6 +187,14 @@ def test_a_confirmed_order_turns_the_classes_around(tmp_path: Path) -> None:
 def test_what_is_no_logit_of_each_image_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(UnsupportedModel, match=r"shape \(4, classes\), or one logit"):
         CLASSIFICATION.check_output(torch.zeros(shape), 4)
+
+
+def test_another_output_and_labels_beyond_the_outputs_are_refused() -> None:
+    spec, images = SensitivitySpec(levels=(0.5,), device="cpu"), pictures()
+    with pytest.raises(UnsupportedModel, match=r"class scores per image.*it returned a dict\. Choose a classification"):
+        CLASSIFICATION.check_output({"found": images}, COUNT)
+    with pytest.raises(InvalidInput, match="Labels must be class indices"):
+        Sweep.open(one_logit(), TensorImages(images, 2 * labels()), spec, task=CLASSIFICATION)
 
 
 @pytest.mark.slow

@@ -343,9 +343,6 @@ def changed_coco(**changes: Any) -> dict[str, Any]:
 RUNS = {"size": [SIDE, SIDE], "counts": [SIDE * SIDE]}
 REFUSED: list[tuple[object, str]] = [
     ([], 'a COCO file has the keys "images" and "annotations"'),
-    ({"images": 3, "annotations": []}, '"images" must be a list'),
-    ({"images": [{"id": 1}], "annotations": []}, "a picture without file_name"),
-    (coco(runs=False) | {"annotations": {}}, '"annotations" must be a list'),
     (coco(runs=False) | {"annotations": [5]}, "an annotation without image_id"),
     (coco(runs=False) | {"categories": [{"id": -9}]}, "a class number must be a whole number from 0 to 253, got -9"),
 ]

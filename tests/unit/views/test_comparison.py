@@ -91,7 +91,8 @@ def test_moves_of_estimates_are_never_called_sure() -> None:
     comparison = compare(sides, "kl")
     assert set(moves_frame(comparison)["sure"]) == {"unknown"}
     assert (
-        finding(comparison) == "Estimate and measurement rank 6 layers in the opposite order: rank correlation −1.00."
+        finding(comparison)
+        == "Estimate and measurement rank 6 layers in the opposite order: −1.00, where 1 is the same order."
     )
 
 
@@ -107,14 +108,17 @@ def test_what_is_missing_is_listed_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("drops", "words"),
     [
-        ({}, "almost alike: rank correlation 1.00. No layer changed place in this order by more than chance."),
+        (
+            {},
+            "almost alike: 1.00, where 1 is the same order. No layer changed place in this order by more than chance.",
+        ),
         (
             dict(zip(NAMES, (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), strict=True)),
-            "in the opposite order: rank correlation −0.83.",
+            "in the opposite order: −0.83, where 1 is the same order.",
         ),
         (
             {"conv1": 0.9},
-            "differently: rank correlation 0.14. 2 layers changed place in this order by more than chance.",
+            "differently: 0.14, where 1 is the same order. 2 layers changed place in this order by more than chance.",
         ),
     ],
 )

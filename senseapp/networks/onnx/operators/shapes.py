@@ -20,7 +20,15 @@ enter(
         "EyeLike": lambda x, *, k=0: torch.ones_like(x).triu(k).tril(k),
         # Not of ONNX: what files write as two parts of an axis in the other order.
         "Roll": lambda x, *, shift=0, axis=0: torch.roll(x, shift, axis),
+        "Size": lambda x: torch.tensor(x.numel(), dtype=torch.int64, device="cpu" if x.is_meta else x.device),
     }
+)
+enter(
+    {
+        "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape))),  # type: ignore[no-untyped-call]
+        "Tile": lambda x, repeats: x.repeat(tuple(repeats)),
+    },
+    numbers=(1,),
 )
 
 
@@ -63,11 +71,6 @@ def _split(
     return tuple(torch.ops.aten.alias(each) for each in found)
 
 
-@operator("Expand", numbers=(1,))
-def _expand(x: Tensor, shape: Axes) -> Tensor:
-    return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))  # type: ignore[no-untyped-call]
-
-
 @operator("ExpandLike")
 def _expand_like(x: Tensor, like: Tensor, *, axis: int = 0, like_axis: int = 0) -> Tensor:
     """Not of ONNX: repeat the one image of a constant for the images of ``like``, to free a batch that is baked in."""
@@ -76,20 +79,10 @@ def _expand_like(x: Tensor, like: Tensor, *, axis: int = 0, like_axis: int = 0) 
     return x.narrow(axis, 0, 1).expand(lengths)
 
 
-@operator("Tile", numbers=(1,))
-def _tile(x: Tensor, repeats: Axes) -> Tensor:
-    return x.repeat(tuple(repeats))
-
-
 @operator("Shape")
 def _shape(x: Tensor, *, start: int = 0, end: int = 1 << 30) -> Tensor:
     device = "cpu" if x.is_meta else x.device  # a shape is known where its tensor is not
     return torch.tensor(list(x.shape)[start:end], dtype=torch.int64, device=device)
-
-
-@operator("Size")
-def _size(x: Tensor) -> Tensor:
-    return torch.tensor(x.numel(), dtype=torch.int64, device="cpu" if x.is_meta else x.device)
 
 
 def _prod_of_first(numbers: Mapping[int, Any]) -> float:

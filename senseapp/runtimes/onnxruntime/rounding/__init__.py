@@ -2,8 +2,9 @@
 
 1. :mod:`.ranges` of activations.
 2. :mod:`.fitted_weights`: integers of :mod:`.weights` for each product (:mod:`.products`), and its bias.
-3. :mod:`.fit` chooses between ranges, by measured damage of files with such weights.
-4. :mod:`.bias`: biases that keep the means of products through the whole network.
-5. :mod:`senseapp.runtimes.onnxruntime.qdq` inserts QuantizeLinear and DequantizeLinear, and leaves nodes in float.
+3. :mod:`.bias`: biases that keep the means of products through the whole network.
+4. :mod:`.fit` takes these steps in order, each where files do less harm with it.
+5. :mod:`senseapp.runtimes.onnxruntime.qdq` inserts QuantizeLinear and DequantizeLinear around all nodes
+   but those in float.
 6. :mod:`senseapp.prove.mixed_precision` searches for these nodes.
 """

@@ -7,26 +7,28 @@ products are corrected in order, each behind those that are corrected already.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.networks.onnx.graph import OnnxGraph, read_by
 from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, tensors_of
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.runtimes.onnxruntime.stepwise import StepwiseNetwork
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, session
 
 _BIASED = ("Conv", "Gemm")
 _BIAS = 2  # its place among the inputs
 _IMAGES = (8, 24)  # fewest and most; more of them gained nothing (EfficientNet-Lite0 and 1)
 _VALUES = 2**27  # of the outputs of products, for all images together: bounds time and memory
+
+Array = NDArray[Any]
 
 
 class BiasCorrection:
@@ -122,3 +124,60 @@ def _biases(graph: OnnxGraph) -> Iterator[_Bias]:
             name, scale = maker.input[0], graph.array(maker.input[1])
         if name in graph.initializers and graph.is_read_once(name):
             yield _Bias(node, graph.initializers[name], scale)
+
+
+class StepwiseNetwork:
+    """Computes tensors of a network with one input, each once; they may be changed before others are made of them.
+
+    QDQ pairs are computed in float as they stand. Each of ``inputs`` is what the network takes for a few images.
+    Tensors are held while nodes are left that read them.
+    """
+
+    def __init__(self, network: OnnxGraph, inputs: Sequence[Array]) -> None:
+        (taken,) = network.inputs
+        self._graph, self._left = network, list(network.nodes)
+        self._readers = Counter(name for node in network.nodes for name in read_by(node))
+        self._held: list[dict[str, Array]] = [{taken: each} for each in inputs]
+
+    def values(self, tensor: str) -> list[Array]:
+        """Return ``tensor`` for each of the inputs; raises KeyError for one that is no longer held."""
+        if tensor not in self._held[0]:
+            self._compute(tensor)
+        return [held[tensor] for held in self._held]
+
+    def add(self, tensor: str, values: Array) -> None:
+        """Add ``values``, which broadcast, to what tensors that are computed from now on are made of."""
+        for held in self._held:
+            held[tensor] = held[tensor] + values
+
+    def _compute(self, tensor: str) -> None:
+        nodes, self._left = self._split(tensor)
+        for node in nodes:
+            self._readers.subtract(read_by(node))
+        made = [name for node in nodes for name in node.output if name == tensor or self._readers[name] > 0]
+        read = sorted(set().union(*map(read_by, nodes)))
+        taken = [name for name in read if name in self._held[0]]
+        step = self._session(nodes, taken, made)
+        for held in self._held:
+            found = step.run(made, {name: held[name] for name in taken})
+            held.update(zip(made, found, strict=True))
+            for name in [each for each in held if each != tensor and self._readers[each] <= 0]:
+                del held[name]
+
+    def _split(self, tensor: str) -> tuple[list[NodeProto], list[NodeProto]]:
+        """Return the nodes that ``tensor`` is still to be computed by, and the others; in order."""
+        wanted, nodes, others = {tensor}, list[NodeProto](), list[NodeProto]()
+        for node in reversed(self._left):
+            needed = not wanted.isdisjoint(node.output)
+            (nodes if needed else others).append(node)
+            wanted.update(read_by(node) if needed else ())
+        return nodes[::-1], others[::-1]
+
+    def _session(self, nodes: list[NodeProto], taken: Sequence[str], made: Sequence[str]) -> Any:
+        step = self._graph.part(())
+        step.nodes, step.initializers = nodes, dict(self._graph.initializers)
+        kinds = {name: helper.np_dtype_to_tensor_dtype(self._held[0][name].dtype) for name in taken}
+        step.model.graph.input.extend(helper.make_tensor_value_info(name, kinds[name], None) for name in taken)
+        step.return_values(made)
+        step.prune()
+        return session(step.content(), threads=None, fused=False)

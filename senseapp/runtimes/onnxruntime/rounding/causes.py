@@ -1,18 +1,20 @@
-"""Causes of damage by 8 bits of a tensor: one scale for values of unlike ranges, found on a few images.
+"""Why int8 harms: one scale for values of unlike ranges, calibration images that are few or of another domain.
 
-The remedy is to leave the part in float. Activations of 16 bits are none: onnxruntime 1.32 has no integer kernels for
-them on processors and computes in float between roundings.
+The remedy of the first is to leave the part in float. Activations of 16 bits are none: onnxruntime 1.32 has no integer
+kernels for them on processors and computes in float between roundings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import onnx
-from onnx import NodeProto, numpy_helper
+import torch
+from onnx import NodeProto
 from torch import Tensor
 
-from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
+from senseapp.core.texts import plural
+from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, Range, activation_grid, tensors_of
 from senseapp.runtimes.quantizers import RoundingCause
 
 _IMAGES = 2  # enough to see whole parts lost; all tensors of both are held
@@ -21,52 +23,36 @@ _CURVED = {"Sigmoid": 0.25, "Softmax": 0.25, "HardSigmoid": 0.2, "Tanh": 1.0, "E
 _NOTABLE_MOVE = 0.05  # of an output between 0 and 1, by one step
 _FEW_STEPS = 4  # that the values of a channel span
 _SOME_CHANNELS = 0.25  # share of the channels, from which one scale for all is named as the cause
+_FEW = 32  # images: the loss of files calibrated on draws of fewer depended on the draw
+_NOTABLE, _UNLIKE = 0.01, 5.0  # of the values that are clipped; times as many as of the calibration images
 
 
 def causes(
-    network: bytes, int8: bytes, batches: Sequence[Tensor], nodes: Collection[str] | None = None
+    network: bytes, ranges: Mapping[str, Range], batches: Sequence[Tensor], nodes: Collection[str] | None = None
 ) -> list[RoundingCause]:
     """Return what speaks against rounding the tensors that ``nodes`` read and make, what is lost most first.
 
     Args:
         network: plain, in float.
-        int8: what onnxruntime's quantizer or :class:`~senseapp.runtimes.onnxruntime.int8.Int8Writer` made of it.
+        ranges: of the tensors that are rounded.
         batches: images as calls take them, of which a few are looked at.
         nodes: names of those of ``network`` to look at; None for all.
     """
-    graph = onnx.load_from_string(network).graph
-    grids = _grids(int8)
-    constants = {each.name for each in graph.initializer}
-    looked_at = [node for node in graph.node if nodes is None or node.name in nodes]
-    wanted = {
-        name for node in looked_at for name in (*node.input, *node.output) if name not in constants and name in grids
-    }
+    steps = {name: float(activation_grid(*ends)[1]) for name, ends in ranges.items()}
+    looked_at = [node for node in OnnxGraph(network).nodes if nodes is None or node.name in nodes]
+    wanted = {name for node in looked_at for name in (*node.input, *node.output) if name in steps}
     if not wanted:
         return []
-    few = [batches[0][:_IMAGES]]
-    values = next(iter(tensors_of(network, few, sorted(wanted))))
-    found = [cause for node in looked_at for cause in _of_node(node, values, grids)]
+    values = next(iter(tensors_of(network, [batches[0][:_IMAGES]], sorted(wanted))))
+    found = [cause for node in looked_at for cause in _of_node(node, values, steps)]
     worst = {cause.tensor: cause for cause in sorted(found, key=lambda each: each.lost)}
     return sorted(worst.values(), key=lambda each: -each.lost)
 
 
-def _grids(int8: bytes) -> dict[str, float]:
-    """Return the scale of each tensor that a QDQ file rounds as a whole."""
-    graph = onnx.load_from_string(int8).graph
-    constants = {each.name: each for each in graph.initializer}
-    found = {}
-    for node in graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[1] in constants:
-            scale = numpy_helper.to_array(constants[node.input[1]])
-            if scale.size == 1:
-                found[node.input[0].removesuffix("_QuantizeLinear_Input")] = float(scale.reshape(-1)[0])
-    return found
-
-
-def _of_node(node: NodeProto, values: dict[str, Tensor], grids: dict[str, float]) -> Iterator[RoundingCause]:
+def _of_node(node: NodeProto, values: Mapping[str, Tensor], steps: Mapping[str, float]) -> Iterator[RoundingCause]:
     output = node.output[0]
-    if node.op_type in _CURVED and node.input[0] in grids:
-        step = grids[node.input[0]]
+    if node.op_type in _CURVED and node.input[0] in steps:
+        step = steps[node.input[0]]
         move = _CURVED[node.op_type] * step / 2
         if move > _NOTABLE_MOVE:
             yield RoundingCause(
@@ -76,8 +62,8 @@ def _of_node(node: NodeProto, values: dict[str, Tensor], grids: dict[str, float]
                 sentence=f"“{node.input[0]}” goes into a {node.op_type} in steps of {step:.2g}, which moves its output "
                 f"by up to {move:.2g}.",
             )
-    if output in grids and output in values:
-        yield from _of_channels(node, values[output], grids[output])
+    if output in steps and output in values:
+        yield from _of_channels(node, values[output], steps[output])
 
 
 def _of_channels(node: NodeProto, values: Tensor, step: float) -> Iterator[RoundingCause]:
@@ -99,3 +85,42 @@ def _of_channels(node: NodeProto, values: Tensor, step: float) -> Iterator[Round
             sentence=f"One scale of “{node.output[0]}” leaves {int(few.sum())} of its {len(widths)} channels fewer "
             f"than {_FEW_STEPS} of 256 steps: the widest channel is {times:.0f} times as wide as the median one.",
         )
+
+
+def calibration_warnings(
+    network: bytes, ranges: Mapping[str, Range], calibration: Sequence[Tensor], held_out: Sequence[Tensor]
+) -> tuple[str, ...]:
+    """Return a sentence where calibration images are few, and one where held-out images exceed their ranges.
+
+    Args:
+        network: in float.
+        ranges: of the tensors that are rounded.
+        calibration: batches (N, C, H, W) that ``ranges`` are from.
+        held_out: other images.
+    """
+    found, count = list[str](), sum(map(len, calibration))
+    if count < _FEW:
+        found.append(
+            f"Ranges and weights were fitted to only {plural(count, 'image')}: the loss depends on which they are. "
+            f"Bring {_FEW} or more."
+        )
+    clipped, own = (_share_clipped(network, ranges, each) for each in (held_out, calibration))
+    if clipped > max(_NOTABLE, _UNLIKE * own):
+        found.append(
+            f"{100 * clipped:.2g} % of the activations on held-out images lie beyond the ranges of the calibration "
+            f"images, and are clipped ({100 * own:.2g} % on these). Calibrate on images like those that the file will "
+            "see."
+        )
+    return tuple(found)
+
+
+def _share_clipped(network: bytes, ranges: Mapping[str, Range], batches: Sequence[Tensor]) -> float:
+    """Return the share of values on a few images, mean over tensors, beyond their range and half a step more."""
+    if not batches or not ranges:
+        return 0.0
+    values = next(tensors_of(network, [batches[0][:AT_ONCE]], list(ranges)))
+    shares = []
+    for name, (low, high) in ranges.items():
+        step = float(activation_grid(low, high)[1]) / 2
+        shares.append(((values[name] < min(low, 0) - step) | (values[name] > max(high, 0) + step)).float().mean())
+    return float(torch.stack(shares).mean())

@@ -1,22 +1,29 @@
-"""Choice of the ranges of activations of an int8 file by measured damage."""
+"""An int8 file fitted to images: the steps in order, each taken where files do less harm with it.
+
+1. :func:`_better_unweighted`: what has no weights stays in float where int8 harms it and saves no time.
+2. :func:`chosen_rounding`: ranges of activations, and weights and biases that go with them.
+3. :func:`_better_corrected`: biases that keep the means of products through the whole network.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-
-import onnx
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from senseapp.compressions.quantization import ActivationObserver
-from senseapp.compressions.quantization.integers import IntegerWeight
-from senseapp.core.steps import OptionalSteps
+from senseapp.core.steps import StepTitle
 from senseapp.metrics.paired_tests import clearly_less
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, Rounding
+from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, weighted_nodes
+from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
+from senseapp.runtimes.onnxruntime.rounding.causes import calibration_warnings
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import RoundedProduct, rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
-from senseapp.runtimes.onnxruntime.rounding.ranges import Range, range_of_pixels, ranges, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, range_of_pixels, ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST
+from senseapp.runtimes.quantizers import Fitting
 
 _OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
 """The first is taken unless the other is clearly better. With fitted weights, ranges of least squared error did .66 to
@@ -25,29 +32,81 @@ that clip more (percentiles, entropy) suit few images better than others: on Eff
 the damage on images that choose, and 1.5 times on others."""
 _SHARE = 0.3  # of the time of a search, by which ranges are chosen
 _REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
+_NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})  # computed in float, between tensors that are rounded
+_MUCH_LESS = 0.7  # of the damage
+_CORRECTING_GAIN = 0.01  # of the damage, below which corrected biases are not worth their time
+_UNWEIGHTED = (
+    "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
+    "norms, softmax, GELU, additions) was measured to do more harm, and to take no less time."
+)
+_CORRECTED = (
+    "Biases are corrected, so that each convolution and matrix product keeps the mean that it has in float: measured, "
+    "all in int8 does less harm so."
+)
 
 
-def chosen_rounding(
-    writer: Int8Writer,
-    batches: Sequence[Tensor],
-    *,
-    integers: Mapping[str, IntegerWeight],
-    damages_of: Callable[[bytes], Sequence[float]],
-    steps: OptionalSteps,
-) -> Rounding:
-    """Return how to round the network of ``writer``, fitted to ``batches``; ``damages_of`` judges parts of others.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRunner:
+    """How files run: opened for their outputs, as they are or with products in float; and which of two is quicker."""
 
-    Nodes whose weights are made of ``integers`` keep them, see :func:`.rounded_products`.
+    opened: Callable[[bytes], RuntimeNetwork]
+    in_float: Callable[[bytes], RuntimeNetwork]
+    time_ratio: Callable[[bytes, bytes], float]
+
+
+def fit(writer: Int8Writer, fitting: Fitting, runner: FileRunner) -> None:
+    """Fit what files of ``writer`` round to, and note how; a step that fails is left out."""
+    steps = fitting.steps
+    unweighted = frozenset[str]()
+    with steps.trying("what has no weights in float"):
+        unweighted = _better_unweighted(writer, fitting, runner)
+    writer.in_float |= unweighted
+    steps.progress.begin(StepTitle.WEIGHTS)
+    rounding: Rounding | None = None
+    with steps.trying("ranges and weights fitted to the images"):
+        rounding = chosen_rounding(writer, fitting, runner.opened)
+    writer.rounding = rounding
+    with steps.trying("corrected biases"):
+        writer.correction = _better_corrected(writer, fitting, runner)
+    notes = ((_UNWEIGHTED, bool(unweighted)), (_CORRECTED, writer.correction is not None))
+    warnings = tuple[str, ...]()
+    with steps.trying("the check of the calibration images"):
+        warnings = calibration_warnings(writer.network, writer.rounding.ranges, fitting.batches, fitting.held_out)
+    writer.notes = (*warnings, *writer.notes, *(note for note, holds in notes if holds))
+
+
+def _better_unweighted(writer: Int8Writer, fitting: Fitting, runner: FileRunner) -> frozenset[str]:
+    """Return the nodes without weights of a network with layer norms or GELU, where int8 harms and saves no time.
+
+    Such a network adds to one tensor all along, which is rounded each time, and its norms and GELU compute in float
+    between roundings.
+    """
+    operators = {node.op_type for node in OnnxGraph(writer.network).nodes}
+    if not operators & _NO_INTEGERS:
+        return frozenset()
+    all_int8 = writer.write()
+    rest = frozenset(writer.nodes(all_int8)) - weighted_nodes(all_int8)
+    fitting.steps.progress("Trying what has no weights in float")
+    fewer = writer.write(but=rest)
+    damages = [fitting.damage_of(runner.in_float(file)) for file in (fewer, all_int8)]
+    keeps = not rest or damages[0] > _MUCH_LESS * damages[1] or runner.time_ratio(fewer, all_int8) > 1
+    return frozenset() if keeps else rest
+
+
+def chosen_rounding(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], RuntimeNetwork]) -> Rounding:
+    """Return how to round the network of ``writer``, fitted to images and judged on others.
+
+    Nodes whose weights are made of integers keep them, see :func:`.rounded_products`.
 
     Ranges are those of least squared error, unless another observer of activations does clearly less harm to the whole
     network. Weights are fitted first, as plain ones of 8 bits saturate on processors without VNNI and would hide what
     ranges do. An observer that fails is left out, and so are fitted weights.
     """
-    network, largest = writer.network, _REDUCED_LARGEST if writer.reduce_range else LARGEST
-    model = onnx.load_from_string(network)
-    nodes, pixels = products(model), model.graph.input[0].name
+    network, batches, steps = writer.network, fitting.batches, fitting.steps
+    graph = OnnxGraph(network)
+    nodes, pixels = products(graph), graph.inputs[0]
     steps.progress("Finding the ranges of activations")
-    found = ranges(network, batches, rounded_tensors(writer.write()), _OBSERVERS, trying=steps.trying)
+    found = ranges(network, batches, rounded_tensors(network, writer.in_float), _OBSERVERS, trying=steps.trying)
     for each in found.values():
         if pixels in each:
             each[pixels] = range_of_pixels(batches)
@@ -60,8 +119,8 @@ def chosen_rounding(
                 batches,
                 nodes,
                 inputs,
-                integers=integers,
-                largest=largest,
+                integers=fitting.integers,
+                largest=_REDUCED_LARGEST if fitting.reduce_range else LARGEST,
                 any_order=writer.any_order,
                 progress=steps.progress,
             )
@@ -70,7 +129,7 @@ def chosen_rounding(
     def damages(rounding: Rounding) -> Sequence[float]:
         steps.progress("Choosing the ranges of activations")
         writer.rounding = rounding
-        return damages_of(writer.write())
+        return fitting.damages_of(opened(writer.write()))
 
     best = min(found, key=_OBSERVERS.index)
     chosen = with_products(found[best])
@@ -80,3 +139,11 @@ def chosen_rounding(
             if name != first and clearly_less(harm := damages(replace(chosen, ranges=found[name])), least, least=0):
                 best, least = name, harm
     return chosen if best == first else with_products(found[best])
+
+
+def _better_corrected(writer: Int8Writer, fitting: Fitting, runner: FileRunner) -> BiasCorrection | None:
+    """Return the correction of biases where the file all in int8 does less harm with it."""
+    fitting.steps.progress("Trying corrected biases")
+    correction, file = BiasCorrection(writer.network, fitting.batches), writer.write()
+    corrected, plain = (fitting.damage_of(runner.opened(each)) for each in (correction.corrected(file), file))
+    return correction if corrected < (1 - _CORRECTING_GAIN) * plain else None

@@ -14,14 +14,14 @@ from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import SEPARATOR
 from senseapp.records.deployment import INT8_BITS
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of
-from senseapp.runtimes.onnxruntime.qdq import activation_grid
 from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
-from senseapp.runtimes.onnxruntime.rounding.ranges import Range, tensors_of
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, activation_grid, tensors_of
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, MOST_OF_A_PAIR, rounded
 
 _ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
 _ROWS_OF_A_COLUMN = 16  # second moments of fewer rows than columns are singular; this is well beyond that
-_BIAS_STEPS = 2.0**30  # half of what int32 holds, so that a bias and what is added to it fit
+BIAS_STEPS = 2.0**30
+"""Of a bias in 32 bits: half of what they hold, so that a bias and what is added to it fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class _Sums:
         input_scale = float(activation_grid(*self._ends)[1])
         least = torch.zeros_like(weight[:, :, :1])
         if offsets is not None:
-            least = least.maximum(offsets.abs().view_as(least) / (_BIAS_STEPS * input_scale))
+            least = least.maximum(offsets.abs().view_as(least) / (BIAS_STEPS * input_scale))
         steps, scale = rounded(
             weight,
             second,

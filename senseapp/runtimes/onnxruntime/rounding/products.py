@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
-from onnx import helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 from torch import Tensor
 from torch.nn import functional
+
+from senseapp.networks.onnx.graph import OnnxGraph, attributes_of
 
 KINDS = ("Conv", "Gemm", "MatMul")
 
@@ -96,22 +97,17 @@ class WeightedNode:
         return grouped.movedim(-2, 0).flatten(2)
 
 
-def products(network: onnx.ModelProto) -> list[WeightedNode]:
+def products(network: OnnxGraph) -> list[WeightedNode]:
     """Return those nodes of ``network`` whose weight is a constant of their own, in order."""
-    constants = {each.name: each for each in network.graph.initializer}
-    uses: dict[str, int] = {}
-    for node in network.graph.node:
-        for name in node.input:
-            uses[name] = uses.get(name, 0) + 1
-    found = []
-    for node in network.graph.node:
+    constants, found = network.initializers, list[WeightedNode]()
+    for node in network.nodes:
         if node.op_type not in KINDS or node.input[1] not in constants or node.input[0] in constants:
             continue
         bias = node.input[2] if len(node.input) > 2 and node.input[2] in constants else None
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes = attributes_of(node)
         usual = attributes.get("alpha", 1) == attributes.get("beta", 1) == 1 and not attributes.get("transA", 0)
         usual = usual and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
-        own = all(uses[name] == 1 for name in (node.input[1], bias) if name)
+        own = all(network.is_read_once(name) for name in (node.input[1], bias) if name)
         if not usual or not own or (node.op_type != "Conv" and len(constants[node.input[1]].dims) != 2):
             continue
         found.append(
@@ -129,5 +125,5 @@ def products(network: onnx.ModelProto) -> list[WeightedNode]:
     return found
 
 
-def _tensor(constant: onnx.TensorProto) -> Tensor:
+def _tensor(constant: TensorProto) -> Tensor:
     return torch.from_numpy(np.array(numpy_helper.to_array(constant), dtype=np.float32))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
+import numpy as np
 import onnx
 import torch
+from numpy.typing import NDArray
 from onnx import helper
 from torch import Tensor
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.activations import OBSERVERS
-from senseapp.compressions.quantization.grid import extremes_of, fake_quantize_input
+from senseapp.compressions.quantization.grid import affine_of, extremes_of, fake_quantize_input
 from senseapp.core.steps import Trying
 from senseapp.records.deployment import INT8_BITS
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
@@ -33,7 +36,7 @@ def ranges(
     *,
     trying: Trying = lambda _improvement: nullcontext(),
 ) -> dict[ActivationObserver, dict[str, Range]]:
-    """Return the range of each of ``tensors`` by each of ``observers``, without those that are not finite.
+    """Return the range of each of ``tensors`` by each of ``observers``, without those of integers or not finite.
 
     An observer that fails is left out where ``trying`` takes its error.
     """
@@ -41,6 +44,8 @@ def ranges(
     watching = {name: {tensor: OBSERVERS[name]() for tensor in tensors} for name in observers}
     for values in tensors_of(network, batches, tensors):
         for tensor, output in values.items():
+            if not output.is_floating_point():
+                continue
             flat = output.reshape(-1)
             most = _VALUES * len(output)
             if len(flat) > most:
@@ -86,7 +91,7 @@ def tensors_of(network: bytes, batches: Sequence[Tensor], wanted: Sequence[str])
             yield {name: part if name == own_input else found[name] for name in wanted}
 
 
-def rounded_tensors(content: bytes) -> list[str]:
-    """Return the tensors that a QDQ file rounds, as the float network calls them."""
-    names = [node.input[0] for node in onnx.load_from_string(content).graph.node if node.op_type == "QuantizeLinear"]
-    return [name.removesuffix("_QuantizeLinear_Input") for name in names]
+def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return zero point and scale of a range of activations in 8 bits; 0 and 1 of a range of zeros alone."""
+    scale, zero_point = affine_of(low, high, bits=INT8_BITS) if low or high else (1.0, 0)
+    return np.array(zero_point, np.uint8), np.array(scale, np.float32)

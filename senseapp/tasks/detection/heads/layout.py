@@ -148,7 +148,8 @@ class HeadLayout(OutputReader):
         first = self.first_class or table.shape[2] - self.num_classes
         has_object = self.has_object or self.is_anchored
         classes = table[..., first : first + self.num_classes]
-        return table[..., : first - has_object], table[..., first - 1] if has_object else None, classes
+        boxes = table[..., : DISTANCES if "distributions" in self.name else 4]
+        return boxes, table[..., first - 1] if has_object else None, classes
 
     def _table(self, values: Tensor) -> Tensor:
         """Return one tensor as (N, A, C)."""

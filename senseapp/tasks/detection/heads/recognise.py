@@ -78,15 +78,16 @@ def _decoded(
     rows: Tensor, told: dict[str, Any], num_classes: int, *, on_grid: bool, every: bool
 ) -> Iterator[HeadLayout]:
     """Yield the layouts of boxes followed by scores: of classes alone, of an object and classes, of a softmax."""
-    width, anchors_last = rows.shape[2], told["anchors_last"]
-    probabilities = values.is_probability(rows[..., 4:5])
-    rare, scores = values.scores_in(rows[..., 4:])
+    anchors_last, first = told["anchors_last"], 4 + values.unread_before(rows[..., 4:])
+    columns = rows[..., first:]
+    probabilities = values.is_probability(columns[..., :1])
+    rare, scores = values.scores_in(columns)
     if rare > 1:  # else classes that are likely wherever an object is, behind an object's score
         scores = rare
     if num_classes < scores - 1 and num_classes:  # further columns that look like scores
-        scores = num_classes + (width - 4 > num_classes and not anchors_last)
+        scores = num_classes + (columns.shape[2] > num_classes and not anchors_last)
     by_anchor = not on_grid and bool(_strides_of_boxes(rows.shape[1], told["size"]))
-    shares = rows[..., 4 : 4 + scores] if probabilities else rows[..., 4 : 4 + scores].sigmoid()
+    shares = columns[..., :scores] if probabilities else columns[..., :scores].sigmoid()
     softmax = values.sums_to_one(shares)
     background: Background = "none" if not softmax else "first" if values.usual_class(shares) == 0 else "last"
     if scores < 2 or softmax:
@@ -101,8 +102,8 @@ def _decoded(
         yield HeadLayout(
             name="boxes and classes",
             num_classes=scores - has_object,
-            num_unread=width - 4 - scores,
-            first_class=4 + has_object,
+            num_unread=rows.shape[2] - 4 - scores,
+            first_class=first + has_object,
             has_object=has_object,
             probabilities=probabilities,
             background=background,
@@ -112,7 +113,7 @@ def _decoded(
         )
 
 
-def _forms(boxes: Tensor, *, every: bool) -> list[dict[str, bool]]:
+def _forms(boxes: Tensor, *, every: bool) -> list[dict[str, Any]]:
     """Return the forms that boxes (N, A, 4) may have; none where they have no sides, as shifts from anchors."""
     if not values.has_sides(boxes):
         return []

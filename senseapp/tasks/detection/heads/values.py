@@ -60,8 +60,8 @@ def is_relative(boxes: Tensor) -> bool:
 
 def are_shifts(boxes: Tensor) -> bool:
     """Return whether boxes (N, A, 4) are shifts inside of cells and logarithms, rather than pixels or shares."""
-    if boxes.is_meta or bool(boxes[..., :2].abs().median() >= 4):
-        return False
+    if boxes.is_meta or bool(boxes[..., :2].abs().median() >= 4) or rows_come_first(boxes, corners=False) is not None:
+        return False  # decoded boxes follow the cells
     have_area = bool((boxes[..., 2:] > 0).all(dim=2).float().mean() > _NEARLY_ALL)
     return not (have_area and is_relative(boxes))
 
@@ -70,18 +70,31 @@ def scores_in(columns: Tensor) -> tuple[int, int]:
     """Return how many of the first columns (N, A, W) are small for most boxes, and how many are probabilities.
 
     Masks' coefficients, key points and angles, which follow the scores in some networks, are neither. Where the first
-    column is no probability all are taken for logits.
+    column is no probability all are taken for logits, whose sigmoid is small for most boxes.
     """
     width = int(columns.shape[2])
     if columns.is_meta:
         return width, width
     flat = columns.flatten(0, 1)
     inside = (flat.amin(dim=0) >= -_SLACK) & (flat.amax(dim=0) <= 1 + _SLACK)
+    typical = flat[:: max(1, len(flat) // 4096)].median(dim=0).values
     if not bool(inside[0]):
-        return width, width
-    # a score that most boxes have little of
-    rare = inside & (flat[:: max(1, len(flat) // 4096)].median(dim=0).values < 0.25)
+        rare = typical < -1
+        first = int(rare.int().cumprod(dim=0).sum())
+        return first if first == int(rare.sum()) else width, width
+    rare = inside & (typical < 0.25)  # a score that most boxes have little of
     return int(rare.int().cumprod(dim=0).sum()), int(inside.int().cumprod(dim=0).sum())
+
+
+def unread_before(columns: Tensor) -> int:
+    """Return how many of the first columns (N, A, W) are no scores, as an angle, before others that are to the last."""
+    if columns.is_meta:
+        return 0
+    flat = columns.flatten(0, 1)
+    inside = (flat.amin(dim=0) >= -_SLACK) & (flat.amax(dim=0) <= 1 + _SLACK)
+    rare = inside & (flat.median(dim=0).values < 0.25)
+    scores = int(rare.flip(0).int().cumprod(dim=0).sum())
+    return len(rare) - scores if scores and not bool(inside[0]) else 0
 
 
 def is_object(scores: Tensor, others: Tensor) -> bool | None:
