@@ -210,7 +210,7 @@ def row_of(
     found["uniform, adapted"] = _lost(case, evaluator, schedules["uniform"], adapting="minutes")
     ours = schedules["measured"]
     assert ours is not None, f"{case.title} cannot be met"
-    proven = prove(evaluator, ours, repair=False, rounds=3).result.schedule
+    proven = prove(evaluator, ours, repair=False).result.schedule
     found["proven"], found["adapted"] = (_lost(case, evaluator, proven, adapting=how) for how in ("off", "minutes"))
     cost = true_figure(evaluator, evaluator.reconstruction.apply(proven), case.kind)
     others = {name: lost["kl"] for name in _OTHERS if (lost := found[name]) is not None}

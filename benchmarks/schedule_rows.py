@@ -34,7 +34,6 @@ class Row:
     optimal: Outcome
     ours: Outcome
     adapted: tuple[Tensor | None, Tensor | None]
-    rounds: tuple[int, int]
     cost: float
 
     def top1(self, scores: Tensor) -> float:
@@ -85,7 +84,7 @@ class Row:
             "uniform": shown(self.rivals["uniform"]),
             "gamma (best)": max(shown(outcome) for name, outcome in self.rivals.items() if name != "uniform"),
             "optimal": shown(self.optimal),
-            "proven (rounds)": f"{shown(self.ours)} ({self.rounds[0]}, {self.rounds[1]})",
+            "proven": shown(self.ours),
             "adapted: uniform / optimal": " / ".join(
                 "–" if each is None else f"{self.top1(each):.3f}" for each in self.adapted
             ),

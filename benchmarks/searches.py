@@ -76,4 +76,4 @@ class Searching:
         """What the search finds."""
         names = {layer.name for layer in self._evaluator.profile.layers}
         layers = self.runtime.layers_of_nodes(self.content, names)
-        return self.search.found({"original": self.content, "file": self.content}, layers)
+        return self.search.found(layers)

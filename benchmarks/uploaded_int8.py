@@ -125,11 +125,12 @@ def _searched(spec: ModelSpec, model: LoadedModel, calibration: Sequence[Tensor]
     """Return the files of a search by their first note, and the best of onnxruntime's own settings."""
     searching = Searching.of(model, TensorImages(torch.cat(tuple(calibration))), spec, aloud=True)
     found = searching.found
-    print(*found.notes, *searching.steps.notes, sep="\n", flush=True)
+    file, *others = found.made
+    print(*file.notes, *searching.steps.notes, sep="\n", flush=True)
     return {
-        f"onnxruntime's own: {found.own_setting}": found.files["default"],
-        f"search, {len(found.in_float)} parts in float": found.files["file"],
-        **{f"search: {each.notes[0]}": each.content for each in found.variants},
+        f"onnxruntime's own: {found.own_setting}": found.compared["default"],
+        f"search, {len(file.in_float)} parts in float": file.content,
+        **{f"search: {each.notes[0]}": each.content for each in others},
     }
 
 

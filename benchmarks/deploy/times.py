@@ -7,8 +7,8 @@ on them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +23,7 @@ from senseapp.prove.file_times import FileTimes
 from senseapp.prove.timed import TimedNetwork, measured_schedule
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
+from senseapp.records.schedule import Schedule
 from senseapp.runtimes.call_times import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
@@ -32,6 +33,7 @@ from tests.schedule_cases import run_of
 _NETWORKS = ("tf_efficientnet_lite0", "resnet18", "mobilenetv3_small_100", "regnetx_002")
 _SCHEDULES, _TURNS = 5, 21
 _BUDGETS = {"tf_efficientnet_lite0": 16, "mobilenetv3_small_100": 17, "regnetx_002": 17}
+_INT8 = 8
 _MOST_SLOWER = 1.15  # than promised
 _BITS = BitScale(noun="rounding", axis="Bits")
 
@@ -42,11 +44,11 @@ def rows() -> Iterator[Row]:
     promises: list[float | None] = []
     slower = 0
     for name in _NETWORKS:
-        with _timed(name) as network:
-            errors[name] = _errors(name, network)
-            for offered in _promises(network, _BUDGETS.get(name, 0)):
-                promises.append(offered and offered[0])
-                slower += offered is not None and offered[1] > 1
+        network = _timed(name)
+        errors[name] = _errors(name, network)
+        for offered in _promises(network, _BUDGETS.get(name, 0)):
+            promises.append(offered and offered[0])
+            slower += offered is not None and offered[1] > 1
     every = [error for found in errors.values() for error in found]
     by_network = ", ".join(f"{name} {100 * statistics.median(found):.1f} %" for name, found in errors.items())
     yield Row(
@@ -68,27 +70,42 @@ def rows() -> Iterator[Row]:
     )
 
 
-@contextmanager
-def _timed(name: str) -> Iterator[TimedNetwork]:
+@dataclass(frozen=True)
+class _Case:
+    """A network whose layers are timed, its float file and what writes it in int8."""
+
+    timed: TimedNetwork
+    content: bytes
+    writer: Int8Writer
+
+    @property
+    def times(self) -> LayerTimes:
+        return self.timed.times
+
+    def in_int8(self, layers: Collection[str]) -> bytes:
+        """Return the file with these layers in int8."""
+        owners = layers_of_nodes(self.content, self.times.layers())
+        return self.writer.write(but=[node for node, own in owners.items() if own not in layers])
+
+
+def _timed(name: str) -> _Case:
     torch.manual_seed(0)
     network = timm.create_model(name).eval()
     images = torch.randn(2, 3, 224, 224)
     content = onnx_model(network, images)
     layers = {layer for layer, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
     writer = Int8Writer(content, [images])
-    found = OPERATIONS.time_layers(content, writer, layers_of_nodes(content, layers))
-    yield TimedNetwork(
-        runtime=OPERATIONS,
-        network=content,
-        times=found,
-        quantizer=writer,
-        image=images[:1],
-        threads=1,
-        beside=FileTimes(OPERATIONS, content, images[:1], threads=1),
-    )
+    times = OPERATIONS.time_layers(content, writer, layers_of_nodes(content, layers))
+
+    def file(schedule: Schedule) -> bytes:
+        return case.in_int8({layer for layer in times.layers() if schedule.level_of(layer) == _INT8})
+
+    beside = FileTimes(OPERATIONS, content, images[:1], threads=1)
+    case = _Case(TimedNetwork(times=times, image=images[:1], threads=1, beside=beside, file=file), content, writer)
+    return case
 
 
-def _errors(name: str, network: TimedNetwork) -> list[float]:
+def _errors(name: str, network: _Case) -> list[float]:
     chosen = list(_some_schedules(network.times))
     measured = _ratios(network, chosen)
     real = network.times.whole({}, _BITS, int8=())
@@ -98,12 +115,10 @@ def _errors(name: str, network: TimedNetwork) -> list[float]:
     return [abs(one / other - 1) for one, other in zip(promised, measured, strict=True)]
 
 
-def _ratios(network: TimedNetwork, chosen: Sequence[set[str]]) -> list[float]:
+def _ratios(network: _Case, chosen: Sequence[set[str]]) -> list[float]:
     """Return the times of files with these layers in int8, as multiples of the float file's."""
-    owners = layers_of_nodes(network.network, network.times.layers())
-    files = [network.quantizer.write(but=[node for node, own in owners.items() if own not in int8]) for int8 in chosen]
-    opened = [RuntimeModel(file) for file in (network.network, *files)]
-    first, *spent = times(opened, network.image, turns=_TURNS)
+    opened = [RuntimeModel(file) for file in (network.content, *map(network.in_int8, chosen))]
+    first, *spent = times(opened, network.timed.image, turns=_TURNS)
     return [statistics.median(np.array(each) / np.array(first)) for each in spent]
 
 
@@ -121,7 +136,7 @@ def _some_schedules(found: LayerTimes) -> Iterator[set[str]]:
         }
 
 
-def _promises(network: TimedNetwork, count: int) -> Iterator[tuple[float, float] | None]:
+def _promises(network: _Case, count: int) -> Iterator[tuple[float, float] | None]:
     """Yield, for budgets from less than all-int8 to more than float, time of what is offered, of promise and float."""
     layers = sorted(network.times.layers())
     real = network.times.whole({}, _BITS, int8=())
@@ -133,11 +148,11 @@ def _promises(network: TimedNetwork, count: int) -> Iterator[tuple[float, float]
         evaluator = SimpleNamespace(result=run, progress=lambda _step: None)
         budget = least + share * (real - least)
         try:
-            made = measured_schedule(evaluator, network, budget, None)  # type: ignore[arg-type]  # all it takes of one
+            made = measured_schedule(evaluator, network.timed, budget, None)  # type: ignore[arg-type]  # all it takes of one
         except InfeasibleBudget:
             yield None
             continue
-        int8 = {layer for layer in layers if made.level_of(layer) == 8}
+        int8 = {layer for layer in layers if made.level_of(layer) == _INT8}
         if not int8:
             yield 1.0, 1.0
             continue

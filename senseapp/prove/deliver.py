@@ -13,7 +13,7 @@ from senseapp.prove.answers import file_answers
 from senseapp.prove.decision import dominates
 from senseapp.prove.deploy import Deployed, Source, deployments
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.int8_timing import is_busy
+from senseapp.prove.file_times import is_busy
 from senseapp.prove.prove import Promised, Proof
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, judged_by, own_bounds

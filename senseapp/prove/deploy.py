@@ -20,14 +20,12 @@ from senseapp.descriptions import Effect, get
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.file_times import call_of, times_anew, times_elsewhere
+from senseapp.prove.file_times import call_of, is_busy, times_anew, times_elsewhere
 from senseapp.prove.findings import findings, preparation, saturation, side_by_side
-from senseapp.prove.int8_files import Int8Files, Int8Search, Variant
-from senseapp.prove.int8_timing import is_busy
+from senseapp.prove.int8_files import Int8Search, MadeFile
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
-from senseapp.prove.score_thresholds import keeps_nothing, score_thresholds
-from senseapp.prove.search_images import with_held_out
+from senseapp.prove.search_images import score_thresholds, with_held_out
 from senseapp.reconstruct.small_file import stored_integers
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
@@ -44,6 +42,7 @@ from senseapp.records.deployment import (
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import ratio
+from senseapp.runtimes.file_format import QuantizedWeights
 
 _DEAD = (
     "The file keeps none of the original's answers on held-out images: 8 bits destroy a part of this network. Choose "
@@ -214,42 +213,39 @@ class _Deploying:
         self._steps = OptionalSteps(evaluator.progress)
         layers = {layer.name for layer in evaluator.profile.layers}
         self._layers = self._runtime.layers_of_nodes(source.network, layers)
-        self._files = {"original": evaluator.original_file(self._runtime), "file": source.network}
-        self._found: Int8Files | None = None
-        self._notes = tuple[str, ...]()
+        self._files = {"original": evaluator.original_file(self._runtime)}
+        self._own_setting = ""
 
     def made(self, others: bool) -> tuple[Deployed, ...]:
-        if self._settings.kind == "float":
-            self._store_integers()
-        else:
-            source = self._source
-            args = (self._evaluator, self._runtime, source.network, source.bits, self._settings, self._steps)
-            search = Int8Search(*args, variants=others, integers=source.integers)
-            self._found = search.found(self._files, self._layers)
-            self._files, self._notes = self._found.files, self._found.notes
-        variants = {each.name: each for each in self._found.variants} if self._found is not None else {}
-        self._files |= {name: each.content for name, each in variants.items()}
-        in_float = {"file": self._found is None or self._files["file"] == self._source.network}
-        in_float |= {name: each.computes_in_float for name, each in variants.items()}
+        made = (self._in_float(),) if self._settings.kind == "float" else self._in_int8(others)
+        self._files |= {each.name: each.content for each in made}
         self._thresholds = score_thresholds(self._evaluator, self._runtime, self._files)
-        for name in in_float:
-            self._files[name] = self._described(name)
+        for each in made:
+            self._files[each.name] = self._described(each.name)
         self._measure()
-        dead = {name for name, is_float in in_float.items() if not is_float and keeps_nothing(self._judged[name])}
-        if "file" in dead:
+        dead = [each for each in made if not each.computes_in_float and self._judged[each.name].keeps_nothing]
+        if made[0] in dead:
             raise InvalidSpec(_DEAD)
-        found = [self._deployed("file", in_float["file"], self._found, self._notes)]
-        kept = {name: each for name, each in variants.items() if name not in dead}
-        return (*found, *(self._deployed(name, in_float[name], each, each.notes) for name, each in kept.items()))
+        return tuple(self._deployed(each) for each in made if each not in dead)
 
-    def _store_integers(self) -> None:
+    def _in_int8(self, others: bool) -> tuple[MadeFile, ...]:
+        source = self._source
+        args = (self._evaluator, self._runtime, source.network, source.bits, self._settings, self._steps)
+        found = Int8Search(*args, others=others, integers=source.integers).found(self._layers)
+        self._files |= found.compared
+        self._own_setting = found.own_setting
+        return found.made
+
+    def _in_float(self) -> MadeFile:
+        """Return the float file, with quantized weights as integers."""
         source = self._source
         nodes = [node for node, layer in self._layers.items() if layer in source.bits]
         integers = {node: source.integers[layer] for node, layer in self._layers.items() if layer in source.integers}
+        stored = QuantizedWeights(content=source.network)
         with self._steps.trying("weights stored as integers"):
             if nodes:
                 stored = self._runtime.file_format.with_quantized_weights(source.network, nodes, integers)
-                self._files["file"], self._notes = stored.content, stored.notes
+        return MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
 
     def _described(self, name: str) -> bytes:
         proof, names = self._evaluator.images.proof, self._evaluator.class_names
@@ -271,28 +267,25 @@ class _Deploying:
             name: replace(each, score_threshold=self._thresholds.get(name)) for name, each in figures.items()
         }
 
-    def _deployed(
-        self, name: str, in_float: bool, found: Int8Files | Variant | None, notes: tuple[str, ...]
-    ) -> Deployed:
+    def _deployed(self, made: MadeFile) -> Deployed:
         evaluator, runtime, settings, steps = self._evaluator, self._runtime, self._settings, self._steps
+        name, own_setting, is_asked = made.name, self._own_setting, made.name == "file"
         files = {"original": self._files["original"], "file": self._files[name]}
         beside = [each for each in ("int8", "default") if each in self._figures]
         figures = {"original": self._figures["original"], "file": self._figures[name]}
         figures |= {each: self._figures[each] for each in beside}
         shares = tuple[OperatorShare, ...]()
-        if not in_float:
+        if not made.computes_in_float:
             with steps.trying("times of operators"):
                 own = _operators(runtime, files["file"], settings)
                 shares = operator_shares(self._operators_of_original, own)
-        elsewhere = times_elsewhere(evaluator, runtime, files, settings, steps) if name == "file" else ()
-        own_setting = self._found.own_setting if self._found is not None else ""
-        nodes = found.in_float if found is not None else ()
-        asked = settings if name == "file" else replace(settings, kind="int8")  # limits are of the one asked for
+        elsewhere = times_elsewhere(evaluator, runtime, files, settings, steps) if is_asked else ()
+        asked = settings if is_asked else replace(settings, kind="int8")  # limits are of the one asked for
         record = Deployment(
             settings=settings,
             figures=figures,
             simulated=self._source.simulated,
-            in_float=tuple(self._layers.get(node, node) for node in nodes),
+            in_float=tuple(self._layers.get(node, node) for node in made.in_float),
             opset=runtime.file_format.version(files["file"]),
             batch=runtime.open(files["file"]).fixed_batch,
             images=len(evaluator.images.proof),
@@ -305,11 +298,11 @@ class _Deploying:
                 *steps.notes,
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
                 *self._saturation,
-                *notes,
+                *made.notes,
                 *runtime.file_format.changes(files["file"]),
                 *self._source.notes,
             ),
-            computes_in_float=in_float,
+            computes_in_float=made.computes_in_float,
             own_setting=own_setting,
             operators=shares,
             elsewhere=elsewhere,
@@ -317,7 +310,7 @@ class _Deploying:
         before, after = self._judged["original"].outputs, self._judged[name].outputs
         proof, names = evaluator.images.proof, evaluator.class_names
         answers = file_answers(before, after, proof, task=evaluator.task, names=names)
-        variant = "" if name == "file" else name
+        variant = "" if is_asked else name
         held_out = evaluator.images.held_out
         return Deployed(content=files["file"], record=record, answers=answers, held_out=held_out, variant=variant)
 
@@ -325,9 +318,9 @@ class _Deploying:
     def _saturation(self) -> tuple[str, ...]:
         """How the file of the runtime's own quantizer answers elsewhere; those made here do not saturate."""
         own = self._files.get("default")
-        if own is None or self._found is None:
+        if own is None:
             return ()
-        title = self._runtime.description.own_title(self._found.own_setting)
+        title = self._runtime.description.own_title(self._own_setting)
         return saturation(title, self._judged["default"], lambda: self._runtime.unsaturated(own))
 
     @cached_property

@@ -1,18 +1,21 @@
-"""Whether files keep to a time beside a reference file, on a machine that other programs use too."""
+"""Times of files beside a reference file, on a machine that other programs use too; whether int8 pays on it."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median
+from senseapp.records.int8_timing import Int8Timing
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import quick_seconds, ratio
 from senseapp.runtimes.foreign import RuntimeNetwork
@@ -28,6 +31,7 @@ _SEEMINGS = 3  # timings of a file in a busy moment
 _LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where it has taken so long
 _ROUNDS, _TURNS_OF_A_ROUND = 4, 11  # of files that are timed together
 _CALM = 1.12  # times the least time of the reference, which it takes at most in a calm moment
+_BUSY = 1.5  # programs that want to run, for each processor
 _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
 
 
@@ -160,3 +164,35 @@ def times_elsewhere(
             file, original = (ratio(spent[name, other.name], spent[name, own.name]) for name in ("file", "original"))
             found.append(Elsewhere(runtime=other.name, file=file, original=original))
     return tuple(found)
+
+
+def time_int8(
+    runtime: Runtime, network: bytes, images: Sequence[Tensor], *, threads: int = 1, batch: int = 1
+) -> Int8Timing:
+    """Return how long a float file's network takes in int8: all of it, with ranges of a few ``images``, run in turns.
+
+    Time depends on shapes and precisions only, so the file of a search that leaves nothing in float takes as long. It
+    is timed as that is (:class:`~senseapp.prove.file_times.FileTimes`): in some moments on a shared machine, float was
+    seen to take 1.8 times as long and int8 no longer.
+
+    Raises:
+        InvalidSpec: the runtime cannot write it in int8, or run it.
+    """
+    int8 = runtime.in_place(network, runtime.quantizer(network, images).write())
+    part = images[0]
+    fixed = runtime.open(network, threads=threads).fixed_batch
+    call = part if fixed else part[:1].expand(batch, *part.shape[1:])
+    ratio = FileTimes(runtime, network, call, threads=threads).measure_precise(int8)
+    return Int8Timing(ratio=ratio, machine=runtime.machine(), products=_int8_products())
+
+
+def _int8_products() -> str:
+    """Return the instructions of this processor for products of 8 bits; empty where it has none."""
+    found = torch.cpu.get_capabilities()
+    names = {"amx_int8": "AMX", "avx512_vnni": "VNNI", "avx_vnni": "VNNI", "asimd_dot": "dot products"}
+    return ", ".join(dict.fromkeys(name for flag, name in names.items() if found.get(flag)))
+
+
+def is_busy() -> bool:
+    """Return whether more programs want to run than this machine has processors for, by half."""
+    return os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1)

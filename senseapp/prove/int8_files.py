@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from senseapp.descriptions import DENSE_BITS
 from senseapp.metrics import METRICS
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.mixed_precision import FileJudge, QuantizedFiles, search_mixed_precision
+from senseapp.prove.mixed_precision import FileJudge, MixedPrecision, QuantizedFiles, search_mixed_precision
 from senseapp.prove.search_images import Amounts, fitted_and_others, in_calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.runtimes.base import Runtime
@@ -35,11 +35,12 @@ _HELD_OUT = 8  # images that files are tested on, beside which calibration image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """Another file of the same search: all of it in int8, or computed in float with weights in 8 bits.
+class MadeFile:
+    """A file with its nodes in float.
 
     Attributes:
-        name: which of them it is, for the name of its file.
+        name: which it is among the files of one search: ``file`` for the one that was asked for, ``all`` for all of it
+            in int8, ``weights`` for one that is computed in float with weights in 8 bits.
         in_float: its nodes in float.
         notes: sentences on how it was made.
         computes_in_float: whether no node computes in int8.
@@ -54,38 +55,17 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8Files:
-    """The files by name, the nodes of "file" in float, and sentences on how it was made.
+    """Files of one search.
 
     Attributes:
-        own_setting: of the runtime's own quantizer for "default"; empty where there is none.
-        variants: further files to choose from, other than "file"; none where one way of computing was asked for.
+        made: to choose from, the one that was asked for first.
+        compared: files beside these: ``int8``, all of it, and ``default``, of the runtime's own quantizer if any.
+        own_setting: of that quantizer; empty where there is none.
     """
 
-    files: dict[str, bytes]
-    in_float: tuple[str, ...]
-    notes: tuple[str, ...]
+    made: tuple[MadeFile, ...]
+    compared: Mapping[str, bytes]
     own_setting: str = ""
-    variants: tuple[Variant, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
-    """The file that was asked for.
-
-    Attributes:
-        in_float: its nodes in float.
-        damages: by node, of a file in which this node alone is in int8.
-        notes: sentences on the search.
-        reasons: sentences on what int8 harms.
-        is_quantizers: whether it is a file of the fitted quantizer, and not float or the runtime's own.
-    """
-
-    content: bytes
-    in_float: tuple[str, ...] = ()
-    damages: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-    is_quantizers: bool = False
 
 
 class Int8Search:
@@ -99,7 +79,7 @@ class Int8Search:
         integers: by layer, those of such weights.
         settings: which file is wanted.
         steps: are told, and take the errors of what is optional.
-        variants: whether further files to choose from are made.
+        others: whether further files to choose from are made.
     """
 
     def __init__(
@@ -111,11 +91,10 @@ class Int8Search:
         settings: DeploySettings,
         steps: OptionalSteps,
         *,
-        variants: bool = True,
+        others: bool = True,
         integers: Mapping[str, IntegerWeight] | None = None,
     ) -> None:
-        self._integers = integers or {}
-        self._makes_variants = variants and settings.kind != "int8"
+        self._integers, self._makes_others = integers or {}, others and settings.kind != "int8"
         self._evaluator, self._runtime, self._content, self._bits = evaluator, runtime, content, bits
         self._settings, self._steps = settings, steps
         self._by_answers = settings.kind == "quickest"
@@ -132,8 +111,8 @@ class Int8Search:
         """The images that choose ranges and nodes, in batches."""
         return self._others
 
-    def found(self, files: Mapping[str, bytes], layers: Mapping[str, str]) -> Int8Files:
-        """Return ``files`` with those in int8; ``layers`` are those of nodes, whose bits say which stay in float.
+    def found(self, layers: Mapping[str, str]) -> Int8Files:
+        """Return the files in int8; ``layers`` are those of nodes, whose bits say which stay in float.
 
         Ranges, weights and biases are fitted; where int8 is quicker at all, the runtime's own quantizer is tried and
         the nodes in float are searched for; then the file that does less harm is taken, if it keeps to its limits.
@@ -142,32 +121,25 @@ class Int8Search:
         kept = [node for node, layer in layers.items() if self._bits and self._bits.get(layer, DENSE_BITS) > INT8_BITS]
         steps.progress.begin(StepTitle.INT8)
         quantizer = self._runtime.fitted_quantizer(self._content, fitting)
-        made = {"int8": quantizer.finished(quantizer.write())}
+        all_int8 = quantizer.finished(quantizer.write())
         own: DefaultInt8 | None = None
-        choice = _Choice(content=self._content)
-        if self._may_be_quicker(made["int8"]):
+        file = self._in_float()
+        if self._may_be_quicker(all_int8):
             steps.progress.begin(StepTitle.OWN)
             with steps.trying(self._runtime.description.own_quantizer):
                 own = self._runtime.default_int8(self._content, fitting)
             steps.progress.begin(StepTitle.PARTS)
-            choice = self._chosen(quantizer, kept, own)
-        variants = tuple[Variant, ...]()
-        if self._makes_variants:
-            with steps.trying("further files to choose from"):
-                variants = self._variants(quantizer, kept)
-        if choice.is_quantizers:
-            with steps.trying("the causes of what int8 harms"):
-                choice = replace(choice, reasons=self._reasons(quantizer, choice))
-        if own is not None:
-            made["default"] = own.content
-        notes = (*choice.notes, *self._amounts.notes, *self._notes(choice, quantizer.notes, own))
-        made["file"] = choice.content
+            file = self._chosen(quantizer, kept, own)
+        made, known = list[MadeFile](), {self._content}
+        for each in (file, *(self._further(quantizer, kept) if self._makes_others else ())):
+            if not made or each.content not in known:
+                known.add(each.content)
+                made.append(replace(each, content=self._placed(each.content)))
+        compared = {"int8": all_int8} | ({"default": own.content} if own is not None else {})
         return Int8Files(
-            files={**files, **{name: self._placed(each) for name, each in made.items()}},
-            in_float=choice.in_float,
-            notes=notes,
+            made=(replace(made[0], notes=(*made[0].notes, *(own.notes if own is not None else ()))), *made[1:]),
+            compared={name: self._placed(each) for name, each in compared.items()},
             own_setting=own.setting if own is not None else "",
-            variants=self._delivered(variants, choice.content, quantizer.notes),
         )
 
     def _fitting(self, layers: Mapping[str, str]) -> Fitting:
@@ -183,6 +155,10 @@ class Int8Search:
             steps=self._steps,
         )
 
+    def _in_float(self) -> MadeFile:
+        notes = ((_NOT_QUICKER,) if self._by_answers else ()) + self._amounts.notes
+        return MadeFile(name="file", content=self._content, notes=notes, computes_in_float=True)
+
     def _may_be_quicker(self, all_int8: bytes) -> bool:
         """Return False where a file must be quicker than float, and all of it in int8 is clearly not."""
         if not self._by_answers:
@@ -190,23 +166,31 @@ class Int8Search:
         self._steps.progress("Timing the network in float and in int8")
         return self._times(self._content).measure_precise(self._placed(all_int8)).low < 1
 
-    def _chosen(self, quantizer: Quantizer, kept: Sequence[str], own: DefaultInt8 | None) -> _Choice:
+    def _chosen(self, quantizer: Quantizer, kept: Sequence[str], own: DefaultInt8 | None) -> MadeFile:
         """Return the file that was asked for: of the search, or of the runtime's own quantizer if that does less harm.
 
         Where it must be quicker than float and change few answers and does not, the float file.
         """
-        choice = _Choice(content=quantizer.finished(quantizer.write(but=kept)), is_quantizers=True)
+        rounded = self._bits and min(self._bits.values()) < INT8_BITS
+        stored = (f"Weights of fewer than {INT8_BITS} bits are stored in {INT8_BITS}.",) if rounded else ()
+        content, found = quantizer.finished(quantizer.write(but=kept)), MixedPrecision()
         if self._settings.kind != "int8":
             with self._steps.trying("the search for parts that int8 harms"):
-                choice = self._mixed(quantizer, kept)
-        ours = choice.content
-        if own and not kept and self._judge.judged(own.content).damage < self._judge.judged(ours).damage:
-            choice = replace(choice, content=own.content, in_float=(), is_quantizers=False)
-        if self._by_answers and not self._pays(choice.content):
-            return _Choice(content=self._content)
-        return choice
+                content, found = self._mixed(quantizer, kept)
+        notes = (*found.notes, *self._amounts.notes, *stored)
+        if own and not kept and self._judge.judged(own.content).damage < self._judge.judged(content).damage:
+            title = self._runtime.description.own_quantizer
+            notes = (*notes, f"This file is that of {title}, which did less harm on the images that choose.")
+            file = MadeFile(name="file", content=own.content, notes=notes)
+        else:
+            reasons = tuple[str, ...]()
+            with self._steps.trying("the causes of what int8 harms"):
+                reasons = self._reasons(quantizer, found)
+            notes = (*notes, *quantizer.notes, *reasons, *filter(None, [self._runtime.int8_note]))
+            file = MadeFile(name="file", content=content, in_float=found.in_float, notes=notes)
+        return file if not self._by_answers or self._pays(file.content) else self._in_float()
 
-    def _mixed(self, quantizer: Quantizer, kept: Sequence[str]) -> _Choice:
+    def _mixed(self, quantizer: Quantizer, kept: Sequence[str]) -> tuple[bytes, MixedPrecision]:
         """Return the file of ``quantizer`` with those parts in float that int8 harms, as far as settings allow."""
         all_int8 = quantizer.finished(quantizer.write())
         times, most_time = self._times(self._content), 1.0
@@ -226,41 +210,27 @@ class Int8Search:
             settings=self._settings,
         )
         found = search_mixed_precision(files, self._steps)
-        content, late = files.content(found.in_float), tuple[str, ...]()
+        content = files.content(found.in_float)
         if self._settings.kind == "mixed" and content != all_int8:
             self._steps.progress("Timing the file again")
-            late = (_OFTEN_LONGER,) if times.measure_precise(self._placed(content)).high > most_time else ()
-        notes = (*late, *found.notes)
-        return _Choice(content=content, in_float=found.in_float, damages=found.damages, notes=notes, is_quantizers=True)
+            if times.measure_precise(self._placed(content)).high > most_time:
+                found = replace(found, notes=(_OFTEN_LONGER, *found.notes))
+        return content, found
 
-    def _variants(self, quantizer: Quantizer, kept: Sequence[str]) -> tuple[Variant, ...]:
-        """Return files beside the one that was asked for: all of it in int8, and weights alone in 8 bits."""
-        all_int8 = quantizer.finished(quantizer.write(but=kept))
-        every = tuple(quantizer.nodes(all_int8))
-        return (
-            Variant(name="all", content=all_int8, notes=(_ALL_INT8,)),
-            Variant(
+    def _further(self, quantizer: Quantizer, kept: Sequence[str]) -> Iterator[MadeFile]:
+        """Yield files beside the one that was asked for: all of it in int8, and weights alone in 8 bits."""
+        with self._steps.trying("further files to choose from"):
+            all_int8 = quantizer.finished(quantizer.write(but=kept))
+            every = tuple(quantizer.nodes(all_int8))
+            computed = tuple(filter(None, [self._runtime.int8_note]))
+            yield MadeFile(name="all", content=all_int8, notes=(_ALL_INT8, *quantizer.notes, *computed))
+            yield MadeFile(
                 name="weights",
                 content=quantizer.write(but=kept, weights_only=every),
                 in_float=every,
-                notes=(_WEIGHTS_ONLY,),
+                notes=(_WEIGHTS_ONLY, *quantizer.notes),
                 computes_in_float=True,
-            ),
-        )
-
-    def _delivered(
-        self, variants: Sequence[Variant], file: bytes, of_quantizer: tuple[str, ...]
-    ) -> tuple[Variant, ...]:
-        """Return variants as they are delivered, with notes, without those that another file equals."""
-        known, note = {file, self._content}, self._runtime.int8_note
-        found = []
-        for each in variants:
-            if each.content not in known:
-                known.add(each.content)
-                computed = (note,) if note and not each.computes_in_float else ()
-                notes = (*each.notes, *of_quantizer, *computed)
-                found.append(replace(each, content=self._placed(each.content), notes=notes))
-        return tuple(found)
+            )
 
     def _times(self, reference: bytes) -> FileTimes:
         """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""
@@ -291,29 +261,15 @@ class Int8Search:
             self._placed(content), 1.0
         )
 
-    def _notes(self, choice: _Choice, of_quantizer: tuple[str, ...], own: DefaultInt8 | None) -> tuple[str, ...]:
-        """Return sentences on how the file was made, and what it is compared with."""
-        bits, note = self._bits, self._runtime.int8_note
-        rounded = bits and min(bits.values()) < INT8_BITS
-        is_own = own is not None and choice.content == own.content
-        whose = self._runtime.description.own_quantizer
-        return (
-            *((f"Weights of fewer than {INT8_BITS} bits are stored in {INT8_BITS}.",) if rounded else ()),
-            *((_NOT_QUICKER,) if self._by_answers and choice.content == self._content else ()),
-            *((f"This file is that of {whose}, which did less harm on the images that choose.",) if is_own else ()),
-            *((*of_quantizer, *choice.reasons, *((note,) if note else ())) if choice.is_quantizers else ()),
-            *(own.notes if own is not None else ()),
-        )
-
-    def _reasons(self, quantizer: Quantizer, choice: _Choice) -> tuple[str, ...]:
+    def _reasons(self, quantizer: Quantizer, found: MixedPrecision) -> tuple[str, ...]:
         """Return why int8 harms the parts in float, with what that gains alone; else the worst of all parts."""
-        if not choice.in_float:
+        if not found.in_float:
             worst = quantizer.causes()[:_REASONS]
             return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > _MUCH_LOST)
         metric = METRICS[self._judge.judge.divergence]
         reasons = [
-            f"{cause.sentence} Alone in int8, it does {metric.change_text(choice.damages[cause.node])} of damage."
-            for cause in quantizer.causes(choice.in_float)[:_REASONS]
-            if choice.damages.get(cause.node, 0) > 0
+            f"{cause.sentence} Alone in int8, it does {metric.change_text(found.damages[cause.node])} of damage."
+            for cause in quantizer.causes(found.in_float)[:_REASONS]
+            if found.damages.get(cause.node, 0) > 0
         ]
         return (*reasons, *((self._runtime.remedy_note,) if reasons and self._runtime.remedy_note else ()))

@@ -189,6 +189,14 @@ class Judgement:
         return tuple(delta if delta == delta else float("inf") for delta in deltas)
 
     @property
+    def keeps_nothing(self) -> bool:
+        """Whether the network keeps none of the reference's answers, where that has some."""
+        if self.judge.task.baseline_note(self.judge.baseline.outputs):
+            return False
+        kept = (each for each in self.changes if METRICS[each.metric].primary and not METRICS[each.metric].needs_labels)
+        return any(METRICS[each.metric].is_share and each.value == 0 for each in kept)
+
+    @property
     def share_changed(self) -> float:
         """The share of answers that differ.
 

@@ -17,7 +17,6 @@ from senseapp.metrics.bounds import TestSequence
 from senseapp.metrics.predictions import Predictions
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.refine import refine
 from senseapp.prove.repair_choice import Measured, measured
 from senseapp.prove.strongest import couplings_of
 from senseapp.reconstruct.apply import AppliedModel
@@ -55,7 +54,6 @@ def validate(
     schedule: Schedule,
     *,
     repair: bool,
-    rounds: int = 3,
     adapting: Adapting = "off",
     other: CompressionConfig | None = None,
     data_roots: tuple[Path, ...] = (),
@@ -64,7 +62,7 @@ def validate(
     """Load model and images of ``result`` again and prove ``schedule``; ``other`` is how a second run compresses."""
     progress("Loading the model and the images")
     evaluator = ScheduleEvaluator.open(result, other=other, data_roots=data_roots, progress=progress)
-    return prove(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting)
+    return prove(evaluator, schedule, repair=repair, adapting=adapting)
 
 
 def prove(
@@ -72,7 +70,6 @@ def prove(
     schedule: Schedule,
     *,
     repair: bool,
-    rounds: int = 3,
     adapting: Adapting = "off",
     veto: bool = True,
 ) -> Proof:
@@ -81,12 +78,9 @@ def prove(
     The better of repaired and not is kept, see :mod:`senseapp.prove.repair_choice`; unless ``adapting`` is off, new
     weights are among the repairs, but not of the uniform schedule.
 
-    Where the damage on the curves' own images is more than predicted, beyond its interval, the layers are measured
-    again around the compressed model and the schedule is solved again, for at most ``rounds`` rounds in all; the proof
-    images have no part in that. If the run measured layers with adapted weights, so is that damage. Without
-    ``veto``, the proof images choose nothing, so that a bound of the loss needs no correction.
+    Without ``veto``, the proof images choose nothing, so that a bound of the loss needs no correction.
     """
-    return MeasuredSchedule.of(evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting, veto=veto).proven()
+    return MeasuredSchedule.of(evaluator, schedule, repair=repair, adapting=adapting, veto=veto).proven()
 
 
 def prove_within(
@@ -94,7 +88,6 @@ def prove_within(
     schedule: Schedule,
     *,
     repair: bool = True,
-    rounds: int = 3,
     adapting: Adapting = "off",
     allowed_drop: float | None = None,
     promised: Promised | None = None,
@@ -106,9 +99,7 @@ def prove_within(
     """
 
     def measured_with(adapting: Adapting) -> MeasuredSchedule:
-        return MeasuredSchedule.of(
-            evaluator, schedule, repair=repair, rounds=rounds, adapting=adapting, veto=promised is None
-        )
+        return MeasuredSchedule.of(evaluator, schedule, repair=repair, adapting=adapting, veto=promised is None)
 
     first = measured_with(adapting)
     if promised is not None:
@@ -143,17 +134,13 @@ class MeasuredSchedule:
     """A schedule measured on the proof images, before the rest of a proof is made.
 
     Attributes:
-        schedule: as it was solved again, where it was.
         found: what it loses.
-        used: rounds that were made.
     """
 
     evaluator: ScheduleEvaluator
     schedule: Schedule
     applied: AppliedModel
     found: Measured
-    used: int
-    notes: tuple[str, ...]
     repair: bool
     adapting: Adapting
 
@@ -164,30 +151,24 @@ class MeasuredSchedule:
         schedule: Schedule,
         *,
         repair: bool,
-        rounds: int = 3,
         adapting: Adapting = "off",
         veto: bool = True,
     ) -> MeasuredSchedule:
-        """Refine ``schedule``, apply it and measure it; see :func:`prove`."""
+        """Apply ``schedule`` and measure it; see :func:`prove`."""
         evaluator.progress("Compressing all layers at once")
-        adapted = _predicts_adapted(evaluator, adapting)
-        final, used, notes = refine(
-            evaluator, schedule, rounds=rounds, repair=repair, adapting="minutes" if adapted else "off"
-        )
-        applied = evaluator.reconstruction.apply(final)
+        applied = evaluator.reconstruction.apply(schedule)
         evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
         found = measured(
-            evaluator, applied, final.metric, repair=repair, images=evaluator.images.proof, adapting=adapting, veto=veto
+            evaluator,
+            applied,
+            schedule.metric,
+            repair=repair,
+            images=evaluator.images.proof,
+            adapting=adapting,
+            veto=veto,
         )
         return cls(
-            evaluator=evaluator,
-            schedule=final,
-            applied=applied,
-            found=found,
-            used=used,
-            notes=notes,
-            repair=repair,
-            adapting=adapting,
+            evaluator=evaluator, schedule=schedule, applied=applied, found=found, repair=repair, adapting=adapting
         )
 
     @property
@@ -236,11 +217,9 @@ class MeasuredSchedule:
                 steps=found.steps,
                 tried=tried or found.tried,
                 predicted=final.predicted_damage,
-                rounds=self.used,
                 sizes=sizes,
                 notes=(
                     evaluator.images.note,
-                    *self.notes,
                     *_disagreement(final, found.best if adapted else found.changes),
                     *_short_of_budget(evaluator, final, applied),
                     *applied.notes,

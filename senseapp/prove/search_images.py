@@ -1,20 +1,22 @@
-"""Images that a search for int8 files uses: those that fit ranges and weights, and others that judge and screen."""
+"""Images that a search for int8 files uses: those that fit, and others that judge, screen and choose thresholds."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from senseapp.data.images import ImageSet
+from senseapp.data.images import ImageSet, draw
 from senseapp.networks.network import in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.prove.proof_images import ProofImages
 from senseapp.records.inputs import HELD_OUT_SHARE
+from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.foreign import RuntimeNetwork
 
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
@@ -109,3 +111,27 @@ def half_of_each(first: Sequence[Tensor], second: Sequence[Tensor], count: int) 
         return one[:count]
     of_other = min(count // 2, len(other))
     return torch.cat((one[: count - of_other], other[:of_other]))
+
+
+def score_thresholds(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes]) -> dict[str, float]:
+    """Return the threshold of each of ``files``; empty for tasks without one.
+
+    It has the best F1 against labels. Without these, a file is compared with what the ``original`` finds from the usual
+    threshold on.
+    """
+    task = evaluator.task
+    if not task.has_score_threshold:
+        return {}
+    evaluator.progress("Choosing the threshold of scores")
+    original, curves = runtime.open(files["original"]), evaluator.images.curves
+    amounts = Amounts.of(original, evaluator)
+    count = min(len(curves), amounts.fitted + amounts.judging)
+    images = draw(curves, count, evaluator.result.spec.sensitivity.seed)
+    judged_on, classes = JudgingImages.of_set(images, evaluator.dense), evaluator.profile.num_classes
+    judge = Judge(task, judged_on, original, num_outputs=classes)
+    before, found = judge.baseline.outputs, dict[str, float]()
+    for name, content in files.items():
+        after = before if name == "original" else judge.judged(runtime.open(content)).outputs
+        truth = None if name == "original" else before
+        found[name] = task.score_threshold(after, images.labels, truth)
+    return found

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -21,7 +21,6 @@ from senseapp.prove.file_times import FileTimes, call_of
 from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes, Median
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.quantizers import Quantizer
 from senseapp.solve.problem import assemble
 from senseapp.solve.time_budget import any_problem, schedule_within
 
@@ -31,42 +30,37 @@ _TURNS = 21  # calls of each file: odd, so that the median is one of them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedNetwork:
-    """The network of a run as a float file, and how long its layers take.
+    """The network of a run as a float file, and how long its layers take at the levels of its compression.
 
     Attributes:
-        network: the float file.
         image: one call's input, (N, C, H, W).
-        beside: times of files beside the float file's.
+        threads: that a call runs on.
+        beside: times of files beside the uncompressed one's.
+        file: returns the file of a schedule.
     """
 
-    runtime: Runtime
-    network: bytes
     times: LayerTimes
-    quantizer: Quantizer
     image: Tensor
     threads: int
     beside: FileTimes
+    file: Callable[[Schedule], bytes]
 
-    @classmethod
-    def open(cls, evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1) -> TimedNetwork:
-        """Write the uncompressed network of a run, and time its layers."""
-        network = evaluator.original_file(runtime)
-        size = runtime.open(network).fixed_batch or batch
-        quantizer = runtime.quantizer(network, evaluator.reconstruction.calibration())
-        evaluator.progress("Timing every layer in float and in int8")
-        owners = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
-        image = call_of(evaluator, size)
-        return cls(
-            runtime=runtime,
-            network=network,
-            times=runtime.time_layers(network, quantizer, owners, threads=threads, batch=size),
-            quantizer=quantizer,
-            image=image,
-            threads=threads,
-            beside=FileTimes(runtime, network, image, threads=threads),
-        )
+    def ratio(self, schedule: Schedule) -> Median:
+        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, both opened anew."""
+        return self.beside.measure_precise(self.file(schedule))
 
-    def file(self, schedule: Schedule) -> bytes:
+
+def _with_bits(evaluator: ScheduleEvaluator, runtime: Runtime, threads: int, batch: int) -> TimedNetwork:
+    """Write the uncompressed network of a run, and time its layers in float and in int8."""
+    network, layers = evaluator.original_file(runtime), {layer.name for layer in evaluator.profile.layers}
+    size = runtime.open(network).fixed_batch or batch
+    quantizer = runtime.quantizer(network, evaluator.reconstruction.calibration())
+    evaluator.progress("Timing every layer in float and in int8")
+    owners = runtime.layers_of_nodes(network, layers)
+    times = runtime.time_layers(network, quantizer, owners, threads=threads, batch=size)
+    timed = {node: layer for node, layer in owners.items() if layer in times.layers()}
+
+    def file(schedule: Schedule) -> bytes:
         """Return the file of a schedule of bits: float where it has more than 8, or nothing; int8 elsewhere."""
         int8 = {
             member
@@ -75,52 +69,31 @@ class TimedNetwork:
             for member in entry.members
         }
         if not int8:
-            return self.network
-        owners = self.runtime.layers_of_nodes(self.network, self.times.layers())
-        file = self.quantizer.write(but=[node for node, layer in owners.items() if layer not in int8])
-        return self.runtime.in_place(self.network, file)
+            return network
+        in_float = [node for node, layer in timed.items() if layer not in int8]
+        return runtime.in_place(network, quantizer.write(but=in_float))
 
-    def ratio(self, schedule: Schedule) -> Median:
-        """Return the time of the file of ``schedule`` as a multiple of the float file's, both opened anew."""
-        return self.beside.measure_precise(self.file(schedule))
+    image = call_of(evaluator, size)
+    beside = FileTimes(runtime, network, image, threads=threads)
+    return TimedNetwork(times=times, image=image, threads=threads, beside=beside, file=file)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedWidths:
-    """The network of a run of pruning as a float file, and how long its layers take at each level.
-
-    Attributes:
-        image: one call's input, (N, C, H, W).
-        beside: times of files beside the uncompressed one's.
-    """
-
-    evaluator: ScheduleEvaluator
-    runtime: Runtime
-    times: LayerTimes
-    image: Tensor
-    threads: int
-    beside: FileTimes
-
-    @classmethod
-    def open(cls, evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1) -> TimedWidths:
-        """Write the network at every level of its run, and time it."""
-        scale, exporter = evaluator.result.compression.scale, evaluator.exporter(runtime)
-        files = {scale.untouched: evaluator.original_file(runtime)}
-        for level in evaluator.result.levels:
-            evaluator.progress(f"Timing every layer at {scale.text(level)}")
-            files[level] = exporter.write(evaluator.reconstruction.apply(_uniform(evaluator, level)).model)
-        network = files[scale.untouched]
-        shown = call_of(evaluator, runtime.open(network).fixed_batch or batch)
-        layers = {layer.name for layer in evaluator.profile.layers}
-        found = time_widths(runtime, files, layers, shown, threads=threads)
-        beside = FileTimes(runtime, network, shown, threads=threads)
-        return cls(evaluator=evaluator, runtime=runtime, times=found, image=shown, threads=threads, beside=beside)
-
-    def ratio(self, schedule: Schedule) -> Median:
-        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, both opened anew."""
-        applied = self.evaluator.reconstruction.apply(schedule)
-        file = self.evaluator.exporter(self.runtime).write(applied.model)
-        return self.beside.measure_precise(file)
+def _with_widths(evaluator: ScheduleEvaluator, runtime: Runtime, threads: int, batch: int) -> TimedNetwork:
+    """Write the network at every level of its run of pruning, and time it."""
+    scale, exporter = evaluator.result.compression.scale, evaluator.exporter(runtime)
+    files = {scale.untouched: evaluator.original_file(runtime)}
+    for level in evaluator.result.levels:
+        evaluator.progress(f"Timing every layer at {scale.text(level)}")
+        files[level] = exporter.write(evaluator.reconstruction.apply(_uniform(evaluator, level)).model)
+    network = files[scale.untouched]
+    image = call_of(evaluator, runtime.open(network).fixed_batch or batch)
+    return TimedNetwork(
+        times=time_widths(runtime, files, {layer.name for layer in evaluator.profile.layers}, image, threads=threads),
+        image=image,
+        threads=threads,
+        beside=FileTimes(runtime, network, image, threads=threads),
+        file=lambda schedule: exporter.write(evaluator.reconstruction.apply(schedule).model),
+    )
 
 
 def time_widths(
@@ -171,9 +144,7 @@ def schedule_for_time(
     return measured_schedule(evaluator, network, most_seconds, limits)
 
 
-def open_timed(
-    evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1
-) -> TimedNetwork | TimedWidths:
+def open_timed(evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int = 1, batch: int = 1) -> TimedNetwork:
     """Time the network of a run at the levels of its compression.
 
     Raises:
@@ -184,12 +155,12 @@ def open_timed(
         raise InvalidSpec(
             f"Zeros save no time in {runtime.description.label}: choose a run of quantization or pruning."
         )
-    kind = TimedNetwork if compression.sets_bits else TimedWidths
-    return kind.open(evaluator, runtime, threads=threads, batch=batch)
+    timed = _with_bits if compression.sets_bits else _with_widths
+    return timed(evaluator, runtime, threads, batch)
 
 
 def measured_schedule(
-    evaluator: ScheduleEvaluator, network: TimedNetwork | TimedWidths, most_seconds: float, limits: Limits | None
+    evaluator: ScheduleEvaluator, network: TimedNetwork, most_seconds: float, limits: Limits | None
 ) -> Schedule:
     """Return :func:`schedule_for_time` of a network whose layers are timed."""
     scale = evaluator.result.compression.scale

@@ -169,7 +169,7 @@ class ValidationResult:
     """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
 
     Attributes:
-        schedule: what was applied; the one asked for, unless it was solved again.
+        schedule: what was applied.
         changes: measured on held-out images, by metric.
         repaired: the same after repair without training; empty if none was asked for.
         uniform: of the uniform schedule of equal cost; empty where there is none.
@@ -182,7 +182,6 @@ class ValidationResult:
         steps: what was tried in place of the compressed model, which comes first.
         tried: how many alternatives, this one included, held-out images compared.
         predicted: damage, in the schedule's own metric.
-        rounds: 1, and one more for each time that layers were measured again and the schedule solved again.
         sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
             layers), ``latency_seconds`` (of one image), and ``file_bytes`` (of the plain state dict, as a file).
         notes: sentences a person should read.
@@ -195,7 +194,6 @@ class ValidationResult:
     uniform: tuple[MetricChange, ...] = ()
     uniform_repaired: tuple[MetricChange, ...] = ()
     predicted: float = 0.0
-    rounds: int = 1
     sizes: dict[str, tuple[float, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     files: dict[str, int] = field(default_factory=dict)

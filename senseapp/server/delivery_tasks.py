@@ -17,7 +17,7 @@ from senseapp.records.goal import makes_files
 from senseapp.records.promise import Promise, kept, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Schedule
-from senseapp.server.schedule_tasks import ROUNDS, Verification
+from senseapp.server.schedule_tasks import Verification
 from senseapp.server.tasks import FinishedRunTask, TaskContext, key_of, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
@@ -57,7 +57,6 @@ class DeliverTask(FinishedRunTask[Delivery]):
     promise: Promise | None = None
     settings: DeploySettings
     other: CompressionConfig | None = None
-    rounds: int = ROUNDS
 
     @property
     def is_short(self) -> bool:
@@ -81,7 +80,6 @@ class DeliverTask(FinishedRunTask[Delivery]):
             repair=self.repair,
             adapting=adapting,
             other=self.other,
-            rounds=self.rounds,
         )
 
     def find_out(self, context: TaskContext) -> Delivery:
@@ -158,7 +156,6 @@ class DeliverTask(FinishedRunTask[Delivery]):
             evaluator,
             self.schedule,
             repair=self.repair,
-            rounds=self.rounds,
             adapting=self.adapting,
             allowed_drop=self.allowed_drop,
             promised=self._promised(folder.candidates()),

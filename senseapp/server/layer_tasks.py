@@ -115,7 +115,7 @@ class Int8Trial(FinishedRunTask[Int8Timing]):
 
     def tried(self, evaluator: ScheduleEvaluator) -> Int8Timing:
         """Do the same with an open evaluator."""
-        from senseapp.prove.int8_timing import time_int8  # torch loads here
+        from senseapp.prove.file_times import time_int8  # torch loads here
 
         runtime = evaluator.runtime(self.runtime)
         network, few = evaluator.original_file(runtime), evaluator.reconstruction.calibration()[:1]

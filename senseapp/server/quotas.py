@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
-from senseapp.core.files import DAY_SECONDS, MB, storage_errors
+from senseapp.core.files import MB, storage_errors
 from senseapp.server.settings import PER_PERSON, ServerSettings, whole_number
 from senseapp.store.run_store import RunStore
 
@@ -65,16 +65,6 @@ def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
             f"The runs on this server may take {_megabytes(use.all_limit_bytes)} in all, and there is no room left"
             f"{more}. Delete runs that you no longer need, or ask whoever runs it."
         )
-
-
-def remove_untouched(store: RunStore, keep_days: int) -> tuple[str, ...]:
-    """Delete runs that ended and were not touched for ``keep_days``, and return their ids; 0 days keeps all."""
-    if not keep_days:
-        return ()
-    old = store.unchanged_since(time.time() - keep_days * DAY_SECONDS)
-    for run_id in old:
-        store.remove(run_id)
-    return old
 
 
 def _megabytes(num_bytes: int) -> str:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.prove import Proof
 
-ROUNDS = 3
-"""Default limit on how often a proof solves a schedule."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification(FinishedRunTask[ValidationResult]):
@@ -31,7 +28,6 @@ class Verification(FinishedRunTask[ValidationResult]):
         repair: whether it is repaired without training, if it measures better so.
         adapting: whether its layers' weights are adapted, if it measures better so.
         other: configuration of the second run's compression, for a schedule of two runs.
-        rounds: how often layers may be measured again and the schedule solved again; 1 does not change the schedule.
     """
 
     kind: ClassVar[type] = ValidationResult
@@ -41,7 +37,6 @@ class Verification(FinishedRunTask[ValidationResult]):
     repair: bool = True
     adapting: Adapting = "off"
     other: CompressionConfig | None = None
-    rounds: int = ROUNDS
 
     @property
     def is_short(self) -> bool:
@@ -56,7 +51,7 @@ class Verification(FinishedRunTask[ValidationResult]):
         """Prove the schedule on an open evaluator; write the compressed model, and return the result with its proof."""
         from senseapp.prove.prove import prove  # torch loads here
 
-        proven = prove(evaluator, self.schedule, repair=self.repair, rounds=self.rounds, adapting=self.adapting)
+        proven = prove(evaluator, self.schedule, repair=self.repair, adapting=self.adapting)
         return self.written(evaluator, proven, context), proven
 
     def written(self, evaluator: ScheduleEvaluator, proven: Proof, context: TaskContext) -> ValidationResult:

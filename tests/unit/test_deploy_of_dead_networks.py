@@ -112,7 +112,7 @@ def deploy(evaluator: ScheduleEvaluator, settings: DeploySettings) -> Deployed:
     if settings.kind != "float":
         return deploy_source(evaluator, original_source(evaluator, OPERATIONS), settings)
     schedule = schedule_of(evaluator, "quantization", 4.0)
-    proven = prove(evaluator, schedule, repair=False, rounds=1, adapting="minutes")
+    proven = prove(evaluator, schedule, repair=False, adapting="minutes")
     return deploy_source(evaluator, proven_source(evaluator, OPERATIONS, proven), settings)
 
 

@@ -31,8 +31,8 @@ from senseapp.prove.check.layers import layer_divergence
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
 from senseapp.prove.check.outputs import ComparedFile
 from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener
+from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
-from senseapp.prove.int8_timing import is_busy
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.check import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from senseapp.core.texts import printable_text
 from senseapp.networks.profile import profile_model
 from senseapp.records.check import TensorDifference, TensorDivergence
+from senseapp.runtimes.onnxruntime.tensor_divergence import relative_difference
 
 
 def layer_divergence(reference: nn.Module, candidate: nn.Module, images: Tensor) -> TensorDivergence | None:
@@ -38,7 +38,7 @@ def layer_divergence(reference: nn.Module, candidate: nn.Module, images: Tensor)
             name=printable_text(name),
             operator=type(kinds[name]).__name__,
             shape=tuple(before[name].shape),
-            difference=_difference(before[name], after[name]),
+            difference=relative_difference(before[name].numpy(), after[name].numpy()),
         )
         for name in before  # in the order of the calls
         if name in after and before[name].shape == after[name].shape
@@ -59,12 +59,3 @@ def _recorded(network: nn.Module, names: list[str], found: dict[str, Tensor]) ->
 
             stack.callback(modules[name].register_forward_hook(keep).remove)
         yield
-
-
-def _difference(before: Tensor, after: Tensor) -> float:
-    if not bool(after.isfinite().all()):
-        return math.inf if bool(before.isfinite().all()) else 0.0
-    apart, size = float((after - before).norm()), float(before.norm())
-    if apart == 0:
-        return 0.0
-    return apart / size if size else math.inf

@@ -11,7 +11,8 @@ from torch import Tensor
 from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import listed
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.onnxruntime.qdq import ROUNDING, UNPACKED, WEIGHTED, QdqFiles, Rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING, UNPACKED
+from senseapp.runtimes.onnxruntime.qdq import WEIGHTED, QdqFiles, Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.causes import causes
 from senseapp.runtimes.onnxruntime.rounding.ranges import ranges

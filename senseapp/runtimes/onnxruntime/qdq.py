@@ -26,23 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from senseapp.networks.onnx.graph import OnnxGraph, attributes_of, read_by
+from senseapp.networks.onnx.graph import OnnxGraph, attributes_of
+from senseapp.runtimes.onnxruntime.file_writer import AFTER, CODES, ROUNDING, UNPACKED, Codes, FileWriter
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import BIAS_STEPS, RoundedProduct
 from senseapp.runtimes.onnxruntime.rounding.ranges import Range, activation_grid
 
-ROUNDING = ("QuantizeLinear", "DequantizeLinear")
-"""What turns values into integers and back."""
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Products, with a weight as second input."""
 FUSED = ("Clip", "Relu")
 """What is computed with the node before it."""
-MOVING = frozenset(
-    {
-        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Identity"),
-        *("GatherElements", "Expand", "Tile", "Pad", "MaxPool"),
-    }
-)
-"""Operators that only move numbers: what they read and make is rounded alike."""
 _SAME_RANGE = frozenset(
     {
         *("AveragePool", "Flatten", "Gather", "GatherElements", "MaxPool", "Reshape", "Resize", "Slice", "Split"),
@@ -59,9 +51,6 @@ QUANTIZED = frozenset(
     | {"ArgMax", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Where"}
 )
 """Kinds of nodes that can be in int8."""
-_AFTER, _CODES = "_DequantizeLinear_Output", "_QuantizeLinear_Output"
-UNPACKED = ".unpacked"
-"""Behind the name of a weight in 8 bits, where a node in float reads it."""
 _MORE_BYTES = 3  # of a weight in 32 bits, beside one in 8
 _FREE_BYTES = 0.05  # of those of all weights in 8 bits, that the smallest weights may add in 32
 _SEVEN_BITS = 64  # largest integer of weights that are not fitted: no sum of two products with 8 bits exceeds 16
@@ -80,23 +69,6 @@ class Rounding:
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     products: Mapping[str, RoundedProduct] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Codes:
-    """A constant as integers, with its scales along ``axis``, or one for all."""
-
-    integers: Array
-    scale: Array
-    zero_point: Array
-    axis: int | None = None
-
-    @property
-    def spread(self) -> Array:
-        """The scales in a shape that broadcasts."""
-        if self.axis is None:
-            return self.scale
-        return self.scale.reshape([-1 if axis == self.axis else 1 for axis in range(self.integers.ndim)])
 
 
 @dataclass(slots=True)
@@ -137,7 +109,7 @@ class QdqFiles:
         So do ``weights_only``, with weights stored in 8 bits where these are not small.
         """
         plan = self._plan(self._with_fused({*in_float, *weights_only}))
-        file = _File(self._graph)
+        file = FileWriter(self._graph)
         stored = set(weights_only).difference(in_float, self._small)
         for name in self._graph.inputs:
             self._round(file, name, plan)
@@ -215,7 +187,7 @@ class QdqFiles:
 
     # ---- nodes of a file
 
-    def _read(self, node: NodeProto, place: int, plan: _Plan, file: _File) -> str:
+    def _read(self, node: NodeProto, place: int, plan: _Plan, file: FileWriter) -> str:
         """Return what an input of a node reads in a file."""
         name: str = node.input[place]
         if name in self._graph.initializers:
@@ -226,9 +198,9 @@ class QdqFiles:
             return name
         if place == 0 and node.name not in plan.in_int8 and node.op_type in WEIGHTED[:3]:
             return self._by_channel(node, file)
-        return name + _AFTER
+        return name + AFTER
 
-    def _constant(self, node: NodeProto, place: int, file: _File) -> str:
+    def _constant(self, node: NodeProto, place: int, file: FileWriter) -> str:
         name: str = node.input[place]
         if self._graph.initializers[name].data_type != TensorProto.FLOAT:
             return name
@@ -245,15 +217,15 @@ class QdqFiles:
             name = self._output_of[name]
         return name
 
-    def _round(self, file: _File, name: str, plan: _Plan) -> None:
+    def _round(self, file: FileWriter, name: str, plan: _Plan) -> None:
         """Add the nodes that round a tensor, where it is rounded."""
         if name in plan.rounded:
             given = file.grid(name, *self._grid(name))
-            file.nodes.append(helper.make_node(ROUNDING[0], [name, *given], [name + _CODES], f"{name}_{ROUNDING[0]}"))
-            given = [name + _CODES, *given]
-            file.nodes.append(helper.make_node(ROUNDING[1], given, [name + _AFTER], f"{name}_{ROUNDING[1]}"))
+            file.nodes.append(helper.make_node(ROUNDING[0], [name, *given], [name + CODES], f"{name}_{ROUNDING[0]}"))
+            given = [name + CODES, *given]
+            file.nodes.append(helper.make_node(ROUNDING[1], given, [name + AFTER], f"{name}_{ROUNDING[1]}"))
 
-    def _by_channel(self, node: NodeProto, file: _File) -> str:
+    def _by_channel(self, node: NodeProto, file: FileWriter) -> str:
         """Return the input of a product in float, with a scale for each channel: the one scale, repeated.
 
         onnxruntime rounds the weights of a float product itself, with one scale for the whole tensor, where its input
@@ -263,16 +235,16 @@ class QdqFiles:
         """
         name: str = node.input[0]
         if (weight := self._graph.tensor(node.input[1])) is None:
-            return name + _AFTER
+            return name + AFTER
         attributes = attributes_of(node)
         groups = attributes.get("group", 1) if node.op_type == "Conv" else 1
         channels = groups * weight.dims[1 if node.op_type == "Conv" or attributes.get("transB", 0) else 0]
         result = f"{node.name}.input"
-        given = [name + _CODES, *file.grid(result, *(np.resize(each, channels) for each in self._grid(name)))]
+        given = [name + CODES, *file.grid(result, *(np.resize(each, channels) for each in self._grid(name)))]
         file.nodes.append(helper.make_node(ROUNDING[1], given, [result], f"{node.name}.dequantize", axis=1))
         return result
 
-    def _store_in_8_bits(self, file: _File, own: NodeProto, node: NodeProto) -> None:
+    def _store_in_8_bits(self, file: FileWriter, own: NodeProto, node: NodeProto) -> None:
         """Let a product in float read its weight from integers, with the bias that goes with them."""
         own.input[1] = file.unpacked(node.input[1], self._weights[node.name])
         product = self._products.get(node.name)
@@ -284,13 +256,13 @@ class QdqFiles:
     def _grid(self, name: str) -> tuple[Array, Array]:
         return activation_grid(*self._ranges[name])
 
-    def _values(self, name: str) -> _Codes:
+    def _values(self, name: str) -> Codes:
         values = numpy_helper.to_array(self._graph.initializers[name])
         zero_point, scale = activation_grid(float(values.min(initial=0)), float(values.max(initial=0)))
         integers = (np.round(values / scale) + zero_point).clip(0, 255).astype(np.uint8)
-        return _Codes(integers, scale, zero_point)
+        return Codes(integers, scale, zero_point)
 
-    def _bias(self, node: NodeProto) -> _Codes:
+    def _bias(self, node: NodeProto) -> Codes:
         product, values = self._products.get(node.name), self._graph.array(node.input[2])
         if product is not None and product.offsets is not None:
             values = product.offsets.numpy()
@@ -298,25 +270,25 @@ class QdqFiles:
         assert values is not None
         limits = np.iinfo(np.int32)
         integers = (values.astype(np.float64) / scale).round().clip(limits.min, limits.max).astype(np.int32)
-        return _Codes(integers, scale, np.zeros(scale.shape, np.int32), 0 if scale.ndim else None)
+        return Codes(integers, scale, np.zeros(scale.shape, np.int32), 0 if scale.ndim else None)
 
     @cached_property
-    def _weights(self) -> dict[str, _Codes]:
+    def _weights(self) -> dict[str, Codes]:
         """The integers of the weight of each product, by node."""
-        found, nearest = dict[str, _Codes](), dict[str, _Codes]()
+        found, nearest = dict[str, Codes](), dict[str, Codes]()
         for node in self._graph.nodes:
             name = node.input[1] if node.op_type in WEIGHTED else ""
             if (product := self._products.get(node.name)) is not None:
                 scale, integers = product.scale.numpy(), product.steps.numpy().astype(np.int8)
                 axis = product.product.channel_axis
-                found[node.name] = _Codes(integers, scale, np.zeros(scale.shape, np.int8), axis)
+                found[node.name] = Codes(integers, scale, np.zeros(scale.shape, np.int8), axis)
             elif name in self._graph.initializers:
                 if name not in nearest:
                     nearest[name] = self._nearest(name, node)
                 found[node.name] = nearest[name]
         return found
 
-    def _nearest(self, name: str, first: NodeProto) -> _Codes:
+    def _nearest(self, name: str, first: NodeProto) -> Codes:
         """Return the integers of 7 bits that are nearest to a weight, with scales at which biases fit in 32 bits."""
         values = numpy_helper.to_array(self._graph.initializers[name]).astype(np.float64)
         axis = _channel_axis(first, values.ndim)
@@ -327,9 +299,9 @@ class QdqFiles:
                 least = np.abs(bias) / (BIAS_STEPS * self._grid(node.input[0])[1])
                 scale = np.maximum(scale, least.max() if axis is None else least)
         scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1.0).astype(np.float32)
-        found = _Codes(values, scale, np.zeros(scale.shape, np.int8), axis)
+        found = Codes(values, scale, np.zeros(scale.shape, np.int8), axis)
         integers = np.round(values / found.spread).clip(-_SEVEN_BITS, _SEVEN_BITS).astype(np.int8)
-        return _Codes(integers, found.scale, found.zero_point, axis)
+        return Codes(integers, found.scale, found.zero_point, axis)
 
     @cached_property
     def _small(self) -> frozenset[str]:
@@ -338,55 +310,6 @@ class QdqFiles:
         sizes = [self._weights[name].integers.size for name in ranked]
         most = _FREE_BYTES / _MORE_BYTES * sum(sizes)
         return frozenset(name for name, size in zip(ranked, accumulate(sizes), strict=True) if size <= most)
-
-
-class _File:
-    """Nodes and constants of a file of ``network`` that is being written."""
-
-    def __init__(self, network: OnnxGraph) -> None:
-        self._network = network
-        self._constants: dict[str, TensorProto] = {}
-        self._first: dict[str, list[NodeProto]] = {}
-        self.nodes: list[NodeProto] = []
-
-    def stored(self, name: str, values: Array) -> str:
-        """Store a constant, and return its name."""
-        self._constants[name] = numpy_helper.from_array(values, name)
-        return name
-
-    def grid(self, name: str, zero_point: Array, scale: Array) -> list[str]:
-        """Store scale and zero point of a tensor, and return their names."""
-        return [self.stored(f"{name}_scale", scale), self.stored(f"{name}_zero_point", zero_point)]
-
-    def dequantized(self, name: str, codes: _Codes) -> str:
-        """Return the name of a constant in float, made of integers where it is read."""
-        result = name + _AFTER
-        if result not in self._first:
-            given = [self.stored(f"{name}_quantized", codes.integers), *self.grid(name, codes.zero_point, codes.scale)]
-            axis: dict[str, Any] = {} if codes.axis is None else {"axis": codes.axis}
-            self._first[result] = [helper.make_node(ROUNDING[1], given, [result], f"{name}_{ROUNDING[1]}", **axis)]
-        return result
-
-    def unpacked(self, name: str, codes: _Codes) -> str:
-        """Return the name of a weight in float that runtimes make of integers when they open the file."""
-        integers, result = self.stored(f"{name}_quantized", codes.integers), f"{name}{UNPACKED}"
-        cast = helper.make_node("Cast", [integers], [f"{result}.cast"], f"{result}.cast", to=TensorProto.FLOAT)
-        scale = self.stored(f"{result}.scale", codes.spread)
-        self._first[result] = [cast, helper.make_node("Mul", [cast.output[0], scale], [result], result)]
-        return result
-
-    def content(self) -> bytes:
-        """Return the bytes of the file, without rounding and constants that nothing reads."""
-        file = OnnxGraph(self._network.model)
-        nodes, read = list[NodeProto](), set(file.outputs)
-        for node in reversed([*(each for some in self._first.values() for each in some), *self.nodes]):
-            if node.op_type not in ROUNDING or not read.isdisjoint(node.output):
-                nodes.append(node)
-                read |= read_by(node)
-        file.nodes = nodes[::-1]
-        stored = self._network.initializers | self._constants
-        file.initializers = {name: each for name, each in stored.items() if name in read}
-        return file.content()
 
 
 def rounded_tensors(network: bytes, in_float: Collection[str] = ()) -> list[str]:

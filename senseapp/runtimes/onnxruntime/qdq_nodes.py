@@ -20,10 +20,16 @@ from onnx import NodeProto, helper
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.onnxruntime.qdq import MOVING
 from senseapp.runtimes.quantizers import QuantizedFile, QuantizedNode
 
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_MOVING = frozenset(
+    {
+        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Identity"),
+        *("GatherElements", "Expand", "Tile", "Pad", "MaxPool"),
+    }
+)
+"""Operators that only move numbers: what they read and make is rounded alike."""
 _LEFT_OUT = frozenset({"Relu", "Clip"})
 _MOST_STEPS = 1.0
 """Steps that a weight may be from its rounded form, in the median; a weight that was folded is further away."""
@@ -189,7 +195,7 @@ def _unround_on(graph: OnnxGraph, value: str) -> None:
     for name in set(graph.outputs) & undone.keys():
         undone[name].CopyFrom(helper.make_node("Identity", [value], [name], f"{name} in float"))
     graph.rewired()
-    for node in [each for each in graph.nodes if each.op_type in MOVING and not undone.keys().isdisjoint(each.input)]:
+    for node in [each for each in graph.nodes if each.op_type in _MOVING and not undone.keys().isdisjoint(each.input)]:
         node.input[:] = [value if name in undone else name for name in node.input]
         graph.rewired()
         for made in node.output:

@@ -27,8 +27,9 @@ from senseapp.networks.onnx.graph import OnnxGraph, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import Kernel, quick_seconds, times
 from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
-from senseapp.runtimes.onnxruntime.qdq import QUANTIZED, ROUNDING
+from senseapp.runtimes.onnxruntime.qdq import QUANTIZED
 from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
 
 _BORDERS = (*ROUNDING, "ReorderInput", "ReorderOutput")  # where float and int8 meet, or two orders of memory

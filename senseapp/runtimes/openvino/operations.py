@@ -18,9 +18,9 @@ from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 from senseapp.runtimes.file_format import FileFormat
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
 from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
-from senseapp.runtimes.onnxruntime.qdq import ROUNDING
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, compiled, machine, read

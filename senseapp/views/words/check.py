@@ -108,14 +108,10 @@ def change_rows(report: CheckReport) -> list[tuple[str, ...]]:
 
 def tensor_rows(tensors: Sequence[TensorDifference]) -> list[tuple[str, ...]]:
     """Return a row per tensor, in their order."""
+    names = (each.name + (f" (there {each.other})" if each.other else "") for each in tensors)
     return [
-        (
-            each.name + (f" (there {each.other})" if each.other else ""),
-            each.operator,
-            fmt.shape(each.shape),
-            percent(each.difference),
-        )
-        for each in tensors
+        (name, each.operator, fmt.shape(each.shape), percent(each.difference))
+        for name, each in zip(names, tensors, strict=True)
     ]
 
 
@@ -199,9 +195,13 @@ def markdown_summary(report: CheckReport) -> str:
         markdown_table(("Condition", "", "Why"), conditions(report)),
         *(md("- {}", each) for each in report.findings),
     ]
+    both = [file_facts(side) for side in (report.reference, report.candidate)]
+    sides = [(name, *(each.get(name, "") for each in both)) for name in ("Size", "Time of a call")]
+    if report.time_ratio is not None:
+        sides.append(("Time ratio", "1", report.time_ratio.times_text))
     if report.bound is not None:
         parts += [
-            markdown_table(("", "Reference", "Candidate"), _sides(report)),
+            markdown_table(("", "Reference", "Candidate"), sides),
             markdown_table(CHANGE_COLUMNS, change_rows(report)),
             md("Largest loss to expect: {}.", bound_text(report.bound)),
         ]
@@ -220,15 +220,6 @@ def markdown_summary(report: CheckReport) -> str:
         parts += [md("<details><summary>Notes</summary>"), md("\n").join(md("- {}", note) for note in notes)]
         parts.append(md("</details>"))
     return "\n\n".join(parts) + "\n"
-
-
-def _sides(report: CheckReport) -> Iterator[tuple[str, ...]]:
-    both = report.reference, report.candidate
-    yield "Size", *(fmt.bytes_size(each.file_bytes) for each in both)
-    if report.reference.seconds is not None and report.candidate.seconds is not None:
-        yield "Time of a call", *(milliseconds(each.seconds) for each in both if each.seconds is not None)
-    if report.time_ratio is not None:
-        yield "Time ratio", "1", report.time_ratio.times_text
 
 
 def _answers(found: ChangedAnswers) -> Iterator[Markdown]:

@@ -143,7 +143,7 @@ def test_a_stored_proof_with_fewer_channels_is_a_source_for_any_runtime(runtime:
     evaluator = evaluator_of(small_network(), PruningConfig())
     one = schedule_of(evaluator, "pruning", 0.5)
     schedule = replace(one, entries=tuple(each for each in one.entries if each.layer == "blocks.0.conv1"))
-    proven = prove(evaluator, schedule, repair=True, rounds=1)
+    proven = prove(evaluator, schedule, repair=True)
     assert proven.result.schedule.removes_channels
     weights, *_ = write_compressed(proven.applied, tmp_path / "proof.safetensors", proven.example)[0]
     source = stored_source(evaluator, runtime, proven.result, weights)

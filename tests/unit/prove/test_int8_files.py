@@ -59,9 +59,8 @@ def test_files_are_delivered_finished(kind):
     content = evaluator.original_file(runtime)
     search = Int8Search(evaluator, runtime, content, {}, DeploySettings(kind=kind), OptionalSteps())
     layers = runtime.layers_of_nodes(content, {layer.name for layer in evaluator.profile.layers})
-    found = search.found({"original": content}, layers)
-    made = {name: each for name, each in found.files.items() if name != "original"}
-    made |= {each.name: each.content for each in found.variants if not each.computes_in_float}
+    found = search.found(layers)
+    made = {each.name: each.content for each in found.made if not each.computes_in_float} | dict(found.compared)
     assert set(made) >= {"file", "int8"}
     for name, each in made.items():
         assert runtime.file_format.class_names(each) == (FINISHED,), name

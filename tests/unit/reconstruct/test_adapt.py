@@ -276,7 +276,7 @@ def test_two_of_four_stay_two_of_four(network):
 
 def test_a_proof_says_what_each_step_gained_and_delivers_no_worse(network):
     evaluator = evaluator_of(network, QuantizationConfig())
-    found = prove(evaluator, schedule(evaluator, {"quantization": 3.0}), repair=True, rounds=1, adapting="minutes")
+    found = prove(evaluator, schedule(evaluator, {"quantization": 3.0}), repair=True, adapting="minutes")
     result = found.result
     assert (result.adapting, result.delivered) == ("minutes", "adapted")
     assert kl(result.kept_changes) == kl(result.repaired) < kl(result.changes)
@@ -296,7 +296,7 @@ def test_a_run_measured_with_adapted_weights_predicts_what_is_delivered(network)
     result = replace(evaluator.result, spec=RunSpec(sensitivity=spec), measurements=found)
     evaluator = replace(evaluator, result=result)
     asked = make_schedule(result, budget=ResourceBudget(kind="bits", target=3.0), metric="kl")
-    proven = prove(evaluator, asked, repair=True, rounds=2, adapting="minutes").result
+    proven = prove(evaluator, asked, repair=True, adapting="minutes").result
     assert proven.delivered == "adapted"
     assert kl(proven.repaired) < 4 * proven.predicted
     assert kl(proven.changes) > 10 * proven.predicted
