@@ -150,8 +150,6 @@ def test_the_largest_loss_is_searched_in_the_background(
     assert service.work.progress(StrongestSearch(run_id=finished_run, drop=drop)) is None
     schedule.button(key=f"schedule.search.{finished_run}").click().run()
     assert service.work.progress(StrongestSearch(run_id=finished_run, drop=drop)).state is RunState.QUEUED
-    schedule.button(key=f"schedule.search_stop.{finished_run}").click().run()
-    assert service.work.progress(StrongestSearch(run_id=finished_run, drop=drop)).state is RunState.CANCELLED
     keep_found(service, backend, finished_run, drop)
     schedule.run()
     assert (

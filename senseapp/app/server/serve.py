@@ -29,7 +29,6 @@ from senseapp.app.common.download import remove_new_files
 from senseapp.app.server.downloads import Downloads, download_registry
 from senseapp.app.server.guards import (
     EndedLogins,
-    KnownBase,
     KnownSites,
     PrivateMetrics,
     SecurityHeaders,
@@ -78,7 +77,6 @@ def application() -> st.App:
             Middleware(SecurityHeaders),
             Middleware(KnownSites),
             Middleware(PrivateMetrics),
-            Middleware(KnownBase),
             Middleware(Connections, **configured_limits()),
             Middleware(BoundedMessages),
             Middleware(EndedLogins),
