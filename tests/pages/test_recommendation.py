@@ -131,6 +131,18 @@ def test_the_answer_has_few_words_and_controls(app: AppTest, finished_run, backe
     assert len([each for each in elements if each.type == "vega_lite_chart"]) == 1
 
 
+def test_a_recommendation_that_cannot_be_read_is_said_and_the_page_stays(
+    app: AppTest, finished_run, backend: Backend
+) -> None:
+    recommend(backend, finished_run)
+    (file,) = backend.store.folder(finished_run).path.glob("recommendation-*.json")
+    file.write_text(file.read_text().replace("Recommendation", "Recommended", 1))
+    open_page(app, RESULTS, run=finished_run)
+    assert not app.exception
+    assert app.error
+    assert texts(app)
+
+
 def test_the_target_file_is_the_button_for_targets(app: AppTest, finished_run, backend) -> None:
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run, **{"for": "targets"})

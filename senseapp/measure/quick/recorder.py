@@ -60,12 +60,7 @@ class Recorder:
     Gradients are those at the output, or with ``inputs`` at the input.
     """
 
-    def __init__(
-        self,
-        modules: dict[str, nn.Module],
-        *,
-        inputs: bool,
-    ) -> None:
+    def __init__(self, modules: dict[str, nn.Module], *, inputs: bool) -> None:
         self._modules = modules
         self._inputs = inputs
         self._copied: set[str] = set()

@@ -169,12 +169,7 @@ class WeightResponses:
 
     at_inputs = False
 
-    def __init__(
-        self,
-        compressor: WeightCompressor,
-        model: nn.Module,
-        trace: CallTrace,
-    ) -> None:
+    def __init__(self, compressor: WeightCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor
         self._prepared: dict[Key, Prepared] = {}
         self._keys: dict[str, list[Key]] = {}  # by module

@@ -15,6 +15,7 @@ from senseapp.networks.onnx.rewrite.folding import fold_constants
 from senseapp.networks.onnx.rewrite.shapes import (
     fix_known_values,
     fix_reshape_targets,
+    merge_image_norms,
     merge_rolls,
 )
 from senseapp.networks.onnx.torch_graph import TorchGraph
@@ -23,6 +24,7 @@ BUILDING: tuple[Callable[[TorchGraph, Facts], TorchGraph], ...] = (
     fix_known_values,
     fix_reshape_targets,
     merge_rolls,
+    merge_image_norms,
     merge_activations,
 )
 """Passes that need the values of the graph for some numbers of images."""
