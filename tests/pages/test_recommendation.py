@@ -11,7 +11,6 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Element, Node
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.errors import InvalidCheckpoint
 from senseapp.prove.decision import decision
 from senseapp.prove.recommend import usual_limits
 from senseapp.records.candidate import Candidate, Delivery
@@ -242,19 +241,3 @@ def test_it_is_offered_with_its_time_and_shows_how_far_it_is(app: AppTest, finis
     assert not app.exception
     assert service.work.progress(task).state is RunState.QUEUED
     assert "1st in the queue" in app.get("progress")[0].proto.text
-    app.button(key=f"recommendation.start_stop.{finished_run}").click().run()
-    assert service.work.progress(task).state is RunState.CANCELLED
-
-
-def test_why_there_is_none_is_said(
-    app: AppTest, finished_run, service, backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise InvalidCheckpoint("The checkpoint is gone.")
-
-    monkeypatch.setattr(RecommendationTask, "carry_out", refuse)
-    service.work.start(RecommendationTask(run_id=finished_run))
-    backend.runner.run_next()
-    open_page(app, RESULTS, run=finished_run)
-    assert app.error[0].value == "The checkpoint is gone."
-    assert app.button(key=f"recommendation.start.{finished_run}")
