@@ -30,15 +30,10 @@ EPILOG = """\
 CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, no smaller for zeros or fewer bits.
 A small file of the same weights lies beside it: .sparse.safetensors.gz with zeros compressed, or .int.safetensors.gz
 with quantized weights as integers and their scales. Where channels are removed, the network itself is written as .pt2
-and .onnx. Of an uploaded ONNX file that file is always written, edited, as .onnx, and "notes" list what differs in it;
-CHECKPOINT may end in .onnx then. One JSON line says the metric before, after, and of a uniform schedule of equal cost,
-on images that the run has not measured on where there are enough; "file_bytes" has the size of each file on the disk,
-and "read_with" the lines of Python that read the small one. With --repair, the better of repaired and not is written;
-"delivered" says which one, and "reason" why. With --adapt, compressed layers get new weights on the same grid, or as
-many zeros, and layers that read removed channels new ones, that make up for what was lost, fitted to a few dozen
-images of the run without labels; "steps" has what each step loses on images that it was not fitted to, and on how
-many: a step that did worse than others on the first half of them was given up. With --promise, nothing is written
-unless the upper bound of the loss on held-out images is within it.
+and .onnx. Of an uploaded ONNX file that file is always written, edited, as .onnx; CHECKPOINT may end in .onnx then. One
+JSON line says the metric before, after, and of a uniform schedule of equal cost, on images that the run has not
+measured on where there are enough; "read_with" has the lines of Python that read the small file, "delivered" and
+"reason" say whether repaired weights were written, "steps" what each step loses on images that it was not fitted to.
 
 examples:
   python -m senseapp apply --run runs/demo --schedule targets.json --out compressed.safetensors

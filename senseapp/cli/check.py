@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _checked(spec: CheckSpec, progress: Callable[[str], None]) -> CheckReport:
     """Check in a process with a limit on memory, which can be ended: a file may come from anybody."""
-    task = CheckTask(check_id="", spec=_with_whole_paths(spec), own_disk=True)
+    task = CheckTask(check_id="", spec=spec, own_disk=True)
     with tempfile.TemporaryDirectory(prefix="senseapp-") as folder:
         context = TaskContext(folder=RunFolder(Path(folder)), observer=CheckObserver(progress))
         if whole_number("SENSEAPP_JOB_PROCESSES", 1, least=0):
@@ -135,16 +135,6 @@ def _checked(spec: CheckSpec, progress: Callable[[str], None]) -> CheckReport:
         report, _ = CheckFolder(path=Path(folder)).report()
     assert report is not None
     return report
-
-
-def _with_whole_paths(spec: CheckSpec) -> CheckSpec:
-    """Return the settings with paths that another process finds too."""
-
-    def whole(path: str) -> str:
-        return str(Path(path).resolve()) if path else ""
-
-    sides = [replace(each, checkpoint=whole(each.checkpoint)) for each in (spec.reference, spec.candidate)]
-    return replace(spec, reference=sides[0], candidate=sides[1], data=replace(spec.data, path=whole(spec.data.path)))
 
 
 def _spec_from(arguments: argparse.Namespace) -> CheckSpec:
@@ -214,7 +204,7 @@ def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:
     best = usual_decision(here, spec.goal).choice
     if best is None:
         raise InvalidSpec(f"{path} holds no file that is worth taking. Name the file to check.")
-    file = str(path / best.file)
+    file = str((path / best.file).resolve())  # another process opens it
     if best.runs:
         return ModelSpec(library="onnx", checkpoint=file, task=reference.task)
     return replace(spec.model, pretrained=False, checkpoint=file)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tqdm import tqdm
 
-from senseapp.cli.output import ProgressObserver, changes_json, figures_json, number, phases, promise_json
+from senseapp.cli.output import changes_json, figures_json, number, phases, promise_json
 from senseapp.cli.run_arguments import (
     add_adapting,
     add_promise,
@@ -22,8 +22,8 @@ from senseapp.cli.run_arguments import (
     first_run,
     loss_from,
     partner_of,
-    promise_from,
     schedule_at,
+    tolerance_from,
 )
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import write_file
@@ -46,18 +46,11 @@ EPILOG = """\
 With --schedule the file is made from weights that are proven first, with repair where that measures better; without it
 the uncompressed network of the run is written. Layers whose int8 is measured to do most harm stay in float, as long as
 the file takes at most --max-time times as long as all of it in int8; layers of more than 8 bits in the schedule do so
-too. --mode int8 and --mode float do without that choice; --mode quickest=1 leaves as little in float as it takes for at
-most 1 of 100 answers to change, on images that chose it. One JSON line begins with the headline and has, for the file,
-for the original in float, for all-int8 and for "default", the runtime's own quantizer in the best of its usual
-settings, which "default_setting" names: every metric with its interval, on held-out images where there are enough, the
-milliseconds of a call on this machine with the interval of their median, made in turns, and the bytes of the file.
-Whether int8 pays on this machine is said first, from a first file that is made without a search; "operators" says where
-the time went, in float and in the file. "elsewhere" has the times of the file and the original in each other runtime
-that is installed here, as multiples of those in the runtime that the file is for, with their intervals. "notes" begins
-with the finding, and says which improvement was left out since it failed. With --promise, no file is written unless the
-upper bound of its loss on held-out images is within it. FILE.README.txt says how to load it, prepare a picture and run
-it; --format kit adds a program and a notebook that do so. The file and its figures stay in the run's folder, where
-pages and reports show them. Notes warn of calibration images that are few, or unlike the held-out ones.
+too. Whether int8 pays on this machine is said first. One JSON line has metrics with intervals on held-out images,
+milliseconds and bytes of the file, of the original in float, of all-int8 and of "default", the runtime's own quantizer;
+"operators" says where the time went, "elsewhere" has the times in other runtimes. FILE.README.txt says how to load it,
+prepare a picture and run it; --format kit adds a program and a notebook. The file and its figures stay in the run's
+folder, where pages and reports show them. Notes warn of calibration images that are few, or unlike the held-out ones.
 
 examples:
   python -m senseapp deploy --run runs/demo --out quick.onnx
@@ -107,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
     folder = first_run(arguments)
     task = _task_of(arguments, folder.load_result())
     with phases() as progress:
-        context = TaskContext(folder=folder, observer=ProgressObserver(progress))
+        context = TaskContext(folder=folder, observer=progress)
         evaluator = open_evaluator(context, task.other)
         task = _with_tolerance(task, arguments, evaluator)
         predicted = _predicted(evaluator, task.settings)
@@ -164,11 +157,8 @@ def _settings_of(arguments: argparse.Namespace) -> DeploySettings:
 def _with_tolerance(task: DeliverTask, arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> DeliverTask:
     from senseapp.prove.recommend import judged_by  # torch loads here
 
-    metric = judged_by(evaluator)
-    if arguments.max_drop is not None:
-        task = replace(task, allowed_drop=loss_from(arguments.max_drop, metric, flag="--max-drop"))
-    promise = promise_from(arguments, metric)
-    return task if promise is None else replace(task, allowed_drop=promise.most, promise=promise)
+    allowed, promise = tolerance_from(arguments, judged_by(evaluator))
+    return replace(task, allowed_drop=allowed if promise is None else promise.most, promise=promise)
 
 
 def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[Candidate, Deployment]:

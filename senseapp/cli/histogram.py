@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, get_args
 
 from senseapp.cli.analyze import add_data_arguments, add_model_arguments
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import data_from, model_from, read_as_given, run_folder
+from senseapp.cli.run_arguments import described, run_folder
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import write_file
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.profile import select_layers
-from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, RunSpec, patterns_in
+from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, patterns_in
 from senseapp.server.layer_tasks import HistogramTask
 from senseapp.store.run_folder import RunFolder
 
@@ -85,11 +85,10 @@ def run(arguments: argparse.Namespace) -> None:
 def _of_model(arguments: argparse.Namespace, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
     if arguments.data is None:
         raise InvalidSpec("--model needs images to look at. Add --data, or --data random.")
-    described = read_as_given(RunSpec(model=model_from(arguments), data=data_from(arguments)), arguments)
     from senseapp.measure.histograms import histograms_of_model  # torch loads here
 
     with phases() as progress:
-        return histograms_of_model(described, spec, patterns, progress=progress)
+        return histograms_of_model(described(arguments), spec, patterns, progress=progress)
 
 
 def _of_run(path: Path, spec: HistogramSpec, patterns: Sequence[str]) -> Found:

@@ -77,19 +77,8 @@ def promise_json(promise: Promise | None, candidates: Sequence[Candidate]) -> di
     }
 
 
-_TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 5.0  # between lines: a bar that moves smoothly; a log file that stays short
-
-
-@contextmanager
-def phases() -> Iterator[Callable[[str], None]]:
-    """Show each step and the time on standard error, where the number of steps is not known."""
-    bar: tqdm[NoReturn] = tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, dynamic_ncols=True)
-    with bar:
-        yield bar.set_description_str
-
-
-class ProgressObserver(RunObserver):
-    """Shows the steps of work on a finished run through :func:`phases`."""
+class Phases(RunObserver):
+    """Shows each step on standard error as it begins, called or as an observer of work on a finished run."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
@@ -98,6 +87,16 @@ class ProgressObserver(RunObserver):
         """Show the step that begins."""
         if sentence:
             self._show(sentence)
+
+    __call__ = phase
+
+
+@contextmanager
+def phases() -> Iterator[Phases]:
+    """Show steps and the time, where the number of steps is not known."""
+    bar: tqdm[NoReturn] = tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, dynamic_ncols=True)
+    with bar:
+        yield Phases(bar.set_description_str)
 
 
 class ProgressBar(RunObserver):
@@ -124,7 +123,7 @@ class ProgressBar(RunObserver):
             desc=f"{head.profile.title}, {head.num_samples} images",
             unit=" measurements",
             file=sys.stderr,
-            mininterval=_TERMINAL_SECONDS if sys.stderr.isatty() else _FILE_SECONDS,
+            mininterval=0.1 if sys.stderr.isatty() else 5.0,  # a bar that moves smoothly, a log file that stays short
             dynamic_ncols=True,
         )
 

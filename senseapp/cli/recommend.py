@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from senseapp.cli.output import ProgressObserver, candidate_json, phases, promise_json
-from senseapp.cli.run_arguments import add_promise, loss_from, promise_from, run_folder
+from senseapp.cli.output import candidate_json, phases, promise_json
+from senseapp.cli.run_arguments import add_promise, run_folder, tolerance_from
 from senseapp.core.files import storage_errors, write_file
 from senseapp.prove.decision import Decision, decision
 from senseapp.records.file_names import file_name
@@ -23,11 +23,9 @@ from senseapp.store.run_folder import RunFolder
 EPILOG = """\
 Whole schedules are measured over the range of the run, and the strongest whose loss is tolerable is proven. CHECKPOINT
 is as apply writes it; FILE receives the schedule as JSON; where nothing can be saved for the loss that is allowed,
-neither is written. One JSON line has in "headline", "reason" and "recommended" the file that is recommended for the
-goal, which may be another one than CHECKPOINT, in "proven" and "evidence" the schedule, in "candidates" all files. With
---promise the upper bound of the loss on held-out images decides, with all that was tried on them accounted for; where
-no file keeps it, "missing" says how many images that takes and what can be promised with those there are. The
-recommendation stays in the run's folder, so that reports show it.
+neither is written. One JSON line has in "recommended" the file that is recommended for the goal, which may be another
+one than CHECKPOINT, in "proven" and "evidence" the schedule, in "candidates" all files. Where no file keeps --promise,
+"missing" says how many images that takes. The recommendation stays in the run's folder, so that reports show it.
 
 examples:
   python -m senseapp recommend --run runs/demo --schedule targets.json --out compressed.safetensors
@@ -69,12 +67,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     files: tuple[Path, ...] = ()
     with phases() as progress:
-        context = TaskContext(folder=folder, observer=ProgressObserver(progress))
+        context = TaskContext(folder=folder, observer=progress)
         evaluator = open_evaluator(context)
-        allowed = arguments.max_drop
-        if allowed is not None:
-            allowed = loss_from(allowed, judged_by(evaluator), flag="--max-drop")
-        promise = promise_from(arguments, judged_by(evaluator))
+        allowed, promise = tolerance_from(arguments, judged_by(evaluator))
         task = RecommendationTask(run_id="", allowed_drop=allowed, promise=promise)
         record, found = task.search(evaluator, context)
         task.keep(folder, record)

@@ -108,6 +108,11 @@ def read_as_given(spec: RunSpec, arguments: argparse.Namespace) -> RunSpec:
     return with_reading(spec, parsed(arguments.reading, reading, what="The reading"))
 
 
+def described(arguments: argparse.Namespace) -> RunSpec:
+    """Return model, images and reading of the arguments, with usual settings otherwise; see :func:`run_spec_from`."""
+    return read_as_given(RunSpec(model=model_from(arguments), data=data_from(arguments)), arguments)
+
+
 def model_from(arguments: argparse.Namespace) -> ModelSpec:
     """Return the model that the arguments describe; see :func:`run_spec_from`."""
     from senseapp.networks.sources.catalogue import (
@@ -310,6 +315,13 @@ def promise_from(arguments: argparse.Namespace, usual_metric: str) -> Promise | 
     check_promisable(metric or usual_metric)
     most = loss_from(points, metric or usual_metric, flag="--promise")
     return Promise(most=most, metric=metric, confidence=percent / 100)
+
+
+def tolerance_from(arguments: argparse.Namespace, metric: str) -> tuple[float | None, Promise | None]:
+    """Return the loss of ``--max-drop`` in the unit of ``metric``, if it is given, and the promise of ``--promise``."""
+    most = arguments.max_drop
+    allowed = None if most is None else loss_from(most, metric, flag="--max-drop")
+    return allowed, promise_from(arguments, metric)
 
 
 def add_adapting(parser: argparse.ArgumentParser) -> None:

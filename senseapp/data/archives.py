@@ -34,7 +34,6 @@ _OTHERS = {
     b"Rar!": "RAR",
     b"\x28\xb5\x2f\xfd": "Zstandard",
 }
-_DEEPEST, _MOST_INNER = 8, 100  # zips in zips, one in the other and beside each other
 _PNG_COLOURS = 25  # byte of the header that says which: PNG specification, 11.2.1
 _MASKS = (b"\0", b"\3")  # grey, and palette
 _DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
@@ -190,7 +189,8 @@ class ZipSource:
 
     def _opened_inside(self, archive: ForeignZip, name: str, member: ZipInfo, depth: int) -> ForeignZip | None:
         """Return a zip that is stored in another one; None for other files, and for one that cannot be read."""
-        if not name.lower().endswith(".zip") or "/" in name or depth == _DEEPEST or self._num_inner == _MOST_INNER:
+        # up to 8 zips in one another, and 100 beside each other
+        if not name.lower().endswith(".zip") or "/" in name or depth == 8 or self._num_inner == 100:
             return None
         try:
             stream = archive.window(member)

@@ -26,7 +26,6 @@ Values = npt.NDArray[np.uint16]
 
 _CONTAINER, _SHOWN = 16, 8  # bits of a stored value, and of a prepared picture
 _GUESSED = (8, 10, 12, 14)  # bits of sensors; a largest value above the last one fills the container
-_PNG_SIGNATURE_BYTES, _CHUNK_FRAME_BYTES = 8, 12  # PNG, 5.2 and 5.3: length, type and checksum have 4 each
 _OTHER_ORDER = {"16B": "16L", "16L": "16B", "16N": "16B" if sys.byteorder == "little" else "16L"}
 
 
@@ -136,15 +135,15 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 def _significant_bits(file: bytes) -> int | None:
     """Return the largest number in the chunk sBIT, which lies before the pixels."""
-    place = _PNG_SIGNATURE_BYTES
-    while place + _CHUNK_FRAME_BYTES <= len(file):
+    place = 8  # behind the signature; length, type and checksum of a chunk have 4 bytes each: PNG, 5.2 and 5.3
+    while place + 12 <= len(file):
         length, kind = int.from_bytes(file[place : place + 4], "big"), file[place + 4 : place + 8]
         if kind == b"sBIT":
             bits = max(file[place + 8 : place + 8 + min(length, 4)], default=0)
             return bits if 0 < bits <= _CONTAINER else None
         if kind == b"IDAT":
             return None
-        place += length + _CHUNK_FRAME_BYTES
+        place += length + 12
     return None
 
 

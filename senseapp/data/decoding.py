@@ -62,10 +62,6 @@ MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""
 MAX_SCAN_PIXELS = 1_000_000_000
 """Each scan of a progressive JPEG passes over all pixels; ordinary ones have up to 15 scans, hostile ones thousands."""
-MAX_PARTS = 131_072
-"""Strips or tiles of a TIFF, for each of which Pillow makes an object; 64 million pixels have up to 100,000 rows."""
-MAX_ASPECT = 50
-"""Resizing the shorter side of a longer strip to the network's would blow it up."""
 
 ChannelMode: TypeAlias = Literal["L", "RGB", "bands", "index"]
 """Grey, colour, all channels that there are, or the class numbers of a label image."""
@@ -74,6 +70,11 @@ Remark: TypeAlias = Literal["animated", "transparent", "rotated", "turned", "CMY
 # the formats of PICTURE_SUFFIXES and no others: some of Pillow's readers start programs or are rarely attacked
 _FORMATS = ("BMP", "GIF", "HEIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
+_REASONS = (
+    (UnidentifiedImageError, "not a picture"),
+    (Image.DecompressionBombError, "too many pixels"),
+    (MemoryError, "takes too much memory to decode"),
+)
 _LOSSY = ("HEIF", "JPEG", "MPO", "WEBP")
 _LARGEST_CLASS = 255  # label images are kept in 8 bits for each pixel
 _START_OF_SCAN = b"\xff\xda"
@@ -143,23 +144,19 @@ def _as_unreadable() -> Iterator[None]:
         yield
     except Unreadable:
         raise
-    except UnidentifiedImageError as error:
-        raise Unreadable("not a picture") from error
-    except Image.DecompressionBombError as error:
-        raise Unreadable("too many pixels") from error
-    except MemoryError as error:
-        raise Unreadable("takes too much memory to decode") from error
     except Exception as error:  # on damaged files Pillow's readers raise whatever their parsing runs into
-        raise Unreadable("damaged") from error
+        raise Unreadable(next((said for kind, said in _REASONS if isinstance(error, kind)), "damaged")) from error
 
 
 def _decode(image: Image.Image, file: bytes, mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
     with image:
-        is_deep, stated, animated = has_deep_colours(image), stated_bits(image, file), _is_animated(image)
+        is_deep, stated = has_deep_colours(image), stated_bits(image, file)
+        animated = image.format != "MPO" and getattr(image, "is_animated", False)  # MPO: a photo with its preview
         image.load()
         # of TIFF, Pillow has followed and removed it
         orientation = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
-        remarks = (*animated, *_remarks(image, orientation, upright=transform is not None and transform.upright))
+        upright = transform is not None and transform.upright
+        remarks = _remarks(image, orientation, animated=animated, upright=upright)
         values, depth = deep_values(image, file, deep_colours=is_deep), None
         if values is not None:
             depth = depth_of(values, stated)
@@ -233,7 +230,7 @@ def _check_size(width: int, height: int) -> None:
         raise Unreadable("no pixels")
     if width * height > MAX_PIXELS:
         raise Unreadable(f"{width:,} × {height:,} pixels, more than {MAX_PIXELS // 1_000_000} million")
-    if max(width, height) > MAX_ASPECT * min(width, height):
+    if max(width, height) > 50 * min(width, height):  # resizing its shorter side to the network's would blow it up
         raise Unreadable(f"a strip of {width:,} × {height:,} pixels")
 
 
@@ -258,7 +255,7 @@ def _check_parts(file: bytes) -> None:
             tag, _, values = struct.unpack_from(order + entries, file, place)
             if tag in (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS):
                 parts = max(parts, values)
-    if parts > MAX_PARTS:
+    if parts > 131_072:  # Pillow makes an object for each; 64 million pixels have up to 100,000 rows
         raise Unreadable(f"a TIFF of {parts:,} parts, which takes far more work than its pixels")
 
 
@@ -269,14 +266,9 @@ def _pixels_of_part(tags: MutableMapping[int, Any], width: int, height: int) -> 
     return width * min(height, int(tags.get(TiffImagePlugin.ROWSPERSTRIP, height)))
 
 
-def _is_animated(image: Image.Image) -> tuple[Remark, ...]:
-    is_so = image.format != "MPO" and getattr(image, "is_animated", False)  # MPO: a photo with its preview
-    return ("animated",) if is_so else ()
-
-
-def _remarks(image: Image.Image, orientation: int, *, upright: bool) -> tuple[Remark, ...]:
+def _remarks(image: Image.Image, orientation: int, *, animated: bool, upright: bool) -> tuple[Remark, ...]:
     """Return what is unusual in a loaded image."""
-    remarks: list[Remark] = []
+    remarks: list[Remark] = ["animated"] if animated else []
     if image.has_transparency_data:
         remarks.append("transparent")
     if image.mode == "CMYK":

@@ -17,8 +17,6 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import plural
 from senseapp.tasks.annotations import PerImage
 
-# 850 pictures of 224 pixels; more lie in a file, which the system keeps in memory while it has room
-_MOST_IN_MEMORY_BYTES = 128_000_000
 _MAPPINGS: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()  # by address, of rows that lie in a file
 
 
@@ -27,11 +25,12 @@ def allocate_rows(
     shape: Sequence[int],
     dtype: torch.dtype = torch.uint8,
     *,
-    most_in_memory_bytes: int = _MOST_IN_MEMORY_BYTES,
+    most_in_memory_bytes: int = 128_000_000,
 ) -> torch.Tensor:
     """Return room for something of each image, (count, ...): in memory, or above a limit in a file that has no name.
 
-    The file is gone once the tensor is, also when the process is killed.
+    The limit is that of 850 pictures of 224 pixels; the system keeps a file in memory while it has room. The file is
+    gone once the tensor is, also when the process is killed.
 
     Raises:
         InvalidDataset: the disk has too little room.

@@ -21,9 +21,6 @@ from senseapp.records.schedule import Schedule
 
 _NNI_COMPRESSIONS = ("sparsity", "pruning", "quantization")
 _NNI_CHANNEL_AXES = ("out_channel", "in_channel")  # one scale per index of weight axis 0 and axis 1
-# The structure and version numbers are those that torchao 0.18 writes; its ``config_from_dict`` refuses others with a
-# message, so a change there is seen, not silent.
-_TORCHAO_FQN_TO_CONFIG_VERSION, _TORCHAO_WEIGHT_ONLY_VERSION, _TORCHAO_PER_AXIS_VERSION = 1, 2, 1
 _ATTENTION = "the joint projection of nn.MultiheadAttention"
 _LAYERS = "(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)"
 
@@ -138,10 +135,13 @@ NNI2, NNI3 = (
 
 
 def _torchao(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
-    """Write ``FqnToConfig`` in the JSON form of torchao's own ``config_to_dict``."""
+    """Write ``FqnToConfig`` in the JSON form of the ``config_to_dict`` of torchao 0.18.
+
+    Its ``config_from_dict`` refuses other version numbers with a message, so a change there is seen, not silent.
+    """
     configs = {layer: _torchao_weight_only(bits) for layer, bits in bits_of(schedule).items()}
     payload = {"fqn_to_config": configs, "module_fqn_to_config": configs}
-    return noted({"_type": "FqnToConfig", "_version": _TORCHAO_FQN_TO_CONFIG_VERSION, "_data": payload}, notes)
+    return noted({"_type": "FqnToConfig", "_version": 1, "_data": payload}, notes)
 
 
 def _torchao_takes(layer: LayerProfile) -> bool:
@@ -154,10 +154,10 @@ def _torchao_takes(layer: LayerProfile) -> bool:
 def _torchao_weight_only(bits: int) -> dict[str, Any]:
     return {
         "_type": "IntxWeightOnlyConfig",
-        "_version": _TORCHAO_WEIGHT_ONLY_VERSION,
+        "_version": 2,
         "_data": {
             "weight_dtype": {"_type": "torch.dtype", "_data": f"int{bits}"},
-            "granularity": {"_type": "PerAxis", "_version": _TORCHAO_PER_AXIS_VERSION, "_data": {"axis": 0}},
+            "granularity": {"_type": "PerAxis", "_version": 1, "_data": {"axis": 0}},
             "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
             "scale_dtype": None,
             "intx_packing_format": {"_type": "IntxPackingFormat", "_data": "UNPACKED_TO_INT8"},

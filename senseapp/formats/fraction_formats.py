@@ -15,7 +15,6 @@ from senseapp.records.schedule import Schedule
 _DISTILLER_PRUNER = "senseapp_levels"
 # of the recipe: pruning takes two thirds of the epochs, fine-tuning the rest; people edit both
 _SPARSEML_LAST_EPOCH = 60.0
-_SPARSEML_LAST_PRUNING_EPOCH = _SPARSEML_LAST_EPOCH * 2 / 3
 _LOADER = '''"""Per-layer ratios for torch_pruning.BasePruner(..., pruning_ratio=0.0, pruning_ratio_dict=ratios)."""
 import json
 
@@ -175,7 +174,7 @@ def _sparseml(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -
     for sparsity in sorted(by_sparsity):
         settings: dict[str, object] = {
             "start_epoch": 0.0,
-            "end_epoch": _SPARSEML_LAST_PRUNING_EPOCH,
+            "end_epoch": _SPARSEML_LAST_EPOCH * 2 / 3,
             "update_frequency": 1.0,
             "init_sparsity": min(0.05, sparsity),  # as in the sample of GMPruningModifier's documentation
             "final_sparsity": sparsity,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,12 +22,12 @@ FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layer types, without subclasses, that a BatchNorm can be folded into."""
 
 
-def foldable_norms(trace: CallTrace, model: nn.Module, *, subclasses: bool = False) -> dict[str, nn.BatchNorm2d]:
+def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.Module]:
     """Return the BatchNorms that can be folded into the layer before them, by the name of that layer.
 
-    They are plain ``nn.BatchNorm2d``; with ``subclasses`` any BatchNorm, such as one with an activation inside. In the
-    trace, layer and norm are each called once, the norm is called right after the layer with its output tensor,
-    no other module reads that tensor, and no other module reads the layer's weight or bias.
+    They may have an activation inside. In the trace, layer and norm are each called once, the norm is called right
+    after the layer with its output tensor, no other module reads that tensor, and no other module reads the layer's
+    weight or bias.
     """
     times = Counter(call.module for call in trace.calls)
     found: dict[str, Any] = {}
@@ -39,8 +39,7 @@ def foldable_norms(trace: CallTrace, model: nn.Module, *, subclasses: bool = Fal
         if times[call.module] + times[reader.module] > 2:
             continue
         layer, norm = model.get_submodule(call.module), model.get_submodule(reader.module)
-        fits = type(norm) is nn.BatchNorm2d or (subclasses and isinstance(norm, BATCH_NORMS))
-        if fits and _is_plain(norm) and _reads_alone(layer, call, trace):
+        if isinstance(norm, BATCH_NORMS) and _is_plain(norm) and _reads_alone(layer, call, trace):
             found[call.module] = norm
     return found
 
@@ -75,44 +74,22 @@ def folded_values(layer: Any, norm: Any) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def norms_folded(model: nn.Module, norms: Mapping[str, nn.BatchNorm2d]) -> Iterator[None]:
-    """Fold ``norms`` into the layers of these names inside the block; see :func:`foldable_norms`."""
-    with ExitStack() as stack:
+def norms_folded(model: nn.Module, norms: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Fold ``norms`` into the layers of these names inside the block, see :func:`foldable_norms`.
+
+    They are the identity there, but for an activation inside.
+    """
+    with restored([*norms.values(), *(model.get_submodule(name) for name in norms)]):
         for name, norm in norms.items():
-            stack.enter_context(folded(model.get_submodule(name), norm))
+            _fold(model.get_submodule(name), norm)
         yield
 
 
-@contextmanager
-def folded(layer: Any, norm: Any) -> Iterator[None]:
-    """Fold ``norm`` into ``layer`` inside the block, where ``norm`` is the identity but for what a subclass adds."""
-    weight, bias = layer.weight, layer.bias
+def _fold(layer: Any, norm: Any) -> None:
     with torch.no_grad():
-        values = folded_values(layer, norm)
-    layer.weight, layer.bias = (nn.Parameter(each, requires_grad=False) for each in values)
-    try:
-        with _identity(norm):
-            yield
-    finally:
-        layer.weight, layer.bias = weight, bias
-
-
-@contextmanager
-def _identity(norm: Any) -> Iterator[None]:
-    if type(norm) is nn.BatchNorm2d:
-        norm.__dict__["forward"] = lambda values: values
-        try:
-            yield
-        finally:
-            del norm.__dict__["forward"]
-        return
-    neutral = {
-        "weight": nn.Parameter(torch.ones_like(norm.weight), requires_grad=False),
-        "bias": nn.Parameter(torch.zeros_like(norm.bias), requires_grad=False),
-        "running_mean": torch.zeros_like(norm.running_mean),
-        "running_var": torch.full_like(norm.running_var, 1 - norm.eps),
-    }
-    with restored([norm]):
-        for name, value in neutral.items():
-            setattr(norm, name, value)
-        yield
+        weight, bias = folded_values(layer, norm)
+        layer.weight, layer.bias = (nn.Parameter(each, requires_grad=False) for each in (weight, bias))
+        norm.weight = nn.Parameter(torch.ones_like(norm.weight), requires_grad=False)
+        norm.bias = nn.Parameter(torch.zeros_like(norm.bias), requires_grad=False)
+        norm.running_mean = torch.zeros_like(norm.running_mean)
+        norm.running_var = torch.full_like(norm.running_var, 1 - norm.eps)

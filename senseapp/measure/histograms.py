@@ -153,10 +153,10 @@ def quantization_histograms(
     return found
 
 
-def _norms_after(layers: Sequence[LayerProfile], model: nn.Module, images: ImageSet) -> dict[str, nn.BatchNorm2d]:
+def _norms_after(layers: Sequence[LayerProfile], model: nn.Module, images: ImageSet) -> dict[str, nn.Module]:
     """Return the BatchNorms that can be folded into ``layers``, by the name of the layer."""
     with torch.no_grad():
-        norms = foldable_norms(trace_calls(model, images.batch(0, 1)), model, subclasses=True)
+        norms = foldable_norms(trace_calls(model, images.batch(0, 1)), model)
     return {layer.name: norms[layer.name] for layer in layers if layer.name in norms}
 
 

@@ -83,7 +83,6 @@ class LoadedModel:
     background: Background = "unknown"
 
 
-_SEED = 0  # so that a network with random weights is the same in every process
 _FILLING = frozenset(
     {
         *(Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.add_, Tensor.clamp_),
@@ -95,9 +94,12 @@ _FILLING = frozenset(
 
 @contextmanager
 def seeded_weights() -> Iterator[None]:
-    """Initialise weights from a fixed seed inside the block; the state of torch's own generator is restored."""
+    """Initialise weights from a fixed seed inside the block; the state of torch's own generator is restored.
+
+    A network with random weights is then the same in every process.
+    """
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(_SEED)
+        torch.default_generator.manual_seed(0)
         yield
 
 

@@ -166,7 +166,7 @@ def _of_norm(scale: Tensor) -> Iterator[Finding]:
         )
 
 
-def _norm_after(model: nn.Module, images: Tensor, layer: str) -> nn.BatchNorm2d | None:
+def _norm_after(model: nn.Module, images: Tensor, layer: str) -> nn.Module | None:
     try:
         return foldable_norms(trace_calls(model, images), model).get(layer)
     except SenseError:  # a network that cannot be traced has no norm that surely belongs to the layer

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import MetricChange
@@ -152,13 +151,23 @@ def compare(sides: Sequence[Side], metric: str) -> Comparison:
     measured each layer alone; members that are together on every side count as one layer.
     """
     _check(sides, metric)
-    outcomes = _outcomes(sides, metric)
-    unmatched = tuple(
-        UnmatchedLayer(layer=name, missing=tuple(found if isinstance(found, str) else "" for found in outcome))
-        for name, outcome in outcomes.items()
-        if any(isinstance(found, str) for found in outcome)
-    )
-    return Comparison(metric=metric, sides=tuple(sides), layers=_ranked(_rows(outcomes)), unmatched=unmatched)
+    measured = [{name: item for item in side.measurements for name in item.members or (item.layer,)} for side in sides]
+    known = [{layer.name for layer in side.result.profile.layers} for side in sides]
+    unmatched: list[UnmatchedLayer] = []
+    together: dict[tuple[str, ...], list[str]] = {}  # names by the layers that stand for them on each side
+    for name in dict.fromkeys(layer.name for side in sides for layer in side.result.profile.layers):
+        items = [found.get(name) for found in measured]
+        if not any(items):
+            continue
+        missing = tuple(
+            _why_missing(item, metric, known=name in layers) for item, layers in zip(items, known, strict=True)
+        )
+        if any(missing):
+            unmatched.append(UnmatchedLayer(layer=name, missing=missing))
+        else:
+            together.setdefault(tuple(item.layer for item in items if item is not None), []).append(name)
+    layers = _ranked([[found[names[0]] for names in together.values()] for found in measured], together, metric)
+    return Comparison(metric=metric, sides=tuple(sides), layers=layers, unmatched=tuple(unmatched))
 
 
 def _check(sides: Sequence[Side], metric: str) -> None:
@@ -173,36 +182,8 @@ def _check(sides: Sequence[Side], metric: str) -> None:
             )
 
 
-class _Found(NamedTuple):
-    item: LayerMeasurement
-    change: MetricChange
-
-
-class _Row(NamedTuple):
-    members: tuple[str, ...]
-    found: tuple[_Found, ...]
-
-
-_Outcome = _Found | str
-"""The change of a layer on one side, or why there is none."""
-
-
-def _outcomes(sides: Sequence[Side], metric: str) -> dict[str, tuple[_Outcome, ...]]:
-    """Return the outcome on every side of each layer that any side looked at, in execution order of the first."""
-    by_layer = [{name: item for item in side.measurements for name in item.members or (item.layer,)} for side in sides]
-    known = [{layer.name for layer in side.result.profile.layers} for side in sides]
-    names = dict.fromkeys(layer.name for side in sides for layer in side.result.profile.layers)
-    return {
-        name: tuple(
-            _outcome(items.get(name), metric, known=name in layers)
-            for items, layers in zip(by_layer, known, strict=True)
-        )
-        for name in names
-        if any(name in items for items in by_layer)
-    }
-
-
-def _outcome(item: LayerMeasurement | None, metric: str, *, known: bool) -> _Outcome:
+def _why_missing(item: LayerMeasurement | None, metric: str, *, known: bool) -> str:
+    """Return why a layer has no value on one side; empty where it has one."""
     if item is None:
         return "Not measured." if known else "The model has no layer of this name."
     if item.status is not Status.MEASURED:
@@ -210,40 +191,32 @@ def _outcome(item: LayerMeasurement | None, metric: str, *, known: bool) -> _Out
     change = item.change(metric)
     if change is None:
         return "Not measured in this metric."
-    return "The figure is not a number." if math.isnan(change.delta) else _Found(item, change)
+    return "The figure is not a number." if math.isnan(change.delta) else ""
 
 
-def _rows(outcomes: dict[str, tuple[_Outcome, ...]]) -> list[_Row]:
-    """Return the matched layers; those that share their measurements on every side are one row."""
-    rows: dict[tuple[str, ...], _Row] = {}
-    for name, outcome in outcomes.items():
-        found = tuple(entry for entry in outcome if not isinstance(entry, str))
-        if len(found) == len(outcome):
-            key = tuple(entry.item.layer for entry in found)
-            members = rows[key].members if key in rows else ()
-            rows[key] = _Row((*members, name), found)
-    return list(rows.values())
-
-
-def _ranked(rows: Sequence[_Row]) -> tuple[MatchedLayer, ...]:
-    sides = list(zip(*(row.found for row in rows), strict=True))
-    ranks = zip(*(mean_ranks([-entry.change.delta for entry in side]) for side in sides), strict=True)
-    ranges = zip(*map(_ranges, sides), strict=True)
+def _ranked(
+    sides: Sequence[Sequence[LayerMeasurement]], together: Mapping[tuple[str, ...], Sequence[str]], metric: str
+) -> tuple[MatchedLayer, ...]:
+    changes = [[change for item in side if (change := item.change(metric)) is not None] for side in sides]
+    ranks = [mean_ranks([-change.delta for change in side]) for side in changes]
+    ranges = [_rank_ranges(*pair) for pair in zip(sides, changes, strict=True)]
     return tuple(
         MatchedLayer(
-            layer=row.members[0],
-            members=row.members,
-            changes=tuple(entry.change for entry in row.found),
-            estimated=tuple(entry.item.estimated for entry in row.found),
-            ranks=rank,
-            rank_ranges=possible,
+            layer=names[0],
+            members=tuple(names),
+            changes=tuple(side[place] for side in changes),
+            estimated=tuple(side[place].estimated for side in sides),
+            ranks=tuple(side[place] for side in ranks),
+            rank_ranges=tuple(side[place] for side in ranges),
         )
-        for row, rank, possible in zip(rows, ranks, ranges, strict=True)
+        for place, names in enumerate(together.values())
     )
 
 
-def _ranges(side: Sequence[_Found]) -> list[tuple[int, int]]:
+def _rank_ranges(items: Sequence[LayerMeasurement], changes: Sequence[MetricChange]) -> list[tuple[int, int]]:
     """Return the ranks that the noise leaves possible; an estimate has no interval and could lie anywhere."""
-    lows = [math.nan if entry.item.estimated else entry.change.ci_low for entry in side]
-    highs = [math.nan if entry.item.estimated else entry.change.ci_high for entry in side]
-    return rank_intervals(lows, highs)
+    ends = [
+        (math.nan, math.nan) if item.estimated else (change.ci_low, change.ci_high)
+        for item, change in zip(items, changes, strict=True)
+    ]
+    return rank_intervals([low for low, _ in ends], [high for _, high in ends])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from senseapp.core.errors import NotFound, QueueFull, SenseError, StorageFailed
-from senseapp.core.files import lock_home, remove_temporaries
+from senseapp.core.files import DAY_SECONDS, lock_home, remove_temporaries
 from senseapp.core.steps import StepTitle
 from senseapp.metrics import METRICS
 from senseapp.records.goal import makes_files
@@ -39,7 +39,7 @@ from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
-from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, remove_untouched, sweep_uploads
+from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, sweep_uploads
 from senseapp.server.run_plan import SEARCHES_PER_FILE, UNKNOWN_STEPS, RunPlanner, kind_of, num_images
 from senseapp.server.session import OpenSession, load_engine, open_local_session, runs_on_processor
 from senseapp.server.settings import (
@@ -207,9 +207,11 @@ class Backend:
 
     def tidy(self) -> None:
         """Delete the runs and checks that exceed the settings' retention."""
-        for run_id in remove_untouched(self.store, self.settings.keep_days):
-            _log.info("run %s was deleted: nobody touched it for %d days", run_id, self.settings.keep_days)
-        remove_untouched_checks(self.home, self.settings.keep_days)
+        days = self.settings.keep_days
+        for run_id in self.store.unchanged_since(time.time() - days * DAY_SECONDS) if days else ():
+            self.store.remove(run_id)
+            _log.info("run %s was deleted: nobody touched it for %d days", run_id, days)
+        remove_untouched_checks(self.home, days)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch, time this machine and then call ``also``, in the background; later calls do nothing."""

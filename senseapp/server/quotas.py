@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
-from senseapp.core.files import DAY_SECONDS, MB, storage_errors
+from senseapp.core.files import MB, storage_errors
 from senseapp.server.settings import PER_PERSON, ServerSettings, whole_number
 from senseapp.store.run_store import RunStore
 
@@ -67,21 +67,9 @@ def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
         )
 
 
-def remove_untouched(store: RunStore, keep_days: int) -> tuple[str, ...]:
-    """Delete runs that ended and were not touched for ``keep_days``, and return their ids; 0 days keeps all."""
-    if not keep_days:
-        return ()
-    old = store.unchanged_since(time.time() - keep_days * DAY_SECONDS)
-    for run_id in old:
-        store.remove(run_id)
-    return old
-
-
 def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / MB:,.1f} MB" if num_bytes < 10 * MB else f"{num_bytes // MB:,} MB"
 
-
-_UNUSED_SECONDS = 6 * 3600.0  # after which an upload that no run reads is removed
 
 IsRead = Callable[[str], bool]
 """Whether any user's run reads the upload in the folder of this name."""
@@ -164,7 +152,7 @@ def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = _UNUSED_SECONDS) -> None:
+def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 6 * 3600.0) -> None:
     """Remove uploads that were last written at least ``unused_seconds`` ago and that no run reads."""
     oldest = time.time() - unused_seconds
     for own in everybodys.glob("*/*/"):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from senseapp.descriptions import all_descriptions
 from senseapp.records.measurement import RunResult
@@ -58,27 +58,8 @@ def runs_on_processor(device: str) -> bool:
     return choose_device(device).type == "cpu"
 
 
-class OpenSession(Protocol):
-    """Loads the model and the images of a spec."""
-
-    def __call__(
-        self,
-        spec: RunSpec,
-        *,
-        data_roots: tuple[Path, ...],
-        progress: Callable[[str], None],
-        earlier: RunResult | None,
-        find_alike: Callable[[str], RunResult | None],
-    ) -> Session:
-        """Return the prepared session.
-
-        Args:
-            spec: the settings.
-            data_roots: folders that images may be read from; empty allows any.
-            progress: receives one sentence before each long step, and now and then an empty one: it may raise to stop.
-            earlier: result of the attempt to resume; its arithmetic is used again.
-            find_alike: returns an earlier run for a hash over everything that determines this one's numbers.
-        """
+OpenSession: TypeAlias = "Callable[..., Session]"
+"""Loads the model and the images of a spec; takes the arguments of :func:`open_local_session` but the last."""
 
 
 def open_local_session(
@@ -90,7 +71,16 @@ def open_local_session(
     find_alike: Callable[[str], RunResult | None] = lambda content_key: None,
     executor: Executor | None = None,
 ) -> Session:
-    """Prepare the engine's own session, which loads torch. ``executor`` None: this machine."""
+    """Prepare the engine's own session, which loads torch.
+
+    Args:
+        spec: the settings.
+        data_roots: folders that images may be read from; empty allows any.
+        progress: receives one sentence before each long step, and now and then an empty one: it may raise to stop.
+        earlier: result of the attempt to resume; its arithmetic is used again.
+        find_alike: returns an earlier run for a hash over everything that determines this one's numbers.
+        executor: carries out the passes; None: this machine.
+    """
     load_engine()
     from senseapp.measure.reuse import arithmetic_of  # torch loads here, not when the app starts
     from senseapp.measure.session import Session

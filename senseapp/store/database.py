@@ -51,28 +51,6 @@ _SCHEMA = (
 )
 
 
-def _make_schema(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new database, all or none.
-
-    Raises:
-        InvalidFile: another senseapp made this database.
-    """
-    connection.execute("BEGIN IMMEDIATE")  # asked inside the transaction: two servers may start at once
-    try:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
-            for statement in _SCHEMA:
-                connection.execute(statement)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    if (version := _version(connection)) != SCHEMA_VERSION:
-        raise InvalidFile(
-            f"The database has schema version {version}; this senseapp knows version {SCHEMA_VERSION}. Use the "
-            "senseapp that made it, or set SENSEAPP_HOME to another folder."
-        )
-
-
 def _version(connection: sqlite3.Connection) -> int:
     (version,) = connection.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchone()
     return int(version)
@@ -100,10 +78,24 @@ class Database:
             path.parent.mkdir(parents=True, exist_ok=True)
         with self.connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-            _make_schema(connection)
+        self._make_schema()
+        with self.connection():
             idle = sqlite3.connect(path, check_same_thread=False)
             self._close = weakref.finalize(self, idle.close)
             _version(idle)  # opens the log
+
+    def _make_schema(self) -> None:
+        """Make the tables of a new database, all or none."""
+        with self.transaction() as connection:  # asked inside the transaction: two servers may start at once
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+            version = _version(connection)
+        if version != SCHEMA_VERSION:
+            raise InvalidFile(
+                f"The database has schema version {version}; this senseapp knows version {SCHEMA_VERSION}. Use the "
+                "senseapp that made it, or set SENSEAPP_HOME to another folder."
+            )
 
     def close(self) -> None:
         """Close what stays open between operations; further operations still work."""

@@ -23,6 +23,7 @@ from senseapp import __version__
 from senseapp.core.codec import dumps, loads, register
 from senseapp.core.errors import InvalidFile
 from senseapp.core.files import storage_errors
+from senseapp.core.foreign_values import LARGEST_COUNT
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import printable_text, with_printable_texts
 from senseapp.descriptions import DENSE_BITS, BudgetKind
@@ -73,7 +74,6 @@ def extra_files(folder: Path) -> list[Path]:
 
 
 _MOST_LAYERS = 2_000  # networks of the libraries have up to 1,000
-_MOST_OF_ANYTHING = 10**18  # parameters, multiply-accumulates, images: below 2**63, so that sums stay exact
 _LARGEST_FIGURE = 1e9  # of a metric, in its unit: larger ones are damage, and break axes
 _NO_COUNT = "a count is below 0, or larger than that of any network"
 
@@ -119,7 +119,7 @@ def _is_layer_name(name: str) -> bool:
 
 
 def _is_count(number: int) -> bool:
-    return 0 <= number <= _MOST_OF_ANYTHING
+    return 0 <= number <= LARGEST_COUNT
 
 
 def _check_amounts(result: RunResult) -> None:

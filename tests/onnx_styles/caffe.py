@@ -1,9 +1,9 @@
-"""As converters from Caffe, MXNet and Darknet write: old opsets, fixed batches, weights in Constant nodes, no names."""
+"""As converters from Caffe and Darknet write: old opsets, fixed batches, weights in Constant nodes, no names."""
 
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
 
 from tests.onnx_styles.writer import Writer
 
@@ -33,24 +33,6 @@ def nodes_in_reverse() -> bytes:
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     return bytes(model.SerializeToString())
-
-
-def face_proposals() -> bytes:
-    """MTCNN's first network: PRelu with a slope per channel, two outputs, a Softmax over two channels."""
-    w = Writer(opset=9, names="", ir=4)
-    x = w.input([1, 3, 24, 24])
-    for ins, outs in ((3, 8), (8, 12), (12, 16)):
-        x = w.op("PRelu", w.conv(x, ins, outs, pads=[0, 0, 0, 0]), w.weight(outs, 1, 1, scale=0.3))
-    rows = w.op("Transpose", w.conv(x, 16, 2, 1), perm=[0, 2, 3, 1])
-    chances = w.op("Transpose", w.op("Softmax", rows, axis=3), perm=[0, 3, 1, 2])
-    return w.file(chances, w.conv(x, 16, 4, 1))
-
-
-def softmax_over_all_that_follows() -> bytes:
-    """Before opset 13 a Softmax of axis 1 is over channels, rows and columns together."""
-    w = Writer(opset=11, names="prob")
-    x = w.op("Relu", w.conv(w.input([1, 3, 8, 8]), 3, 4))
-    return w.file(w.op("Softmax", w.conv(x, 4, 2, 1), axis=1), w.op("LogSoftmax", x, axis=1))
 
 
 def weights_listed_as_inputs() -> bytes:
@@ -112,15 +94,6 @@ def ssd_with_priors() -> bytes:
     return w.file(w.op("Add", moved, w.weight(1, 128, 4)), w.op("Flatten", chance))
 
 
-def mxnet_model_zoo() -> bytes:
-    """MXNet: a norm on the input in place of a mean, LeakyRelu, FullyConnected as Gemm."""
-    w = Writer(opset=8, names="resnetv17_stage1_", ir=3)
-    x = w.op("Relu", w.conv(w.norm(w.input(["N", 3, 16, 16]), 3), 3, 8, strides=[2, 2], bias=False))
-    y = w.conv(w.op("LeakyRelu", w.norm(x, 8), alpha=0.25), 8, 8, bias=False)
-    x = w.op("Flatten", w.op("GlobalAveragePool", w.op("Add", x, y)))
-    return w.file(w.op("Gemm", x, w.weight(5, 8), w.weight(5), transB=1, alpha=1.0, beta=1.0))
-
-
 def darknet_yolo() -> bytes:
     """YOLO from Darknet: mish in pieces, enlargement by Reshape and Expand, anchors, three heads."""
     w = Writer(opset=11, names=None)
@@ -146,32 +119,16 @@ def darknet_yolo() -> bytes:
     return w.file(w.op("Concat", *outputs, axis=1))
 
 
-def no_declared_batch() -> bytes:
-    """An input whose batch is an empty dimension, and value infos of formulas as lengths."""
-    w = Writer(opset=9, names=None)
-    x = w.op("Relu", w.conv(w.input([None, 3, 16, 16]), 3, 8, strides=[2, 2]))
-    x = w.op("Relu", w.conv(x, 8, 8))
-    model = w.model(w.op("GlobalAveragePool", x))
-    lengths = ["N", 8, "floor(H/2 - 1) + 1", "floor(W/2 - 1) + 1"]
-    model.graph.value_info.append(helper.make_tensor_value_info(x, TensorProto.FLOAT, lengths))
-    model.graph.doc_string = "converted"
-    return bytes(model.SerializeToString())
-
-
 STYLES = {
     f"Caffe and others: {name}": make
     for name, make in {
         "nameless and fixed to ten": nameless_and_fixed_to_ten,
         "nodes in reverse": nodes_in_reverse,
-        "face proposals": face_proposals,
-        "Softmax over all that follows": softmax_over_all_that_follows,
         "weights listed as inputs": weights_listed_as_inputs,
         "inception": inception,
         "shuffle": shuffle,
         "Upsample and crop": upsample_and_crop,
         "SSD with priors": ssd_with_priors,
-        "MXNet's zoo": mxnet_model_zoo,
         "Darknet's YOLO": darknet_yolo,
-        "no declared batch": no_declared_batch,
     }.items()
 }

@@ -67,16 +67,6 @@ def detector_of_two_inputs() -> bytes:
     return w.file(w.op("Gather", found, w.ints(2), axis=1))
 
 
-def fixed_to_one_image() -> bytes:
-    """A classifier whose batch of 1 is in every Reshape; a pool written as AveragePool with its window."""
-    w = _writer(9)
-    x = w.norm(w.conv(w.input([1, 3, 32, 32]), 3, 8, strides=[2, 2], bias=False), 8)
-    x = w.op("Relu", w.norm(w.conv(x, 8, 16, strides=[2, 2], bias=False), 16))
-    x = w.op("AveragePool", x, kernel_shape=[8, 8], strides=[8, 8], pads=[0, 0, 0, 0])
-    x = w.op("Reshape", x, w.ints(1, 16))
-    return w.file(w.op("Softmax", w.dense(x, 16, 4), axis=1))
-
-
 def text_reader() -> bytes:
     """A CRNN: the image becomes a sequence, a bidirectional LSTM reads it, then dense layers and a Softmax."""
     w = _writer(12)
@@ -96,7 +86,6 @@ STYLES = {
         "text direction": text_direction,
         "shapes in int32": shapes_in_int32,
         "detector of two inputs": detector_of_two_inputs,
-        "fixed to one image": fixed_to_one_image,
         "text reader": text_reader,
     }.items()
 }

@@ -22,15 +22,6 @@ def _last(w: Writer, x: str) -> str:
     return w.op("Transpose", x, perm=_TO_LAST)
 
 
-def plain() -> bytes:
-    """One Transpose at the start, one before the mean over the image, a dense layer and a Softmax."""
-    w = _writer()
-    x = w.op("Relu", w.conv(_first(w, w.input(["unk__6", 32, 32, 3])), 3, 8, strides=[2, 2], pads=[0, 0, 1, 1]))
-    x = w.op("Relu", w.conv(x, 8, 12))
-    x = w.op("ReduceMean", _last(w, x), axes=[1, 2], keepdims=0)
-    return w.file(w.op("Softmax", w.dense(x, 12, 5), axis=1))
-
-
 def transposes_around_each() -> bytes:
     """Every convolution between two Transposes; biases and norms as products and sums with the channels last."""
     w = _writer(10)
@@ -148,7 +139,6 @@ def attention_by_einsum() -> bytes:
 STYLES = {
     f"tf2onnx: {name}": make
     for name, make in {
-        "plain": plain,
         "Transposes around each convolution": transposes_around_each,
         "weights transposed in the graph": weights_transposed_in_the_graph,
         "Resize to a computed size": resize_to_a_computed_size,

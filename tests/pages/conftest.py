@@ -164,6 +164,16 @@ def open_page(app: AppTest, page: str, **query: str) -> AppTest:
     return app.switch_page(page).run()
 
 
+def texts(app: AppTest) -> str:
+    """Return the texts in sight and folded away."""
+    return " ".join(element.value for element in (*app.markdown, *app.caption))
+
+
+def started(service: Service) -> RunSpec:
+    """Return the settings of the newest run."""
+    return service.runs()[0].spec
+
+
 def open_layers(app: AppTest, run_id: str, **query: str) -> AppTest:
     """Open the Results page of a run with the section of its layers unfolded."""
     return open_page(app, "pages/results.py", run=run_id, **{"show-layers": "yes"}, **query)

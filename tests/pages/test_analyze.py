@@ -18,21 +18,13 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
-from tests.pages.conftest import wait_for_card
+from tests.pages.conftest import started, texts, wait_for_card
 from tests.pages.test_words import blocks
 
 
 @pytest.fixture
 def analyze(app: AppTest) -> AppTest:
     return wait_for_card(app.run())
-
-
-def started(service: Service) -> RunSpec:
-    return service.runs()[0].spec
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Service) -> None:

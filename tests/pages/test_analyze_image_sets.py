@@ -9,10 +9,10 @@ from senseapp.app.analyze import model as model_card
 from senseapp.app.analyze.class_mapping import _class_column
 from senseapp.data.downloads import image_set_folder
 from senseapp.descriptions.sources import IMAGE_SETS
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.service import Service
 from tests.image_set_files import Publisher
-from tests.pages.conftest import wait_for_card
+from tests.pages.conftest import started, texts, wait_for_card
 
 
 @pytest.fixture
@@ -27,14 +27,6 @@ def analyze(app: AppTest) -> AppTest:
     wait_for_card(app.run())
     app.button_group(key="analyze.data.source").set_value("Public set").run()
     return app
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
-
-
-def started(service: Service) -> RunSpec:
-    return service.runs()[0].spec
 
 
 def test_run_may_be_pressed_before_anything_is_downloaded(analyze: AppTest, service: Service) -> None:

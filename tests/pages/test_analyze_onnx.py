@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +16,11 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import open_local_session
 from senseapp.solve.methods import make_schedule
 from tests.cases import first_of
 from tests.onnx_files import exported, write_export
 from tests.onnx_graphs import file_of, node, weights
-from tests.pages.conftest import finish, open_page, wait_for_card
+from tests.pages.conftest import finish, open_page, texts, wait_for_card
 from tests.small_models import small_network
 
 HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "f")]
@@ -44,10 +42,6 @@ def upload(app: AppTest, content: bytes, name: str = "net.onnx") -> AppTest:
     return wait_for_card(app)
 
 
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
-
-
 def kept_files(home: Path) -> list[str]:
     return sorted(path.name for path in (home / "uploads").rglob("*") if path.is_file())
 
@@ -58,14 +52,6 @@ def started(app: AppTest, service: Service) -> ModelSpec:
     app.button(key="analyze.run").click().run()
     assert not app.exception
     return service.runs()[0].spec.model
-
-
-@pytest.fixture
-def real_backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process."""
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
 
 
 def output_of(app: AppTest) -> object:

@@ -16,7 +16,7 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.process.requester import WorkerRequest
 from senseapp.server.service import Service
-from tests.pages.conftest import wait_for_card
+from tests.pages.conftest import started, texts, wait_for_card
 from tests.pictures import class_files, png
 
 CLASSES = tuple("0123456789")
@@ -25,14 +25,6 @@ CLASSES = tuple("0123456789")
 @pytest.fixture
 def analyze(app: AppTest) -> AppTest:
     return wait_for_card(app.run())
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
-
-
-def started(service: Service) -> RunSpec:
-    return service.runs()[0].spec
 
 
 def checkpoint(num_classes: int = 4, **extra: object) -> bytes:

@@ -59,6 +59,7 @@ def test_two_runs_of_a_link_are_compared(app: AppTest, pair: list[str]) -> None:
     assert "A and B rank 6 layers almost alike: 1.00, where 1 is the same order. No layer changed place" in texts(app)
     assert "6 layers matched by name" in texts(app)
     assert len(charts(app)) == 1
+    assert all(len(each.proto.alt) > 10 for each in (*app.get("vega_lite_chart"), *app.get("arrow_data_frame")))
 
 
 def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(
@@ -163,12 +164,6 @@ def test_four_runs_are_compared_with_the_first(app: AppTest, service: Service, b
     assert "How far others rank 6 layers as A does (1 is the same order): 1.00 for B, 1.00 for C, 1.00 for D." in texts(
         app
     )
-
-
-def test_every_chart_and_table_has_a_text_alternative(app: AppTest, pair: list[str]) -> None:
-    open_compare(app, *pair)
-    for element in (*app.get("vega_lite_chart"), *app.get("arrow_data_frame")):
-        assert len(element.proto.alt) > 10
 
 
 def test_ticked_runs_lead_here(app: AppTest, service: Service, pair: list[str]) -> None:

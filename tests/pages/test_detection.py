@@ -81,7 +81,6 @@ def test_a_detector_is_measured_scheduled_proven_and_shown(
 
 
 @pytest.mark.slow
-@pytest.mark.wide  # the toy detector is deployed and reported by tests/pages/test_toy_dense.py
 def test_the_command_line_measures_deploys_and_reports_a_detector(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -177,6 +177,8 @@ def test_the_tree_opens_where_a_layer_was_picked_elsewhere(results: AppTest, fin
     assert NOT_PRUNABLE in nodes(results)
     results.number_input(key=f"network.depth.{finished_run}.").set_value(1).run()
     assert nodes(results) == ["conv1", "layer1", "layer2", "fc"]
+    results.selectbox(key=f"network.block.{finished_run}").set_value("layer2.0").run()
+    assert FRAGILE in nodes(results)
 
 
 def test_a_layer_without_a_value_says_why_and_the_rest_works(app: AppTest, service: Service, backend: Backend) -> None:

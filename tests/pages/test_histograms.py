@@ -11,7 +11,7 @@ from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE
-from tests.pages.conftest import open_layers
+from tests.pages.conftest import open_layers, texts
 from tests.pages.records import FRAGILE, a_histogram
 
 
@@ -20,10 +20,6 @@ def open_tab(app: AppTest, run_id: str) -> AppTest:
     app.session_state[f"results.tab.{run_id}"] = "More"
     app.session_state[f"more.{run_id}"] = "Histograms"
     return app.run()
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def test_a_histogram_is_asked_for_and_its_failure_told(

@@ -11,17 +11,13 @@ from senseapp.app.common.state import pick_key
 from senseapp.server.service import Service
 from senseapp.views.frames.results import measurement_frame
 from tests.distiller_tables import ROWS, TABLE, table
-from tests.pages.conftest import open_layers, open_page, tick
+from tests.pages.conftest import open_layers, open_page, texts, tick
 from tests.pages.records import NAMES
 
 
 @pytest.fixture
 def imported(service: Service) -> str:
     return service.import_csv("resnet18", TABLE.encode())
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def test_the_runs_page_takes_a_table_and_opens_its_results(app: AppTest, service: Service) -> None:

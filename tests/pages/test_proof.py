@@ -12,7 +12,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
-from tests.pages.conftest import open_page
+from tests.pages.conftest import open_page, texts
 
 PAGE = "pages/targets.py"
 
@@ -22,10 +22,6 @@ def shown_schedule(service: Service, finished_run: str):
     """The schedule that the page solves before anything is moved."""
     budget, limits = ResourceBudget(kind="params", target=0.5), Limits(min_level=0.0, max_level=0.9)
     return make_schedule(service.result(finished_run), budget=budget, limits=limits)
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def proof_rows(app: AppTest) -> list[tuple[str, ...]]:

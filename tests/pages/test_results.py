@@ -16,7 +16,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_layers, open_page
+from tests.pages.conftest import finish, open_layers, open_page, texts
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
 PAGE = "pages/results.py"
@@ -27,10 +27,6 @@ def results(app: AppTest, finished_run: str) -> AppTest:
     open_layers(app, finished_run)
     assert not app.exception
     return app
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def charts(app: AppTest) -> list[dict[str, Any]]:

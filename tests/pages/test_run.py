@@ -15,7 +15,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, some_figures
-from tests.pages.conftest import go_back, open_layers, open_page
+from tests.pages.conftest import go_back, open_layers, open_page, texts
 from tests.pages.records import NAMES
 
 slow = pytest.mark.parametrize("backend", ["slow"], indirect=True)
@@ -27,10 +27,6 @@ def wait_until(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.01)
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def progress(app: AppTest) -> tuple[int, str]:

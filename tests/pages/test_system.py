@@ -15,13 +15,9 @@ from senseapp.records.spec import RunSpec
 from senseapp.server import operations
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_page, texts
 
 FULL = SimpleNamespace(total=10**9, used=10**9, free=0)
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def test_the_system_page_shows_versions_work_memory_and_disk(app: AppTest, finished_run: str, service: Service) -> None:

@@ -19,7 +19,7 @@ from senseapp.server.process.protocol import decode_task, encode_task
 from senseapp.server.process.requester import WorkerRequest, answer_here
 from senseapp.server.run_requests import read_times
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_page, texts
 from tests.pages.records import NAMES
 from tests.pages.test_schedule import specs
 
@@ -37,10 +37,6 @@ def in_milliseconds(app: AppTest, run_id: str) -> AppTest:
     app.selectbox(key=f"goal.{run_id}").set_value("ms").run()
     assert not app.exception
     return app
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def some_times() -> LayerTimes:

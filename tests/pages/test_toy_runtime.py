@@ -25,7 +25,7 @@ from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import finish, open_page, texts
 from tests.pictures import png
 from tests.toy_runtime import OPERATIONS, TOY, unpacked
 from tests.toy_source import TOY as TOYS
@@ -51,10 +51,6 @@ def a_spec() -> RunSpec:
         data=DataSpec(kind="random"),
         sensitivity=SensitivitySpec(compression=compression, levels=(8, 4), num_samples=48, device="cpu"),
     )
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
 
 
 def deployed(service: Service, backend: Backend, run_id: str, kind: str) -> Candidate:

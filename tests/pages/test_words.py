@@ -11,6 +11,7 @@ from streamlit.testing.v1.element_tree import Block, Element, Node, Selectbox
 
 from senseapp.records.spec import RunSpec
 from senseapp.server.backend import Backend
+from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_layers, open_page, wait_for_card
 from tests.pages.test_recommendation import RESULTS, recommend
 
@@ -82,6 +83,26 @@ def test_words_of_experts_are_behind_their_switch(
     shown = "\n".join(line for line in protos.splitlines() if not re.match(r"\s*(id|url|form_id|element_hash)\b", line))
     found = [each for pattern in words for each in pattern.finditer(shown)]
     assert not {shown[max(0, each.start() - 60) : each.end() + 30] for each in found}
+
+
+LOOKED_UP = re.compile(
+    r"\b(int8|calibration|held-out|packed|nats?|KL|MACs|tensors?|QDQ|binomial|Bernstein|Spearman|correlation|seed)\b"
+)
+"""Words that a reader of newspapers has to look up."""
+
+
+@pytest.mark.parametrize(
+    "page", ["pages/analyze.py", "pages/check.py", "pages/runs.py", "pages/compare.py", RESULTS, "pages/system.py"]
+)
+def test_a_reader_of_newspapers_looks_nothing_up(app: AppTest, service: Service, backend: Backend, page: str) -> None:
+    runs = [finish(service, backend, RunSpec()) for _ in range(2)]
+    for run_id in runs:
+        recommend(backend, run_id)
+    wait_for_card(open_page(app, page, run=runs if "compare" in page else runs[0], **{"show-layers": "yes"}))
+    assert not app.exception
+    tables = [str(cell) for table in app.dataframe for cell in (*table.value, *table.value.to_numpy().ravel())]
+    read = " ".join([*seen(app.main), *(tables if "system" not in page else ())])
+    assert {read[max(0, each.start() - 60) : each.end() + 30] for each in LOOKED_UP.finditer(read)} == set()
 
 
 def test_each_of_them_is_explained(app: AppTest, finished_run, backend: Backend) -> None:

@@ -115,17 +115,3 @@ def test_each_contest_loses_its_worst_and_more_levels_lose_more(contests, compet
         assert sorted(in_order.tolist()) == row_lost.nonzero().flatten().tolist()
     if count:
         assert bool((lost | ranking.kept(count - 1)).all())
-
-
-@given(
-    contests=st.integers(1, 4),
-    competitors=st.integers(1, 6),
-    values=st.lists(st.integers(0, 4), min_size=24, max_size=24),
-    fractions=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=6),
-)
-def test_what_goes_does_not_depend_on_the_levels_asked_for_before(contests, competitors, values, fractions):
-    scores = torch.tensor(values[: contests * competitors], dtype=torch.float32).view(contests, competitors)
-    ranking = Ranking(scores)
-    for fraction in fractions:
-        count = int(fraction * scores.numel())
-        assert torch.equal(ranking.kept(count), Ranking(scores).kept(count))

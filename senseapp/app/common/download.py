@@ -29,29 +29,22 @@ _FOLDER = "tmp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadOwner:
-    """Owner of a file to download: one page of one browser, and one person on a server with login."""
-
-    session: str
-    browser: bytes
-    owner: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """A file for one visitor.
+    """A file for one page of one browser, and for one person on a server with login.
 
     Attributes:
         make: returns its content, or where it lies; called in a thread that knows no visitor.
         is_temporary: whether the folder of the file that ``make`` returns goes once the file was fetched.
-        requester: the visitor.
+        session, browser, owner: of the visitor.
         check: raises NotFound once the visitor may not see the runs of the page any more: a link was taken back, or a
             run deleted.
     """
 
     make: Callable[[], str | bytes | Path]
     is_temporary: bool
-    requester: DownloadOwner
+    session: str
+    browser: bytes
+    owner: str
     check: Callable[[], object] = tuple
 
     def __call__(self) -> str | bytes | BinaryIO:
@@ -63,14 +56,16 @@ class Download:
 
 def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = False) -> Download:
     """Return the content of a download button for this visitor; see :class:`Download`."""
-    requester = DownloadOwner(
-        session=session_id(), browser=browser_key(st.context.cookies), owner=backend.visitor().owner
-    )
     shown = {run for run in (*st.query_params.get_all(RUN_PARAMETER), session().last_run) if run}
     owned = backend.service()
     seen = [run for run in shown if _is_readable(owned, run)]  # the last one may be gone, where the page is of others
     return Download(
-        make=make, is_temporary=is_temporary, requester=requester, check=lambda: [owned.run(run) for run in seen]
+        make=make,
+        is_temporary=is_temporary,
+        session=session_id(),
+        browser=browser_key(st.context.cookies),
+        owner=backend.visitor().owner,
+        check=lambda: [owned.run(run) for run in seen],
     )
 
 

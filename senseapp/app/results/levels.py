@@ -8,7 +8,7 @@ from senseapp.app.common.download import offer_file
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import session
 from senseapp.app.results.layer_side import choose_layers, layer_side
-from senseapp.app.results.view import RunView, answer_first
+from senseapp.app.results.view import RunView
 from senseapp.core.codec import dumps
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
@@ -50,7 +50,7 @@ def _curves(view: RunView, chosen: list[str]) -> None:
             height=460,
             y_domain=drop_domain(every, metric, num_classes=view.result.profile.num_classes),
         ),
-        alt_text=_in_words(view, chosen),
+        alt_text=_in_words(view, len(chosen)),
         key=f"curves.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
         caveat=caveat_of(view.result),
@@ -59,11 +59,10 @@ def _curves(view: RunView, chosen: list[str]) -> None:
     )
 
 
-def _in_words(view: RunView, chosen: list[str]) -> str:
-    last = view.level_texts[-1]
-    worst = view.frame[view.frame["level_text"] == last].sort_values("drop", ascending=False).head(1)
-    most = f" At {last} {worst['layer'].iloc[0]} loses most: {worst['change_text'].iloc[0]}." if len(worst) else ""
-    return f"{view.metric.axis} of {fmt.plural(len(chosen), 'layer')} over {', '.join(view.level_texts)}.{most}"
+def _in_words(view: RunView, layers: int) -> str:
+    worst = view.frame.sort_values("drop", ascending=False).head(1)
+    most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
+    return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
 
 
 _HEATMAP_READING = (
@@ -75,7 +74,10 @@ _HEATMAP_READING = (
 def heatmap_tab(view: RunView) -> None:
     """Show where in the network, and from which level on, compression hurts."""
     chart, side = st.columns([5, 3], gap="medium")
-    answer_first(view, chart=(chart, lambda: _cells(view)), side=(side, lambda: layer_side(view)))
+    with side:  # a click changes this column, so it is drawn before the chart
+        layer_side(view)
+    with chart:
+        _cells(view)
 
 
 def _cells(view: RunView) -> None:
@@ -83,7 +85,7 @@ def _cells(view: RunView) -> None:
     figure(
         "Where in the network, and from which level on, does compression hurt?",
         sensitivity_heatmap(view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row),
-        alt_text=_cells_in_words(view, len(order)),
+        alt_text=_in_words(view, len(order)),
         key=f"heatmap.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
         caveat=caveat_of(view.result),
@@ -94,12 +96,6 @@ def _cells(view: RunView) -> None:
         lines=view.lines,
         data=view.frame,
     )
-
-
-def _cells_in_words(view: RunView, layers: int) -> str:
-    worst = view.frame.sort_values("drop", ascending=False).head(1)
-    most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
-    return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
 
 
 def layer_files(view: RunView) -> None:

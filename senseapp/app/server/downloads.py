@@ -9,7 +9,8 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +27,7 @@ from senseapp.core.files import storage_errors
 from senseapp.server.settings import LOCAL_OWNER
 
 _ROUTE = re.compile(r"/download/(?P<token>[A-Za-z0-9_-]{43})$")
-_TOKEN_BYTES = 32  # random ones, which are 43 letters of base64
 _KEPT_SECONDS = 600.0  # for a click: the browser fetches at once, and may resume for some minutes
-_MOST_OF_A_SESSION = 32  # files that one session may leave on disk
 _CHUNK_BYTES = 256 * 1024  # read and sent at once: larger ones hold more memory for each slow reader
 
 
@@ -49,22 +48,6 @@ class _Offer:
     name: str
     mime: str
     until: float
-
-    @property
-    def session(self) -> str:
-        return self.download.requester.session
-
-    @property
-    def is_allowed(self) -> bool:
-        try:
-            self.download.check()
-        except SenseError:
-            return False
-        return True
-
-    def close(self) -> None:
-        if self.own:
-            shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
 class DownloadRegistry:
@@ -95,7 +78,7 @@ class DownloadRegistry:
         download.check()
         content = download.make()
         path, own = (content, download.is_temporary) if isinstance(content, Path) else (_written(content), True)
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        token = secrets.token_urlsafe(32)  # bytes, which are 43 letters
         offer = _Offer(
             path=path,
             own=own,
@@ -106,10 +89,8 @@ class DownloadRegistry:
         )
         with self._lock:
             self._offers[token] = offer
-            of_session = [key for key, other in self._offers.items() if other.session == download.requester.session]
-            removed = [self._offers.pop(key) for key in of_session[:-_MOST_OF_A_SESSION]]
-        for old in removed:
-            old.close()
+            session = [key for key, other in self._offers.items() if other.download.session == download.session]
+        self._remove(session[:-32])
         return address_of(f"download/{token}")
 
     def find(self, token: str, connection: HTTPConnection) -> _Offer | None:
@@ -118,28 +99,31 @@ class DownloadRegistry:
             offer = self._offers.get(token)
         if offer is None or self._is_over(offer):
             return None
-        asked = offer.download.requester
+        asked = offer.download
         own_browser = bool(asked.browser) and secrets.compare_digest(browser_key(connection.cookies), asked.browser)
         same_person = asked.owner in (LOCAL_OWNER, logouts().owner(connection.cookies))
-        return offer if own_browser and same_person and offer.path.is_file() and offer.is_allowed else None
+        with suppress(SenseError):
+            asked.check()
+            return offer if own_browser and same_person and offer.path.is_file() else None
+        return None
 
     def sweep(self) -> None:
         """Remove what has expired or whose page was closed."""
-        with self._lock:
-            gone = [token for token, offer in self._offers.items() if self._is_over(offer)]
-            removed = [self._offers.pop(token) for token in gone]
-        for offer in removed:
-            offer.close()
+        self._remove([token for token, offer in list(self._offers.items()) if self._is_over(offer)])
 
     def close(self) -> None:
         """Remove every file that was made for a click."""
+        self._remove(list(self._offers))
+
+    def _remove(self, tokens: Sequence[str]) -> None:
         with self._lock:
-            removed, self._offers = list(self._offers.values()), {}
+            removed = [offer for token in tokens if (offer := self._offers.pop(token, None)) is not None]
         for offer in removed:
-            offer.close()
+            if offer.own:
+                shutil.rmtree(offer.path.parent, ignore_errors=True)
 
     def _is_over(self, offer: _Offer) -> bool:
-        return offer.until < self._clock() or not self._is_open(offer.session)
+        return offer.until < self._clock() or not self._is_open(offer.download.session)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Sized
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf.message import Message as Record
@@ -74,83 +74,60 @@ class BoundedMessages:
 
 def excess_of(content: bytes) -> str:
     """Return which limit a message of a page exceeds, in words; nothing where it exceeds none."""
-    message = page_message(content)
     try:
-        if message is not None:
-            _MessageSize().check(message)
+        for number, (most, text) in enumerate(_parts("", page_message(content)), start=1):
+            if number > MOST_PARTS:
+                return f"more than {MOST_PARTS:,} parts"
+            if len(text) > most:
+                return f"a text of {len(text):,} characters, where {most:,} are taken"
     except _Excess as excess:
         return str(excess)
     return ""
 
 
-class _MessageSize:
-    """One walk through a message, which counts its parts."""
-
-    def __init__(self) -> None:
-        self._left = MOST_PARTS
-
-    def check(self, record: Record) -> None:
-        """Check the fields of ``record`` that are set; raises _Excess."""
-        for field, value in record.ListFields():
-            self._check_value(field.name, value)
-
-    def _check_value(self, name: str, value: Any) -> None:
-        if isinstance(value, str | bytes):
-            self._count(1)
-            is_address = name in ("query_string", "url")
-            is_table = isinstance(value, str) and not is_address and value.lstrip()[:1] in ("{", "[")
-            _check_length(value, LONGEST_ADDRESS if is_address else LONGEST_TABLE if is_table else LONGEST_TEXT)
-            if is_table:
-                self._check_table(value)
-        elif isinstance(value, Record):
-            self._count(1)
-            self.check(value)
-        elif isinstance(value, Sized):  # a repeated field
-            self._count(len(value))
-            for each in value:  # type: ignore[attr-defined]
-                self._check_value(name, each)
-
-    def _check_table(self, text: str | bytes) -> None:
-        """Check edits of a table, or what is picked in a chart; a text that only begins as they do is a text."""
-        try:
-            waiting = [json.loads(text)]
-        except RecursionError as error:
-            raise _Excess("lists in lists without end") from error
-        except ValueError:
-            _check_length(text, LONGEST_TEXT)
-            return
-        while waiting:
-            value = waiting.pop()
-            self._count(1)
-            if isinstance(value, str):
-                _check_length(value, LONGEST_TEXT)
-            elif isinstance(value, dict):
-                if value.get("added_rows") or value.get(
-                    "deleted_rows"
-                ):  # Streamlit would add them to tables of fixed rows too
-                    raise _Excess("rows for a table whose rows are fixed")
-                waiting += (*value, *value.values())
-            elif isinstance(value, list):
-                waiting += value
-
-    def _count(self, number: int) -> None:
-        self._left -= number
-        if self._left < 0:
-            raise _Excess(f"more than {MOST_PARTS:,} parts")
+def _parts(name: str, value: Any) -> Iterator[tuple[int, str | bytes]]:
+    """Yield each part of a message: a text with its greatest length; for others, an empty text."""
+    if isinstance(value, str | bytes):
+        is_address = name in ("query_string", "url")
+        is_table = isinstance(value, str) and not is_address and value.lstrip()[:1] in ("{", "[")
+        yield LONGEST_ADDRESS if is_address else LONGEST_TABLE if is_table else LONGEST_TEXT, value
+        if is_table:  # and no longer than a table may be, as this goes on only then
+            yield from _table_parts(str(value))
+    elif isinstance(value, Record):
+        yield 0, ""
+        for field, inner in value.ListFields():
+            yield from _parts(field.name, inner)
+    elif isinstance(value, Iterable):  # a repeated field
+        for each in value:
+            yield from _parts(name, each)
+    else:
+        yield 0, ""
 
 
-def _check_length(text: str | bytes, most: int) -> None:
-    if len(text) > most:
-        raise _Excess(f"a text of {len(text):,} characters, where {most:,} are taken")
+def _table_parts(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the parts of edits of a table, or of what is picked in a chart; another text that begins so is one part."""
+    try:
+        waiting = [json.loads(text)]
+    except RecursionError as error:
+        raise _Excess("lists in lists without end") from error
+    except ValueError:
+        yield LONGEST_TEXT, text
+        return
+    while waiting:
+        value = waiting.pop()
+        yield LONGEST_TEXT, value if isinstance(value, str) else ""
+        if isinstance(value, dict):
+            if value.get("added_rows") or value.get("deleted_rows"):  # Streamlit would add them to fixed tables too
+                raise _Excess("rows for a table whose rows are fixed")
+            waiting += (*value, *value.values())
+        elif isinstance(value, list):
+            waiting += value
 
 
 SILENT_SECONDS = 10.0
 """For which a connection may be open before its first message; pages send one at once."""
 
 _TRY_AGAIN = 1013  # close code registered with IANA: try again later
-_DESCRIPTORS_OF_A_PAGE = 4  # its connection, and files that it is sent meanwhile
-_OTHER_DESCRIPTORS = 256  # of the database, logs, libraries and worker processes
-_FALLBACK_LIMIT = 1024  # where the system knows none
 
 
 class Connections:
@@ -220,8 +197,11 @@ class Connections:
 
 
 def most_pages() -> int:
-    """Return how many pages may be open, by the number of descriptors that this process may have."""
-    return max(16, (descriptors() - _OTHER_DESCRIPTORS) // _DESCRIPTORS_OF_A_PAGE)
+    """Return how many pages may be open, by the number of descriptors that this process may have.
+
+    Each takes four, for its connection and for files; the database, logs, libraries and worker processes take 256.
+    """
+    return max(16, (descriptors() - 256) // 4)
 
 
 _WANTED_DESCRIPTORS = 65_536  # enough for 16,000 pages; the usual soft limit, 1,024, allows 192
@@ -232,7 +212,7 @@ def descriptors() -> int:
     try:
         import resource  # not on every platform
     except ImportError:
-        return _FALLBACK_LIMIT
+        return 1024
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < allowed:

@@ -106,7 +106,7 @@ class PercentileObserver(HistogramObserver):
         """Return the two quantiles, interpolated inside their bins."""
         if (extremes := self.extremes) is None:
             return None
-        tail = 0.0001 / 2
+        tail = (1 - 99.99 / 100) / 2
         return max(self._quantile(tail), extremes[0]), min(self._quantile(1 - tail), extremes[1])
 
     def _quantile(self, share: float) -> float:

@@ -45,25 +45,25 @@ def num_draws(sweep: Sweep, images: int, shape: Sequence[int]) -> int:
     return max(1, min(-(-_DRAWN // images), affordable))
 
 
-def draws_share(sweep: Sweep, norms: Collection[str], watched: Collection[str], draws: int) -> bool:
+def draws_share(sweep: Sweep, watched: Collection[str], draws: int) -> bool:
     """Return whether memory allows all draws of an image to share a forward pass, and one of each level."""
-    return draws > 1 and _held_bytes(sweep, norms, watched, draws) <= 2 * _graph_bytes(sweep)
+    return draws > 1 and _held_bytes(sweep, watched, draws) <= 2 * _graph_bytes(sweep)
 
 
-def graph_batch(sweep: Sweep, norms: Collection[str], watched: Collection[str] = (), draws: int = 1) -> int:
-    """Return the images per pass; ``draws`` share it, and ``norms`` are folded into their layers."""
-    most = _graph_bytes(sweep) // max(1, _held_bytes(sweep, norms, watched, draws))
+def graph_batch(sweep: Sweep, watched: Collection[str] = (), draws: int = 1) -> int:
+    """Return the images per pass, which ``draws`` share."""
+    most = _graph_bytes(sweep) // max(1, _held_bytes(sweep, watched, draws))
     return max(1, min(sweep.context.layout.micro_batch * 2, most, images_per_pass(sweep.context.model) or most))
 
 
-def _held_bytes(sweep: Sweep, norms: Collection[str], watched: Collection[str], draws: int) -> int:
+def _held_bytes(sweep: Sweep, watched: Collection[str], draws: int) -> int:
     """Return the bytes that a pass over one image holds: outputs, and gradients of all directions of a draw but one.
 
     Where draws share a pass, the changes of ``watched`` layers at each level are held too.
     """
     trace = sweep.context.trace
     kept = [c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten]
-    held = DIRECTIONS * sum(call.output_bytes for call in kept if call.module not in norms)
+    held = DIRECTIONS * sum(call.output_bytes for call in kept)
     if draws > 1:
         held += len(sweep.spec.levels) * sum(call.output_bytes for call in trace.calls if call.module in watched)
     return held // trace.batch_size

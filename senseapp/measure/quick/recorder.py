@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import version_of
-from senseapp.measure.folding import norms_folded
 from senseapp.networks.trace import map_tensors, tensors_in
 
 
@@ -58,20 +57,12 @@ Calls: TypeAlias = dict[str, list[LayerCall]]
 class Recorder:
     """Records watched modules during differentiable passes; copies arguments that the model writes into later.
 
-    Gradients are those at the output, or with ``inputs`` at the input. ``norms`` are folded into the layers of these
-    names during the passes.
+    Gradients are those at the output, or with ``inputs`` at the input.
     """
 
-    def __init__(
-        self,
-        modules: dict[str, nn.Module],
-        *,
-        inputs: bool,
-        norms: Mapping[str, nn.BatchNorm2d] | None = None,
-    ) -> None:
+    def __init__(self, modules: dict[str, nn.Module], *, inputs: bool) -> None:
         self._modules = modules
         self._inputs = inputs
-        self.norms = norms or {}
         self._copied: set[str] = set()
         self._calls: Calls = {}
         self._arrived: Callable[[str], None] = _ignore
@@ -79,7 +70,7 @@ class Recorder:
     def run(self, model: nn.Module, batch: Tensor) -> tuple[Any, Calls]:
         """Return the differentiable output for ``batch``, and the calls of the watched modules."""
         self._calls = {}
-        with torch.enable_grad(), norms_folded(model, self.norms), self._watching():
+        with torch.enable_grad(), self._watching():
             output = model(batch.detach().clone())
         calls, self._calls = self._calls, {}
         late = {name for name, found in calls.items() if any(call.arguments_overwritten for call in found)}

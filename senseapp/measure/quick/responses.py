@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from senseapp.compressions.base import Applied, ChannelCompressor, Prepared, Target, WeightCompressor
 from senseapp.core.errors import MeasurementFailed
-from senseapp.measure.folding import folded
 from senseapp.measure.quick.recorder import LayerCall
 from senseapp.networks.profile import CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, tensors_in
@@ -171,15 +169,8 @@ class WeightResponses:
 
     at_inputs = False
 
-    def __init__(
-        self,
-        compressor: WeightCompressor,
-        model: nn.Module,
-        trace: CallTrace,
-        norms: Mapping[str, nn.BatchNorm2d],
-    ) -> None:
+    def __init__(self, compressor: WeightCompressor, model: nn.Module, trace: CallTrace) -> None:
         self._compressor = compressor
-        self._norms = norms
         self._prepared: dict[Key, Prepared] = {}
         self._keys: dict[str, list[Key]] = {}  # by module
         self._products: dict[Key, dict[str, Tensor]] = {}
@@ -241,6 +232,4 @@ class WeightResponses:
             yield changed
 
     def _rerun(self, name: str, call: LayerCall) -> Tensor:
-        module, norm = self.watched[name], self._norms.get(name)
-        with nullcontext() if norm is None else folded(module, norm):
-            return next(tensors_in(module(*call.args, **call.kwargs)))
+        return next(tensors_in(self.watched[name](*call.args, **call.kwargs)))

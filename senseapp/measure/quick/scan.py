@@ -3,7 +3,7 @@
 For a layer with input a, let r be the change of its output when its weights are compressed, and g the gradient, at
 its output, of the inner product of the model's output with a direction v. Then r·g = v·δz to first order, for the
 change δz of the model's output. A few directions per image, chosen by the task, give its divergence: for class scores
-(see :mod:`senseapp.tasks.classification.directions`) the KL, in nats, which for small changes is the Gauss-Newton
+(see :mod:`senseapp.tasks.directions`) the KL, in nats, which for small changes is the Gauss-Newton
 estimate ½ δzᵀ F δz, and for large ones saturates as the KL of the softmax does. Positions are summed before squaring.
 Cost: one forward, a backward pass for each direction, and one forward of each layer per level.
 
@@ -22,11 +22,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
-from senseapp.measure.folding import foldable_norms
 from senseapp.measure.plan import micro_batches, precision_context
 from senseapp.measure.quick.amounts import (
     DIRECTIONS,
@@ -131,18 +130,11 @@ def _note(sweep: Sweep, sentence: str) -> None:
         sweep.notes.append(sentence)
 
 
-def _responses(sweep: Sweep, norms: Mapping[str, nn.BatchNorm2d]) -> Responses:
+def _responses(sweep: Sweep) -> Responses:
     context, compressor = sweep.context, sweep.compressor
     if isinstance(compressor, ChannelCompressor):
         return ChannelResponses(compressor, context.model, context.trace)
-    return WeightResponses(cast(WeightCompressor, compressor), context.model, context.trace, norms)
-
-
-def _norms_to_fold(sweep: Sweep) -> dict[str, nn.BatchNorm2d]:
-    """Return the norms to fold in recorded passes, which saves a sixth of their time and a third of their memory."""
-    if sweep.context.layout.precision != "fp32":  # folded weights would be rounded in other places
-        return {}
-    return foldable_norms(sweep.context.trace, sweep.context.model)
+    return WeightResponses(cast(WeightCompressor, compressor), context.model, context.trace)
 
 
 def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
@@ -179,10 +171,9 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
 
     Yields after the first of several passes, and at the end. Fills ``prepared`` before.
     """
-    norms = _norms_to_fold(sweep)
-    responses = _responses(sweep, norms)
+    responses = _responses(sweep)
     prepared.update(responses.prepare([item.target for item in sweep.planned], sweep.spec.levels))
-    recorder = Recorder(responses.watched, inputs=responses.at_inputs, norms=norms)
+    recorder = Recorder(responses.watched, inputs=responses.at_inputs)
     stop = num_images(sweep)
     task = sweep.context.task
     shape = task.output(sweep.context.trace.output).shape[1:]
@@ -190,8 +181,8 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     generators = _generators(sweep.spec.seed, num_draws(sweep, stop, shape))
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
     outputs, reach = Gathered(stop), Reach.find(sweep, responses, recorder)
-    together = len(generators) if draws_share(sweep, recorder.norms, responses.watched, len(generators)) else 1
-    num_batches = -(-stop // graph_batch(sweep, recorder.norms, responses.watched, together))
+    together = len(generators) if draws_share(sweep, responses.watched, len(generators)) else 1
+    num_batches = -(-stop // graph_batch(sweep, responses.watched, together))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         drawn: list[dict[Key, Changes]] = []
         for first in range(0, len(generators), together):

@@ -43,7 +43,6 @@ _LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in m
 _ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,18}|(?<![a-z\d])[a-d](?![a-z\d])", re.IGNORECASE)  # not q, k and v
 _VARIANCE_SUFFIX = "running_var"
-MOST_WEIGHTS = 10_000  # the largest architecture has 2,683
 
 
 def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
@@ -55,7 +54,7 @@ def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]
     second order.
     """
     names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
-    if len(names) > MOST_WEIGHTS:
+    if len(names) > 10_000:  # the largest architecture has 2,683
         return ()
     found: dict[tuple[str, ...], None] = {}
     for order in (names, sorted(names, key=_with_numbers)):

@@ -29,10 +29,6 @@ from senseapp.networks.checkpoints.weights_file import (
     opened_archive,
 )
 
-_MAX_BYTES_PER_FILE_BYTE = 4  # tied weights share bytes; an expanded tensor has far more elements than bytes
-_MAX_DEPTH = 24  # containers in containers; networks are some ten modules deep
-_MAX_REPEATS = 300_000  # of values with tensors; dicts that hold each other double with each step
-_MAX_NAME_LENGTH = 500  # characters, as run files take for the name of a layer
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
 _SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
@@ -128,7 +124,8 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
     try:
         root = _read_zip(path, file) if kind is FileKind.ZIP else _read_plain(path, file)
         stored = _tensors_in(root)
-        if sum(value.claimed_bytes for _, value in stored) > _MAX_BYTES_PER_FILE_BYTE * path.stat().st_size:
+        # tied weights share bytes; an expanded tensor has far more elements than bytes
+        if sum(value.claimed_bytes for _, value in stored) > 4 * path.stat().st_size:
             raise ValueError("its tensors claim far more bytes than the file has")
         found = {name: value.read() for name, value in stored}
     except _MALFORMED as error:
@@ -182,10 +179,10 @@ def _tensors_in(root: object) -> list[tuple[str, Stored]]:
         if id(value) in empty or id(value) in around:
             return True
         repeats += id(value) in seen
-        if repeats > _MAX_REPEATS:
+        if repeats > 300_000:  # dicts that hold each other double with each step
             raise ValueError("its dicts hold each other without end")
         seen.add(id(value))
-        if len(around) == _MAX_DEPTH:
+        if len(around) == 24:  # networks are some ten modules deep
             return False
         inside = [True]
         for key, item in _items(value):
@@ -220,8 +217,8 @@ def _items(value: object) -> Iterable[tuple[Any, object]]:
 
 
 def _is_name(key: object) -> bool:
-    """Return whether a key can name a layer; lone surrogates cannot be encoded."""
-    if not isinstance(key, str) or len(key) > _MAX_NAME_LENGTH:
+    """Return whether a key can name a layer, as run files take it; lone surrogates cannot be encoded."""
+    if not isinstance(key, str) or len(key) > 500:
         return False
     return not any("\ud800" <= character <= "\udfff" for character in key)
 

@@ -34,7 +34,6 @@ _ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _LARGEST_NUMBER = 100_000  # widths and depths of networks are below; a larger one would take all memory to build
 _MOST_CLASSES = 100_000  # the largest classifiers of the libraries have 21,843
 _LONGEST_TEXT = 200  # characters of a class name or a setting
-_MOST_CHANNELS = 16  # multispectral pictures have up to 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +259,7 @@ def _size(value: object, key: str) -> tuple[int, ...]:
 def _statistic(value: object, key: str) -> tuple[float, ...]:
     least = 1e-6 if key == "std" else 0.0
     found = tuple(number(each, key, least=least, most=_LARGEST_NUMBER) for each in items(value, key))
-    if not 0 < len(found) <= _MOST_CHANNELS:
+    if not 0 < len(found) <= 16:  # multispectral pictures have up to 13
         raise BadValue(f"{key} is a list of one number, or of one for each channel")
     return found
 

@@ -40,7 +40,6 @@ from senseapp.networks.checkpoints.recognise import (
 )
 from senseapp.networks.sources.libraries import architecture_shapes
 
-_MOST_LEVELS = 12  # of a name, below which a network is looked for; modules lie some ten deep with their wrappers
 _MOST_PREFIXES = 5_000  # that hold weights enough for a network; a hostile file could have one for each weight
 _AT_THE_TOP = "top level"
 _WRAPPERS = ("_orig_mod", "module", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -288,7 +287,7 @@ def _prefixes(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     for name in weights_only(dict.fromkeys(tensors, ())):
         below[""].append(name)
         start = -1
-        for _ in range(_MOST_LEVELS):
+        for _ in range(12):  # modules lie some ten levels deep with their wrappers
             start = name.find(".", start + 1)
             if start < 0:
                 break

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from senseapp.networks.checkpoints.pickled import Builder, Built, BuiltDict, Named, PickleReader
 
-LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-"""First number of torch's older form, as it is pickled."""
 _STORAGE_DTYPES = {
     **{"Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16},
     **{"Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8},
@@ -23,8 +21,6 @@ _STORAGE_DTYPES = {
     "Untyped": torch.uint8,
 }
 _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-_MOST_COPIES = 4  # copied bytes, as a multiple of the file's bytes
-_COPIED_ANYWAY = 1_000_000  # bytes: small files need more than a multiple of their size
 
 
 class Stored(Built):
@@ -199,7 +195,7 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         """Neither opens the file nor maps it yet."""
         self._path = path
-        self._left = _MOST_COPIES * path.stat().st_size + _COPIED_ANYWAY
+        self._left = 4 * path.stat().st_size + 1_000_000  # bytes to copy: small files need more than a multiple
         self.spans: dict[str, tuple[int, int]] = {}
         self._mapped: Tensor | None = None
         self._embedded: dict[str, Tensor] = {}
@@ -246,7 +242,7 @@ class TensorFile:
     def _legacy_spans(self, file: IO[bytes]) -> tuple[dict[str, tuple[int, int]], object]:
         outer, self._dtypes = self._dtypes, {}
         magic, _, system, value, keys = (self.reader.read(file) for _ in range(5))
-        if magic != LEGACY_MAGIC or not isinstance(keys, list):
+        if magic != 0x1950A86A20F9469CFC6C or not isinstance(keys, list):  # torch.save's number
             raise ValueError("it does not begin as torch.save writes")
         if isinstance(system, dict) and system.get("little_endian") is False:
             raise ValueError("a machine of another byte order wrote it")

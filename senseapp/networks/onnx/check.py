@@ -24,9 +24,7 @@ _TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
 _ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
 _UNIT_RANGE = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
-_ROUNDING_OF_RANGE = 2.0**-21  # onnxruntime approximates a sigmoid with such an error, also where all of it is smaller
 _CANNOT_RUN = "onnxruntime cannot run the file"
-_AT_ONCE = 64  # values that are compared in one run
 
 
 class Differs(UnsupportedModel):
@@ -93,8 +91,11 @@ def tolerance_of(graph: TorchGraph, *, exact: float = _TOLERANCE) -> float:
 
 
 def _rounding_of(graph: OnnxGraph) -> dict[str, float]:
-    """Return by which absolute difference values from 0 to 1 count as equal, by their names."""
-    return {name: _ROUNDING_OF_RANGE for node in graph.nodes if node.op_type in _UNIT_RANGE for name in node.output}
+    """Return by which absolute difference values from 0 to 1 count as equal, by their names.
+
+    onnxruntime approximates a sigmoid with such an error, also where all of it is smaller.
+    """
+    return {name: 2.0**-21 for node in graph.nodes if node.op_type in _UNIT_RANGE for name in node.output}
 
 
 def _difference(mine: Tensor, theirs: Array, least: float = 0.0) -> float:
@@ -157,8 +158,8 @@ def first_unlike(
     is_one_run = max(map(len, inputs.values())) <= batch  # else values that are not one per image are joined wrongly
     values: dict[str, Any] = {name: inputs[name] for name in network.input_names}
     values |= {each.name: getattr(each.holder, each.attribute) for each in network.stored}
-    for first in range(0, len(network.steps), _AT_ONCE):
-        steps = network.steps[first : first + _AT_ONCE]
+    for first in range(0, len(network.steps), 64):
+        steps = network.steps[first : first + 64]
         names = [name for step in steps for name in step.outputs if name in named_outputs]
         theirs = _by_onnxruntime(graph, names, inputs, batch=batch) if names else {}
         for step in steps:

@@ -14,7 +14,6 @@ from senseapp.networks.onnx.graph import OnnxGraph, tensor_in
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 """Types of half precision."""
-_SHOWN = 5  # names in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,7 @@ _SAME = "The file is the uploaded one."
 
 
 def _named(names: Sequence[str]) -> str:
-    return first_names([f"“{name}”" for name in names], _SHOWN)
+    return first_names([f"“{name}”" for name in names], 5)
 
 
 def _counted(counts: Mapping[str, int], what: str) -> str:

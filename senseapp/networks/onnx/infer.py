@@ -27,7 +27,6 @@ Facts = Sequence[tuple[int, Values]]
 _LARGEST = 1 << 31  # elements of one value, for one batch that is looked at
 _KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
 _WORK = 1 << 31  # elements that are read to compute them; some seconds
-_MOST_NUMBERS = 1 << 16  # of a shape
 _SAME_SHAPE = frozenset(
     {
         *("Relu", "Sigmoid", "HardSwish", "HardSigmoid", "Clip", "Tanh", "Erf", "Gelu", "LeakyRelu", "Softmax", "Sqrt"),
@@ -36,8 +35,6 @@ _SAME_SHAPE = frozenset(
 )
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})
-_PRODUCTS_PER_ELEMENT = 16  # multiply-accumulates in the time of reading one element
-_MOST_FOR_OTHERS = 5000  # nodes; each size is a pass over the graph
 _SAME_CHANNELS = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Pad", "Resize", "BatchNormalization"),
@@ -123,7 +120,7 @@ def _numbers(node: Node, value: Value) -> Any:
         raise UnsupportedModel(
             f"Node {node.title} depends on numbers that differ from image to image, which is not read."
         )
-    if value.numel() > _MOST_NUMBERS:
+    if value.numel() > 1 << 16:
         raise InvalidCheckpoint(f"Node {node.title} has a shape of {value.numel():,} numbers.")
     return value.tolist()
 
@@ -152,7 +149,8 @@ class Folding:
         """Add what ``node`` reads; raises InvalidCheckpoint where that is out of proportion."""
         read = [each for each in operands if each is not None]
         if not any(each.is_meta for each in read):
-            self.work += sum(each.numel() for each in read) + _products(node, read) / _PRODUCTS_PER_ELEMENT
+            # Sixteen multiply-accumulates take the time of reading one element.
+            self.work += sum(each.numel() for each in read) + _products(node, read) / 16
             self._check(node, f"computes with {self.work:.1e} numbers", self.work > _WORK)
 
     def keep(self, node: Node, results: Iterable[object]) -> None:
@@ -281,7 +279,7 @@ def working_size(graph: TorchGraph, usual_side: int | None = None) -> tuple[int,
         return 1, 1  # is not used
     batch = batch_of(graph) or 1
     first: DoesNotFit | None = None
-    sides = [*USUAL_SIZES, *(OTHER_SIZES if len(graph.nodes) <= _MOST_FOR_OTHERS else ())]
+    sides = [*USUAL_SIZES, *(OTHER_SIZES if len(graph.nodes) <= 5000 else ())]  # each is a pass over the graph
     sides = sides if usual_side is None else [usual_side, *sides]
     for length in sides:
         try:

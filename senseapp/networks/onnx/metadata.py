@@ -28,7 +28,6 @@ LONGEST_NAMES = 2_000_000
 """Characters of all class names together that a file carries."""
 _NAMES = "names"  # of other exporters: a dictionary by output, or a list, as Python writes it
 _LINES = "character"  # of others: one name a line
-_LONGEST_NAME = 200  # characters, as of names from model folders
 _INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 
 
@@ -67,7 +66,7 @@ def _names_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
     for key, read in ((CLASSES, read_json), (_NAMES, read_python), (_LINES, str.splitlines)):
         names = _listed(metadata.get(key, ""), read)
         if names:
-            return tuple(name[:_LONGEST_NAME] for name in names)
+            return tuple(name[:200] for name in names)
     return ()
 
 

@@ -63,7 +63,6 @@ _FOREIGN = {
 _HALF_TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 _SNIFFED = 4096  # bytes that tell what a file is
 _FIRST_FIELD = b"\x08"  # ir_version, with which exporters begin
-_LARGEST = 1 << 40  # elements of a shape that is written in a file
 
 
 def read_graph(content: bytes, *, in_runtime: bool = False) -> tuple[OnnxGraph, tuple[str, ...]]:
@@ -152,7 +151,7 @@ def _check_nodes_and_tensors(model: ModelProto, size: int) -> None:
 
 def _check_declared(value: onnx.ValueInfoProto) -> None:
     lengths = [max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-    if math.prod(lengths) > _LARGEST:
+    if math.prod(lengths) > 1 << 40:
         raise InvalidCheckpoint(
             f"“{value.name}” is declared with {math.prod(lengths):.1e} elements; no network has so many."
         )

@@ -29,7 +29,6 @@ from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.shrink import follow_shapes, shrunk
 
-_TOLERANCE = 1e-4  # of the largest number of an output
 _INSIDE = "is inside a function or branch (If) of the graph, where it cannot be changed."
 
 
@@ -171,7 +170,7 @@ def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:
         graph, file = normalise(content, in_runtime=opened.in_runtime)
         inputs = sample_inputs(graph, input_shapes(graph, batch, opened.size))
         half = any(each.data_type in HALF for each in OnnxGraph(content).tensors().values())
-        tolerance = TOLERANCE_OF_ROUNDED if half else tolerance_of(graph, exact=_TOLERANCE)
+        tolerance = TOLERANCE_OF_ROUNDED if half else tolerance_of(graph, exact=1e-4)
         check(network, file, inputs, batch=batch, tolerance=tolerance)
     except SenseError as error:
         raise InvalidSpec(f"The uploaded file cannot be edited: {error}") from error

@@ -214,47 +214,36 @@ def _shares(owners: Sequence[str], macs: Mapping[str, int]) -> list[tuple[str, f
     return [(own, macs[own] / total if total else 1 / len(owners)) for own in owners]
 
 
-def _notes(
-    report: Report, owners: Sequence[tuple[str, ...]], by_order: Mapping[int, str], shown: str
-) -> tuple[str, ...]:
-    notes = []
+def _notes(report: Report, owners: Sequence[tuple[str, ...]], by_order: Mapping[int, str], shown: str) -> Iterator[str]:
+    """Yield how rows were assigned where that was no plain match."""
     if by_order:
         rows = plural(len(by_order), "row")
-        notes.append(f"{rows} of {shown} name no layer: they were assigned in order, which fits in number and kind.")
-    fused = [row.name for row, own in zip(report.rows, owners, strict=True) if len(own) > 1]
-    if fused:
+        yield f"{rows} of {shown} name no layer: they were assigned in order, which fits in number and kind."
+    if fused := [row.name for row, own in zip(report.rows, owners, strict=True) if len(own) > 1]:
         rows = plural(len(fused), "row")
-        notes.append(
-            f"{rows} of {shown} are of several layers, and shared out by their multiplications: {listed(fused)}."
-        )
+        yield f"{rows} of {shown} are of several layers, and shared out by their multiplications: {listed(fused)}."
     repeated = [name for name, times in Counter(row.name for row in report.rows).items() if times > 1]
     if repeated and report.names_are_unique:
         names = plural(len(repeated), "name")
-        notes.append(f"{names} in {shown} more than once, their times added up: {listed(repeated)}.")
-    return tuple(notes)
+        yield f"{names} in {shown} more than once, their times added up: {listed(repeated)}."
 
 
 def _misses(
     unmatched: Sequence[ReportRow], layers: Iterable[LayerProfile], timed: Iterable[str], shown: str
-) -> tuple[str, ...]:
-    """Return which rows are of no layer, and which layers have no time."""
-    notes, known = [], set(timed)
+) -> Iterator[str]:
+    """Yield which rows are of no layer, and which layers have no time."""
+    known = set(timed)
     if unmatched:
         rows, spent = plural(len(unmatched), "row"), 1000 * sum(row.seconds for row in unmatched)
-        notes.append(
-            f"{rows} of {shown} of no layer, {spent:.3g} ms together: {listed(row.name for row in unmatched)}."
-        )
+        yield f"{rows} of {shown} of no layer, {spent:.3g} ms together: {listed(row.name for row in unmatched)}."
     if missing := [layer.name for layer in layers if layer.runs and layer.name not in known]:
-        notes.append(f"{plural(len(missing), 'layer')} without a time in {shown}: {listed(missing)}.")
-    return tuple(notes)
+        yield f"{plural(len(missing), 'layer')} without a time in {shown}: {listed(missing)}."
 
 
-def _whole_note(report: Report, spent: float, shown: str) -> tuple[str, ...]:
-    """Return that layers add up to more than the call, where they do."""
-    whole = report.whole_seconds
-    if whole is None or spent <= whole:
-        return ()
-    return (
-        f"The layers in {shown} add up to {1000 * spent:.3g} ms, more than the {1000 * whole:.3g} ms of the call: "
-        "profiling takes time itself, or layers run side by side.",
-    )
+def _whole_note(report: Report, spent: float, shown: str) -> Iterator[str]:
+    """Yield that layers add up to more than the call, where they do."""
+    if report.whole_seconds is not None and spent > report.whole_seconds:
+        yield (
+            f"The layers in {shown} add up to {1000 * spent:.3g} ms, more than the {1000 * report.whole_seconds:.3g} "
+            "ms of the call: profiling takes time itself, or layers run side by side."
+        )

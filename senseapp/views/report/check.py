@@ -6,8 +6,7 @@ import base64
 import math
 import time
 
-from senseapp.core.texts import plural
-from senseapp.records.check import CheckReport, TensorDifference, percent
+from senseapp.records.check import CheckReport
 from senseapp.views.report.document import filled
 from senseapp.views.report.tables import ReportTable, class_tables
 from senseapp.views.words.check import (
@@ -21,12 +20,11 @@ from senseapp.views.words.check import (
     measured_facts,
     operator_rows,
     picture_row,
+    tensor_rows,
     verdict,
 )
 
 _TEMPLATE = "check.html.jinja"
-_SHOWN_BEFORE = 5  # tensors before the first that is apart
-_FULL_BAR = 1.0  # difference at which a bar is full
 _SIGNS = {"holds": "✓", "not shown": "?", "fails": "✗"}
 
 
@@ -48,7 +46,6 @@ def build_check_page(report: CheckReport) -> str:
         ),
         "tensors": _tensors(report),
         "tensor_columns": TENSOR_COLUMNS,
-        "tensors_left_out": plural(_left_out(report), "earlier tensor") if _left_out(report) else "",
         "classes": class_tables([answers]) if answers is not None else (),
         "pictures": [] if answers is None else [(_data_url(each.png), picture_row(each)) for each in answers.pictures],
         "picture_columns": PICTURE_COLUMNS,
@@ -58,35 +55,17 @@ def build_check_page(report: CheckReport) -> str:
 
 
 def _tensors(report: CheckReport) -> list[dict[str, object]]:
-    """Return a row per tensor, from shortly before the first that is apart, with the width of its bar in percent."""
+    """Return a row per tensor, with the width of its bar in percent, which is full where all of it differs."""
     if report.divergence is None:
         return []
-    first = report.divergence.first
-    start = _left_out(report)
     return [
         {
-            "name": each.name,
-            "other": each.other,
-            "operator": each.operator,
-            "shape": " × ".join(map(str, each.shape)),
-            "difference": percent(each.difference),
-            "width": _width(each),
-            "first": each is first,
+            "cells": row,
+            "width": round(100 * min(1.0, each.difference)) if math.isfinite(each.difference) else 100,
+            "first": each is report.divergence.first,
         }
-        for each in report.divergence.tensors[start:]
+        for each, row in zip(report.divergence.tensors, tensor_rows(report.divergence.tensors), strict=True)
     ]
-
-
-def _left_out(report: CheckReport) -> int:
-    """Return how many tensors before the first that is apart are not listed."""
-    first = report.divergence.first if report.divergence is not None else None
-    if report.divergence is None or first is None:
-        return 0
-    return max(0, report.divergence.tensors.index(first) - _SHOWN_BEFORE)
-
-
-def _width(tensor: TensorDifference) -> int:
-    return 100 if not math.isfinite(tensor.difference) else round(100 * min(1.0, tensor.difference / _FULL_BAR))
 
 
 def _data_url(png: bytes) -> str:

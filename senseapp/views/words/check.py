@@ -108,14 +108,10 @@ def change_rows(report: CheckReport) -> list[tuple[str, ...]]:
 
 def tensor_rows(tensors: Sequence[TensorDifference]) -> list[tuple[str, ...]]:
     """Return a row per tensor, in their order."""
+    names = (each.name + (f" (there {each.other})" if each.other else "") for each in tensors)
     return [
-        (
-            each.name + (f" (there {each.other})" if each.other else ""),
-            each.operator,
-            fmt.shape(each.shape),
-            percent(each.difference),
-        )
-        for each in tensors
+        (name, each.operator, fmt.shape(each.shape), percent(each.difference))
+        for name, each in zip(names, tensors, strict=True)
     ]
 
 
@@ -151,16 +147,13 @@ def json_of(report: CheckReport) -> dict[str, object]:
         "findings": list(report.findings),
         "images": report.images,
         "metric": report.metric,
-        "loss": None if bound is None else _number(bound.delta),
-        "loss_upper": None if bound is None else _number(bound.upper),
+        "loss": None if bound is None else _figures(bound, "delta")["delta"],
+        "loss_upper": None if bound is None else _figures(bound, "upper")["upper"],
         "loss_allowed": None if bound is None else bound.allowed,
         "confidence": None if bound is None else bound.confidence,
         "guaranteed": None if bound is None else bound.guaranteed,
-        "changes": {
-            each.metric: {name: _number(getattr(each, name)) for name in ("value", "delta", "ci_low", "ci_high")}
-            for each in report.changes
-        },
-        "time_ratio": None if ratio is None else {"value": ratio.value, "low": ratio.low, "high": ratio.high},
+        "changes": {each.metric: _figures(each, "value", "delta", "ci_low", "ci_high") for each in report.changes},
+        "time_ratio": None if ratio is None else _figures(ratio, "value", "low", "high"),
         "ms": {
             name: None if side.seconds is None else 1000 * side.seconds.value
             for name, side in (("reference", report.reference), ("candidate", report.candidate))
@@ -184,8 +177,10 @@ def json_of(report: CheckReport) -> dict[str, object]:
     }
 
 
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _figures(record: object, *names: str) -> dict[str, float | None]:
+    """Return some figures of a record, those that JSON cannot write as None."""
+    found = {name: float(getattr(record, name)) for name in names}
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
 # ---- a merge request
@@ -199,9 +194,13 @@ def markdown_summary(report: CheckReport) -> str:
         markdown_table(("Condition", "", "Why"), conditions(report)),
         *(md("- {}", each) for each in report.findings),
     ]
+    both = [file_facts(side) for side in (report.reference, report.candidate)]
+    sides = [(name, *(each.get(name, "") for each in both)) for name in ("Size", "Time of a call")]
+    if report.time_ratio is not None:
+        sides.append(("Time ratio", "1", report.time_ratio.times_text))
     if report.bound is not None:
         parts += [
-            markdown_table(("", "Reference", "Candidate"), _sides(report)),
+            markdown_table(("", "Reference", "Candidate"), sides),
             markdown_table(CHANGE_COLUMNS, change_rows(report)),
             md("Largest loss to expect: {}.", bound_text(report.bound)),
         ]
@@ -220,15 +219,6 @@ def markdown_summary(report: CheckReport) -> str:
         parts += [md("<details><summary>Notes</summary>"), md("\n").join(md("- {}", note) for note in notes)]
         parts.append(md("</details>"))
     return "\n\n".join(parts) + "\n"
-
-
-def _sides(report: CheckReport) -> Iterator[tuple[str, ...]]:
-    both = report.reference, report.candidate
-    yield "Size", *(fmt.bytes_size(each.file_bytes) for each in both)
-    if report.reference.seconds is not None and report.candidate.seconds is not None:
-        yield "Time of a call", *(milliseconds(each.seconds) for each in both if each.seconds is not None)
-    if report.time_ratio is not None:
-        yield "Time ratio", "1", report.time_ratio.times_text
 
 
 def _answers(found: ChangedAnswers) -> Iterator[Markdown]:

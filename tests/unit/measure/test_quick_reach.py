@@ -64,7 +64,7 @@ def opened(spec: SensitivitySpec, images: torch.Tensor) -> Sweep:
 def test_the_reach_of_a_layer_are_the_boxes_that_move_when_its_weights_are_other_ones() -> None:
     images, _ = shapes_detector.inputs(range(2))
     sweep = opened(SensitivitySpec(compression=SparsityConfig(), levels=(0.5,), num_samples=2, device="cpu"), images)
-    responses = scan._responses(sweep, {})
+    responses = scan._responses(sweep)
     responses.prepare([item.target for item in sweep.planned], (0.5,))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs)
     reach = Reach.find(sweep, responses, recorder)

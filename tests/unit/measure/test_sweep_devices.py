@@ -170,9 +170,9 @@ def test_an_estimate_on_a_card_takes_as_many_images_at_once_as_its_memory_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sweep = _open()
-    few = amounts.graph_batch(sweep, ())
+    few = amounts.graph_batch(sweep)
     monkeypatch.setattr(amounts, "_GRAPH_BYTES", 1)
-    assert amounts.graph_batch(sweep, ()) == 1 < few
+    assert amounts.graph_batch(sweep) == 1 < few
     monkeypatch.setattr(sweep.context, "device", torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (0, 2**37))
-    assert amounts.graph_batch(sweep, ()) == 2 * sweep.context.layout.micro_batch
+    assert amounts.graph_batch(sweep) == 2 * sweep.context.layout.micro_batch

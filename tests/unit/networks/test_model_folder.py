@@ -61,7 +61,7 @@ def load(path: Path, library: str = "auto", name: str = "") -> LoadedModel:
     return load_model(ModelSpec(library=library, name=name, checkpoint=str(path)))
 
 
-@pytest.mark.parametrize("form", ["folder", "zip", "zip of a folder", "stored zip", "by name"])
+@pytest.mark.parametrize("form", ["folder", "zip of a folder", "stored zip", "by name"])
 def test_a_folder_is_read_as_timm_reads_it(saved: Path, tmp_path: Path, form: str) -> None:
     path = saved
     if form not in ("folder", "by name"):

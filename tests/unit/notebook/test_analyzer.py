@@ -101,59 +101,55 @@ def test_an_early_layer_is_not_computed_again_for_later_ones(activations: bool) 
     assert plain - replayed == 4 - 2
 
 
-def test_batches_that_repeat_are_replayed_each_with_its_own_outputs() -> None:
-    whole = _plainly(_loss_in_batches)
-    assert _stem_runs(whole) - _stem_runs(_loss_in_batches) == 3 * (4 - 1)  # one to check
-    replayed, plain = (_deltas(_analyze(small_network(), function)) for function in (_loss_in_batches, whole))
+def _loss_of_shuffled() -> Callable[[nn.Module], float]:
+    generator = torch.Generator().manual_seed(3)
+
+    def loss(model: nn.Module) -> float:
+        order = torch.randperm(len(IMAGES), generator=generator)[:6]
+        return _loss_of(model(IMAGES[order]), LABELS[order])
+
+    return loss
+
+
+def _loss_of_one_buffer(model: nn.Module) -> float:
+    buffer, total = torch.empty(6, 3, 8, 8), 0.0
+    for x, y in zip(IMAGES.split(6), LABELS.split(6), strict=True):
+        buffer.copy_(x)
+        total += _loss_of(model(buffer[:]), y)
+    return total
+
+
+def _loss_in_inference_mode(model: nn.Module) -> float:
+    with torch.inference_mode():
+        return _loss_of(model(torch.stack(list(IMAGES))))
+
+
+def _loss_in_half_precision(model: nn.Module) -> float:
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        return _loss_of(model(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("make", "whole"),
+    [
+        (lambda: _loss_in_batches, _loss_in_batches),
+        (_loss_of_shuffled, _loss_of_shuffled()),
+        (lambda: _loss_of_one_buffer, _loss_of_one_buffer),
+        (lambda: _loss_in_inference_mode, _loss),
+        (lambda: _loss_in_half_precision, _loss_in_half_precision),
+    ],
+    ids=["batches", "shuffled", "one buffer", "inference mode", "half precision"],
+)
+def test_however_images_come_numbers_are_those_of_whole_passes(
+    make: Callable[[], Callable[[nn.Module], float]], whole: Callable[[nn.Module], float]
+) -> None:
+    replayed, plain = (_deltas(_analyze(small_network(), each)) for each in (make(), _plainly(whole)))
     assert replayed == pytest.approx(plain, abs=1e-6)
 
 
-def test_batches_that_are_shuffled_run_whole() -> None:
-    def shuffled(generator: torch.Generator) -> Callable[[nn.Module], float]:
-        def loss(model: nn.Module) -> float:
-            order = torch.randperm(len(IMAGES), generator=generator)[:6]
-            return _loss_of(model(IMAGES[order]), LABELS[order])
-
-        return loss
-
-    first, second = (shuffled(torch.Generator().manual_seed(3)) for _ in range(2))
-    assert _deltas(_analyze(small_network(), first)) == pytest.approx(
-        _deltas(_analyze(small_network(), _plainly(second))), abs=1e-6
-    )
-
-
-def test_a_buffer_that_is_filled_anew_is_not_taken_for_the_same_images() -> None:
-    buffer = torch.empty(6, 3, 8, 8)
-
-    def loss(model: nn.Module) -> float:
-        total = 0.0
-        for x, y in zip(IMAGES.split(6), LABELS.split(6), strict=True):
-            buffer.copy_(x)
-            total += _loss_of(model(buffer[:]), y)
-        return total
-
-    assert _deltas(_analyze(small_network(), loss)) == pytest.approx(
-        _deltas(_analyze(small_network(), _plainly(loss))), abs=1e-6
-    )
-
-
-def test_images_made_in_inference_mode_are_replayed() -> None:
-    def loss(model: nn.Module) -> float:
-        with torch.inference_mode():
-            return _loss_of(model(torch.stack(list(IMAGES))))
-
-    assert _stem_runs(loss) == _stem_runs(_loss)
-    assert _deltas(_analyze(small_network(), loss)) == pytest.approx(
-        _deltas(_analyze(small_network(), _plainly(_loss))), abs=1e-6
-    )
-
-
-def test_half_precision_inside_eval_fn_stays_half() -> None:
-    def loss(model: nn.Module) -> float:
-        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-            return _loss_of(model(IMAGES))
-
-    assert _deltas(_analyze(small_network(), loss)) == _deltas(_analyze(small_network(), _plainly(loss)))
+def test_batches_and_images_of_inference_mode_are_replayed() -> None:
+    assert _stem_runs(_plainly(_loss_in_batches)) - _stem_runs(_loss_in_batches) == 3 * (4 - 1)  # one to check
+    assert _stem_runs(_loss_in_inference_mode) == _stem_runs(_loss)
 
 
 def test_hooks_that_look_inside_see_every_call() -> None:

@@ -338,8 +338,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def lanes() -> Iterator[tuple[JobRunner, dict[str, threading.Event], threading.Event]]:
+def lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[JobRunner, dict[str, threading.Event], threading.Event]]:
     """A runner with a worker and a short lane, events that end its jobs, and one that closes the lane."""
+    monkeypatch.setattr(worker, "_LOOK_SECONDS", 0.01)
     ends = {name: threading.Event() for name in ("long", "longer", "short", "shorter")}
     closed = threading.Event()
 

@@ -132,7 +132,7 @@ def test_the_sum_is_far_off_where_layers_undo_or_help_each_other():
         assert not 0.7 < network.damage(chosen) / summed < 1.4
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("target", [0.3, 0.5, 0.6])
 def test_schedules_are_no_worse_than_those_for_sums_and_near_the_best_there_is(seed, target):
     common = scores(seed + 10)

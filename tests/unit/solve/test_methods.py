@@ -39,14 +39,6 @@ def test_what_is_achieved_is_what_the_levels_say(method):
     assert budget_of(schedule, sparse_run()) == pytest.approx(schedule.achieved)
 
 
-@pytest.mark.parametrize("target", [0.3, 0.6, 0.8])
-def test_the_optimal_schedule_is_not_beaten(target):
-    budget = ResourceBudget(kind="params", target=target)
-    damage = {method: make_schedule(sparse_run(), method=method, budget=budget).predicted_damage for method in METHODS}
-    assert damage["optimal"] < damage["gamma"]
-    assert damage["optimal"] < damage["uniform"]
-
-
 def test_a_byte_budget_counts_the_positions_of_the_zeros():
     schedule = make_schedule(sparse_run(), method="uniform", budget=ResourceBudget(kind="bytes", target=0.5))
     assert [entry.level for entry in schedule.entries] == pytest.approx([0.5 + 1 / 32] * 4, abs=1e-6)
@@ -163,14 +155,6 @@ def test_fixed_bits_that_do_not_exist_are_refused(bits):
         make_schedule(quantized_run(), budget=ResourceBudget(kind="bits", target=4), limits=Limits(fixed={"fc": bits}))
 
 
-def test_zero_bits_leave_a_layer_alone():
-    schedule = make_schedule(
-        quantized_run(), budget=ResourceBudget(kind="bits", target=8), limits=Limits(fixed={"fc": 0})
-    )
-    assert schedule.entries[-1].compression == "none"
-    assert schedule.achieved["bits"] <= 8
-
-
 def test_members_of_a_group_cannot_be_fixed_to_two_levels():
     result = sparse_run()
     grouped = tuple(replace(item, members=("conv1", "conv2")) for item in result.measurements if item.layer == "conv1")
@@ -251,15 +235,6 @@ def test_one_layer_can_have_limits_of_its_own(method):
     assert schedule.level_of("conv1") >= 0.5
     assert 0.1 <= schedule.level_of("conv2") <= 0.85
     assert schedule.achieved["params"] >= 0.45 - 1e-9
-
-
-def test_own_limits_of_bits_hold_too():
-    limits = Limits(layers={"conv3": (6, None)})
-    for method in ("optimal", "uniform"):
-        schedule = make_schedule(
-            quantized_run(), method=method, budget=ResourceBudget(kind="bits", target=7), limits=limits
-        )
-        assert schedule.level_of("conv3") >= 6
 
 
 @pytest.mark.parametrize(

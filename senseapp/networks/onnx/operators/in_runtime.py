@@ -19,7 +19,6 @@ from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line
 from senseapp.networks.onnx.torch_graph import Node
 
 _IR_VERSION = 10  # of ONNX 1.16: knows integers of 4 bits, and every supported onnxruntime reads it
-_OTHER_DOMAIN_VERSION = 1  # of operators that only onnxruntime has
 _WIDENED = frozenset({torch.float16, torch.bfloat16})  # files are read in float32
 _TYPES = {
     **{torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE},
@@ -86,7 +85,7 @@ class InRuntime:
         ]
         opsets = [helper.make_opsetid("", self._version)]
         if node.domain:
-            opsets.append(helper.make_opsetid(node.domain, _OTHER_DOMAIN_VERSION))
+            opsets.append(helper.make_opsetid(node.domain, 1))
         model = ModelProto(ir_version=_IR_VERSION, opset_import=opsets)
         model.graph.name = "node"
         model.graph.node.extend([*captured, node])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -52,13 +50,6 @@ def by_channel(weights: Tensor, channels: int) -> Tensor:
     return weights if len(weights) == channels else weights.repeat_interleave(channels // len(weights))
 
 
-@operator("MeanVarianceNormalization")
-def _mean_variance(x: Tensor, *, axes: Any = None) -> Tensor:
-    over = tuple(axes or (0, 2, 3))
-    centred = x - x.mean(over, keepdim=True)
-    return centred / ((centred * centred).mean(over, keepdim=True).sqrt() + 1e-9)
-
-
 @operator("LRN")
 def _local_response(x: Tensor, *, size: int = 1, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
@@ -73,7 +64,7 @@ enter(
         "InstanceNormalization": lambda x, scale, bias, *, epsilon=1e-5: F.group_norm(
             x, x.shape[1], scale, bias, epsilon
         ),
-        # Not of ONNX: what older exporters write as two reshapes around an instance norm of one channel.
+        # Not of ONNX: what exporters write as two reshapes around an instance norm of one channel.
         "ImageNormalization": lambda x, *, epsilon=1e-5: F.group_norm(x, 1, None, None, epsilon),
         "LpNormalization": lambda x, *, axis=-1, p=2: x / torch.linalg.vector_norm(x, p, axis, keepdim=True),
     }

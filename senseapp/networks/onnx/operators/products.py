@@ -1,9 +1,4 @@
-"""Products of two computed tensors, the steps that attention is made of, and rotary embeddings.
-
-Products with a constant weight become layers (``layers.py``). The steps of attention (``rewrite/attention.py``) are not
-of ONNX: heads are the second axis, queries are (N, H, Q, D), keys and values (N, K, T, D), where each of K heads of
-keys serves H / K heads of queries.
-"""
+"""Products of computed tensors; those with a constant weight become layers (``layers.py``)."""
 
 from __future__ import annotations
 
@@ -13,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
+from senseapp.networks.onnx.operators.registry import enter, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 enter(
     {
         "MatMul": torch.matmul,
         "Det": torch.linalg.det,
         "Einsum": lambda *tensors, equation="": torch.einsum(equation.replace(" ", ""), *tensors),
-        "AttentionValues": lambda weights, values: torch.matmul(weights, _served(values, weights.shape[1])),
     }
 )
 
@@ -40,25 +35,48 @@ def _gemm(
     return product if c is None else product + beta * c
 
 
-@operator("AttentionScores")
-def _scores(
-    queries: Tensor, keys: Tensor, *, scale: float = 0.0, softcap: float = 0.0, is_causal: bool = False
+def _lacks_of_attention(node: Node) -> str:
+    windows = any(node.attributes.get(name, -1) >= 0 for name in ("left_window_size", "right_window_size"))
+    if not (any(node.outputs[1:]) or any(node.inputs[4:]) or windows):
+        return ""
+    return (
+        "only queries, keys, values and a mask are. Past and present keys, lengths of sequences and windows are not "
+        "read. Export the network without a cache."
+    )
+
+
+@operator("Attention", lacks=_lacks_of_attention)
+def _attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: float = 0.0,
+    softcap: float = 0.0,
+    is_causal: bool = False,
+    q_num_heads: int = 0,
+    kv_num_heads: int = 0,
 ) -> Tensor:
-    queries = queries * (scale or 1 / math.sqrt(queries.shape[-1]))
-    scores = torch.matmul(queries, _served(keys, queries.shape[1]).transpose(-2, -1))
+    """Heads are the second axis, or (N, T, H D) with their number given; each of K heads of keys serves H / K."""
+    if q_num_heads:
+        queries = torch.unflatten(queries, -1, (q_num_heads, -1)).transpose(1, 2)  # (N, H, Q, D)
+        keys, values = (torch.unflatten(each, -1, (kv_num_heads, -1)).transpose(1, 2) for each in (keys, values))
+    served = queries.shape[1] // keys.shape[1]
+    keys, values = (each.repeat_interleave(served, 1) if served > 1 else each for each in (keys, values))
+    scores = torch.matmul(queries * (scale or 1 / math.sqrt(queries.shape[-1])), keys.transpose(-2, -1))
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     if is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
-    return scores
+    weights = torch.softmax(scores if mask is None else _masked(scores, mask), -1)
+    if mask is not None:  # which may leave a row without keys
+        weights = torch.where(weights.isnan(), 0, weights)
+    result = torch.matmul(weights, values)
+    return result.transpose(1, 2).flatten(2) if q_num_heads else result
 
 
-def _served(each: Tensor, heads: int) -> Tensor:
-    return each if each.shape[1] == heads else each.repeat_interleave(heads // each.shape[1], 1)
-
-
-@operator("AttentionMask")
 def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     """Add ``mask``, or leave what is True of it; keys behind its end are left out."""
     missing = scores.shape[-1] - mask.shape[-1] if mask.ndim and mask.shape[-1] > 1 else 0
@@ -66,37 +84,3 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
         mask = F.pad(mask, (0, missing), value=False) if missing else mask
         return scores.masked_fill(torch.logical_not(mask), -math.inf)
     return scores + (F.pad(mask, (0, missing), value=-math.inf) if missing else mask)
-
-
-@operator("AttentionSoftmax")
-def _softmax(scores: Tensor, *, axis: int = -1) -> Tensor:
-    """Return weights over keys; none where a mask leaves no key."""
-    weights = torch.softmax(scores, axis)
-    return torch.where(weights.isnan(), torch.zeros_like(weights), weights)
-
-
-@operator("RotaryEmbedding")
-def _rotated(
-    x: Tensor,
-    cosines: Tensor,
-    sines: Tensor,
-    places: Tensor | None = None,
-    *,
-    interleaved: bool = False,
-    rotary_embedding_dim: int = 0,
-    num_heads: int = 0,
-) -> Tensor:
-    """Rotate the first numbers of each head, as pairs of neighbours (interleaved) or of both halves."""
-    if x.ndim == 3 and not num_heads:
-        raise FormNotRead("it does not say how many heads its input has.")
-    by_head = x if x.ndim == 4 else torch.unflatten(x, -1, (num_heads, -1)).transpose(1, 2)  # (N, H, T, D)
-    if places is not None:
-        cosines, sines = cosines[places], sines[places]
-    cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)  # (N, 1, T, D / 2)
-    width = rotary_embedding_dim or by_head.shape[-1]
-    turning, rest = by_head[..., :width], by_head[..., width:]
-    one, other = (turning[..., 0::2], turning[..., 1::2]) if interleaved else turning.chunk(2, -1)
-    turned = (one * cosines - other * sines, one * sines + other * cosines)
-    found = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
-    found = torch.cat([found, rest], -1)
-    return found if x.ndim == 4 else found.transpose(1, 2).flatten(2)

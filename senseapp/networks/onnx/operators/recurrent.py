@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's order, as positions in ONNX's
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def _lacks(node: Node) -> str:
+    at = node.attributes
+    usual = _ACTIVATIONS[node.op] * (2 if at.get("direction") == "bidirectional" else 1)
+    if at.get("activations", usual) != usual or "clip" in at or at.get("input_forget"):
+        return "it has activations of its own, or clips."
+    if any(node.inputs[7:]):
+        return "it has peepholes."
+    if node.op == "GRU" and not at.get("linear_before_reset"):
+        return (
+            "it applies its reset gate before the product with its own states, which torch does not. Export it with "
+            "the gate after that (linear_before_reset=1; reset_after=True in Keras)."
+        )
+    return "it has its batch first, which onnxruntime does not compute either." if at.get("layout") else ""
 
 
 def _recurrent(
@@ -24,34 +38,21 @@ def _recurrent(
     bias: Tensor | None = None,
     lengths: Sequence[int] | None = None,
     *states: Tensor | None,
-    at: Mapping[str, Any],
     direction: str = "forward",
-    linear_before_reset: bool = False,
 ) -> tuple[Tensor, ...]:
     """Return Y (T, directions, N, H) and the last states (directions, N, H)."""
-    _check_form(kind, at, direction)
-    if any(each is not None for each in states[2:]) or (lengths and any(each != x.shape[0] for each in lengths)):
-        raise FormNotRead("it has peepholes, or sequences of several lengths.")
+    if lengths and any(each != x.shape[0] for each in lengths):
+        raise FormNotRead("it has sequences of several lengths.")
     x = x.flip(0) if direction == "reverse" else x
     start = [_state(each, x, recurrent) for each in (*states, None, None)[: 2 if kind == "LSTM" else 1]]
     flat = [part for way in range(len(weights)) for part in _parameters(kind, way, weights, recurrent, bias)]
     settings = (bias is not None, 1, 0.0, False, len(weights) > 1, False)
     if kind == "LSTM":
         y, *last = torch.lstm(x, start, flat, *settings)
-    elif kind == "GRU" and not linear_before_reset:
-        y, *last = _reset_first(x, start[0], flat)
     else:
         y, *last = (torch.gru if kind == "GRU" else torch.rnn_tanh)(x, start[0], flat, *settings)
     y = y.flip(0) if direction == "reverse" else y
     return (torch.unflatten(y, -1, (len(weights), -1)).transpose(1, 2), *last)
-
-
-def _check_form(kind: str, at: Mapping[str, Any], direction: str) -> None:
-    usual = _ACTIVATIONS[kind] * (2 if direction == "bidirectional" else 1)
-    if at.get("activations", usual) != usual or "clip" in at or at.get("input_forget"):
-        raise FormNotRead("it has activations of its own, or clips.")
-    if at.get("layout"):
-        raise FormNotRead("it has its batch first, which onnxruntime does not compute either.")
 
 
 def _state(state: Tensor | None, x: Tensor, recurrent: Tensor) -> Tensor:
@@ -67,27 +68,5 @@ def _parameters(kind: str, way: int, weights: Tensor, recurrent: Tensor, bias: T
     return [torch.cat([gates[position] for position in _GATES[kind]]) for gates in by_gate]
 
 
-def _reset_first(x: Tensor, state: Tensor, flat: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Run a GRU that applies its reset gate before the product with the recurrent weights; torch has none."""
-    per_way = len(flat) // len(state)
-    runs = [_one_way(x, state[way], flat[way * per_way :][:per_way], way) for way in range(len(state))]
-    return torch.cat([y for y, _ in runs], -1), torch.stack([last for _, last in runs])
-
-
-def _one_way(x: Tensor, state: Tensor, parameters: list[Tensor], way: int) -> tuple[Tensor, Tensor]:
-    weights, recurrent, *biases = parameters
-    projected = F.linear(x.flip(0) if way else x, weights, torch.stack(biases).sum(0) if biases else None)
-    gates, candidate = torch.split(recurrent, [2 * state.shape[-1], state.shape[-1]])
-    steps = []
-    for each in projected:
-        of_gates, of_candidate = torch.split(each, [len(gates), len(candidate)], -1)
-        reset, update = torch.sigmoid(of_gates + state @ gates.T).chunk(2, -1)
-        new = torch.tanh(of_candidate + (reset * state) @ candidate.T)
-        state = update * state + (1 - update) * new
-        steps.append(state)
-    y = torch.stack(steps)
-    return y.flip(0) if way else y, state
-
-
 for _kind in _GATES:
-    operator(_kind, numbers=(4,))(partial(_recurrent, _kind))
+    operator(_kind, numbers=(4,), lacks=_lacks)(partial(_recurrent, _kind))

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 _ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "round_prefer_floor": lambda x: torch.ceil(x - 0.5),
@@ -48,8 +49,6 @@ class _Way:
                 return x / scale
             case "tf_half_pixel_for_nn":
                 return (x + 0.5) / scale
-            case "half_pixel_symmetric":
-                return length / 2 * (1 - wanted / (scale * length)) + (x + 0.5) / scale - 0.5
         raise FormNotRead(f"its coordinates “{self.coordinates[:40]}” are not read.")
 
     def nearest(self, length: int, wanted: int, scale: float) -> Tensor:
@@ -81,7 +80,12 @@ class _Way:
         return torch.where(d <= 1, near, torch.where(d < 2, far, 0.0))
 
 
-@operator("Resize", since=11, numbers=(1, 2, 3))
+def _lacks(node: Node) -> str:
+    keeps = node.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+    return "it keeps the proportions of the image. Export it with the size that it resizes to." if keeps else ""
+
+
+@operator("Resize", since=11, numbers=(1, 2, 3), lacks=_lacks)
 def _resize(
     x: Tensor,
     _region: object = None,
@@ -95,7 +99,6 @@ def _resize(
     exclude_outside: bool = False,
     antialias: bool = False,
     axes: Any = None,
-    keep_aspect_ratio_policy: str = "stretch",
 ) -> Tensor:
     way = _Way(
         mode=mode,
@@ -108,7 +111,6 @@ def _resize(
     places = list(range(x.ndim)) if axes is None else [each % x.ndim for each in axes]
     lengths = [x.shape[axis] for axis in places]
     if sizes:
-        sizes = _kept_ratio(lengths, sizes, keep_aspect_ratio_policy)
         ratios = [size / length for length, size in zip(lengths, sizes, strict=True)]
     else:
         ratios = list(scales or [])
@@ -140,14 +142,6 @@ def _resized(x: Tensor, wanted: dict[int, tuple[int, float]], way: _Way) -> Tens
             weights = way.weights(x.shape[axis], size, ratio).to(x.device, x.dtype)
             x = torch.matmul(x.movedim(axis, -1), weights.T).movedim(-1, axis)
     return x
-
-
-def _kept_ratio(lengths: Sequence[int], sizes: Sequence[int], policy: str) -> list[int]:
-    if policy == "stretch":
-        return list(sizes)
-    ratios = [size / length for size, length in zip(sizes, lengths, strict=True)]
-    ratio = min(ratios) if policy == "not_larger" else max(ratios)
-    return [math.floor(length * ratio + 0.5) for length in lengths]
 
 
 def _by_torch(x: Tensor, changed: dict[int, tuple[int, float]], way: _Way) -> Tensor | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 Ends = tuple[tuple[int, int], ...]  # what is added before and after each spatial axis
 Settings = Mapping[str, Any]  # attributes of a node
@@ -208,12 +209,6 @@ def _window_sums(x: Tensor, window: Window) -> Tensor:
     return sums.reshape(*x.shape[:2], *sums.shape[2:])
 
 
-@operator("LpPool")
-def _lp_pool(x: Tensor, *, at: Settings, p: int = 2) -> Tensor:
-    window = Window.of(at)
-    return _window_sums(F.pad(x.abs().pow(p), flat(window.whole_ends(x.shape[2:]))), window).pow(1 / p)
-
-
 _SAMPLED = {  # as torch calls the modes, by their names before and since opset 20
     **{"bilinear": "bilinear", "bicubic": "bicubic", "nearest": "nearest"},
     **{"linear": "bilinear", "cubic": "bicubic"},
@@ -222,7 +217,6 @@ enter(
     {
         "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.ndim)), keepdim=True),
         "GlobalMaxPool": lambda x: x.amax(tuple(range(2, x.ndim)), keepdim=True),
-        "GlobalLpPool": lambda x, *, p=2: torch.linalg.vector_norm(x, p, tuple(range(2, x.ndim)), keepdim=True),
         "GridSample": lambda x, grid, *, mode="linear", padding_mode="zeros", align_corners=False: F.grid_sample(
             x, grid, mode=_SAMPLED[mode], padding_mode=padding_mode, align_corners=align_corners
         ),
@@ -236,33 +230,26 @@ enter(
 )
 
 
-@operator("RoiAlign", since=16)
+def _lacks(node: Node) -> str:
+    takes_maxima = node.attributes.get("mode", "avg") != "avg"
+    return "it takes maxima. Export it with mean values." if takes_maxima else ""
+
+
+@operator("RoiAlign", since=16, lacks=_lacks)
 def _roi_align(
     x: Tensor,
     boxes: Tensor,
     images: Tensor,
     *,
-    mode: str = "avg",
     output_height: int = 1,
     output_width: int = 1,
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
     coordinate_transformation_mode: str = "half_pixel",
 ) -> Tensor:
-    if mode != "avg":
-        raise FormNotRead("it takes maxima. Export it with mean values.")
     numbered = torch.cat([images.to(boxes.dtype).unsqueeze(1), boxes], dim=1)  # (K, 5)
     size, aligned = (output_height, output_width), coordinate_transformation_mode == "half_pixel"
     return roi_align(x, numbered, size, spatial_scale, sampling_ratio or -1, aligned)  # type: ignore[no-any-return]
 
 
-operator("RoiAlign")(partial(_roi_align, coordinate_transformation_mode="output_half_pixel"))
-
-
-@operator("Col2Im", numbers=(1, 2))
-def _col2im(x: Tensor, image: Sequence[int], block: Sequence[int], *, at: Settings) -> Tensor:
-    window = Window.of(at, block)
-    padding = symmetric(window.pads)
-    if padding is None or window.rank != 2:
-        raise FormNotRead("it is not of two axes with equal pads.")
-    return F.fold(x, tuple(image), window.kernel, window.dilations, padding, window.strides)
+operator("RoiAlign", lacks=_lacks)(partial(_roi_align, coordinate_transformation_mode="output_half_pixel"))

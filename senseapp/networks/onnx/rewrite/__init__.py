@@ -1,7 +1,7 @@
 """Rewrites of a graph between its file and its modules: one small pass each, in the order in which they run.
 
 A pass takes a :class:`~senseapp.networks.onnx.torch_graph.TorchGraph` and returns another one that computes the same.
-``attention.py`` splits single nodes while they are read, and ``batch.py`` frees a batch that an export has fixed.
+``batch.py`` frees a batch that an export has fixed.
 """
 
 from __future__ import annotations

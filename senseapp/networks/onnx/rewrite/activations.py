@@ -16,10 +16,8 @@ from senseapp.networks.onnx.infer import Facts, evaluate
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _PARTS = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Erf", "Sigmoid", "HardSigmoid", "Clip"})
-_MOST_PARTS = 6  # x · (1 + erf(x / √2)) · 0.5 has five
 _KNOWN = (("Gelu", 20, F.gelu), ("HardSwish", 14, F.hardswish), ("Swish", 24, F.silu))
 _ARGUMENTS = torch.linspace(-64, 64, 513, dtype=torch.float64)
-_ROUNDED = 1e-5  # of values, from constants as files have them: 1.41421 for √2 too, and none of 16 bits
 
 
 def merge_activations(graph: TorchGraph, _facts: Facts) -> TorchGraph:
@@ -33,7 +31,7 @@ def merge_activations(graph: TorchGraph, _facts: Facts) -> TorchGraph:
 
     def merged(node: Node) -> Node:
         parts, read = [node], _variables(node, graph)
-        while node.op in ("Mul", "Div") and len(parts) <= _MOST_PARTS:
+        while node.op in ("Mul", "Div") and len(parts) <= 6:  # x · (1 + erf(x / √2)) · 0.5 has five
             known = _known(parts, next(iter(read)), graph) if len(read) == 1 else None
             if known is not None:
                 op, version = known
@@ -70,5 +68,6 @@ def _known(parts: Sequence[Node], source: str, graph: TorchGraph) -> tuple[str, 
     found = values[parts[0].outputs[0]]
     if found.shape != _ARGUMENTS.shape:
         return None
-    alike = (known for known in _KNOWN if torch.allclose(found, known[2](_ARGUMENTS), rtol=0, atol=_ROUNDED))
+    # Constants are as files have them: 1.41421 for √2 too, but none of 16 bits.
+    alike = (known for known in _KNOWN if torch.allclose(found, known[2](_ARGUMENTS), rtol=0, atol=1e-5))
     return next(((op, version) for op, version, _ in alike), None)

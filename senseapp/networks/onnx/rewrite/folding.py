@@ -15,7 +15,6 @@ from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 
 _FOLDED = 1 << 24  # elements of one computed constant
 _FOLDED_IN_ALL = 1 << 26  # elements of all of them, 256 MB in float32
-_FEW = 64  # elements of tensors that are compared by their numbers
 _RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _KEPT_WHOLE = frozenset({"Identity", "Transpose"})
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -102,5 +101,5 @@ def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
 
 def _hashable(value: Any) -> object:
     if isinstance(value, Tensor):
-        return (value.shape, value.dtype, tuple(value.flatten().tolist()) if value.numel() < _FEW else id(value))
+        return (value.shape, value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
     return tuple(value) if isinstance(value, list) else value
