@@ -4,10 +4,8 @@
 # make test-quick  the tests of a minute: no browser, no other libraries, few architectures, nothing slow
 # make test-processors  the tests of runtimes and int8 files as other processors would run them
 # make bench   the benchmarks         make lock    write constraints.txt from what is installed
-# make bench-schedule  what schedules keep, on small networks trained on the spot
 # make soak    the long forms of the tests on what a team relies on: docs/RELIABILITY.md
 # make docs    the documentation as a site in site/, with its notebooks executed
-# make audit   known vulnerabilities in what is installed
 # make upgrade-check  what breaks with the newest versions of everything, in an environment of its own
 # make range-check  the package at both ends of the ranges of pyproject.toml; RANGE_PYTHON names another Python
 
@@ -15,7 +13,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-all test-quick test-processors check audit format lock docs bench bench-schedule soak upgrade-check range-check
+.PHONY: help run test test-all test-quick test-processors check format lock docs bench soak upgrade-check range-check
 
 PORT ?= 8501
 WORKERS ?= 2
@@ -64,10 +62,6 @@ check: $(DEV)
 	$(BIN)/python -m scripts.compression_names
 	$(BIN)/python -m scripts.markup
 	$(BIN)/python -m pytest -q --doctest-modules senseapp
-	$(BIN)/python -m scripts.audit
-
-audit: $(DEV)
-	@$(BIN)/python -m scripts.audit
 
 format: $(DEV)
 	$(BIN)/ruff format .
@@ -80,10 +74,6 @@ bench: $(DEV)
 	@$(BIN)/python scripts/ensure_browser.py
 	$(BIN)/python -m benchmarks.pages
 	$(BIN)/python -m benchmarks.answer
-
-bench-schedule: $(DEV)
-	$(BIN)/python -m benchmarks.schedules
-	$(BIN)/python -m benchmarks.rivals
 
 soak: $(DEV)
 	$(BIN)/python -m soak.kills_in_measuring 50

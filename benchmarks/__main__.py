@@ -25,7 +25,7 @@ from scripts.peer_environment import ensure
 from senseapp.core.process import become_measuring
 
 ROOT = Path(__file__).resolve().parents[1]
-SECTIONS = ("speed", "growth", "memory")
+SECTIONS = ("speed", "memory")
 
 
 @dataclass(frozen=True)
@@ -132,22 +132,6 @@ _FASTER = {"ours": "ours", "notebook": "notebook", "ours-auto": "ours auto", "qu
 """Tools that are set against fasterai, and their names in the table."""
 
 
-def linear_fit(peer: Path) -> dict[str, object]:
-    """Show that cost grows linearly with images and levels: seconds per unit over a grid, on ResNet-18."""
-    points = []
-    for images in (16, 32, 64):
-        for levels in (1, 2, 4):
-            seconds = run("ours", Row("resnet18", "sparsity", levels, ()), peer, images)["seconds"]
-            points.append((images * levels, seconds))
-    mean_x, mean_y = (statistics.fmean(column) for column in zip(*points, strict=True))
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
-    fixed = mean_y - slope * mean_x
-    residual = sum((y - fixed - slope * x) ** 2 for x, y in points)
-    r2 = 1 - residual / sum((y - mean_y) ** 2 for _, y in points)
-    fit = {"fixed s": f"{fixed:.2f}", "s per image and level": f"{slope:.4f}", "R²": f"{r2:.3f}", "runs": len(points)}
-    return {"model": "resnet18", "compression": "sparsity", **fit}
-
-
 def memory(peer: Path) -> dict[str, object]:
     row = Row("resnet50", "sparsity", 1, ())
     sweep, forward = run("ours", row, peer)["peak_bytes"], run("forward", row, peer)["peak_bytes"]
@@ -194,8 +178,6 @@ def main() -> None:
         compare_speed(chosen, options, peer)
     if options.device != "cpu":  # what follows is about the processor
         return
-    if "growth" in sections:
-        keep("growth", linear_fit(peer))
     if "memory" in sections:
         keep("memory", memory(peer))
 

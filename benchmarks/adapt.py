@@ -19,13 +19,12 @@ from functools import partial
 
 import torch
 
-from benchmarks.networks import NETWORKS
+from benchmarks.networks import BITS, NETWORKS, SPARSE
 from benchmarks.real.network import ARCHITECTURE
 from benchmarks.real.pruned import LEVELS as PRUNED
 from benchmarks.real.pruned import pruned_schedule
 from benchmarks.real.rows import Row
 from benchmarks.scans import ADAPTED_ON, SCORED, Scan, unseen
-from benchmarks.schedule_cases import BITS, SPARSE
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.process import become_measuring
 from senseapp.descriptions import BudgetKind, CompressionConfig

@@ -27,12 +27,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.networks import NETWORKS
+from benchmarks.networks import BITS, NETWORKS
 from benchmarks.real.network import ARCHITECTURE
 from benchmarks.real.pruned import LEVELS as PRUNED
 from benchmarks.results import keep
 from benchmarks.scans import Scan, opened, unseen
-from benchmarks.schedule_cases import BITS
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, WeightCompressor, build_compressor
 from senseapp.core.errors import SenseError

@@ -77,9 +77,6 @@ def promise_json(promise: Promise | None, candidates: Sequence[Candidate]) -> di
     }
 
 
-_TERMINAL_SECONDS, _FILE_SECONDS = 0.1, 5.0  # between lines: a bar that moves smoothly; a log file that stays short
-
-
 class Phases(RunObserver):
     """Shows each step on standard error as it begins, called or as an observer of work on a finished run."""
 
@@ -126,7 +123,7 @@ class ProgressBar(RunObserver):
             desc=f"{head.profile.title}, {head.num_samples} images",
             unit=" measurements",
             file=sys.stderr,
-            mininterval=_TERMINAL_SECONDS if sys.stderr.isatty() else _FILE_SECONDS,
+            mininterval=0.1 if sys.stderr.isatty() else 5.0,  # a bar that moves smoothly, a log file that stays short
             dynamic_ncols=True,
         )
 

@@ -18,10 +18,8 @@ from senseapp.core.texts import printable
 
 LARGEST_COUNT = 10**18
 """Of anything that is counted: below 2**63, so that sums stay exact."""
-_LONGEST_NUMBER = 400  # characters: the largest float has 309 digits before its point
 _DIGITS = frozenset("0123456789+-.eE")
 _MOST_YAML_CHARACTERS = 1_000_000  # of thousands of layers
-_DEEPEST_YAML = 10  # a schedule is nested four deep
 _MOST_PYTHON_CHARACTERS = 400_000  # ten times the names of ImageNet's thousand classes
 _JSON_BEGINS = frozenset("-0123456789tfn")  # a number, true, false or null
 
@@ -36,7 +34,7 @@ def decimal(text: str) -> float | None:
     >>> [decimal(text) for text in ("-1.5e3", "1e999", "nan", "1_000", "٣", " 1")]
     [-1500.0, None, None, None, None, None]
     """
-    if len(text) > _LONGEST_NUMBER or not _DIGITS.issuperset(text):
+    if len(text) > 400 or not _DIGITS.issuperset(text):
         return None
     try:
         value = float(text)
@@ -204,7 +202,7 @@ def _collected(events: Iterator[Any], yaml: Any) -> list[Any]:
             raise BadValue("it holds aliases, anchors or tags, which senseapp does not write")
         if isinstance(event, yaml.CollectionStartEvent):
             collected.append([])
-            if len(collected) > _DEEPEST_YAML:
+            if len(collected) > 10:  # a schedule is nested four deep
                 raise BadValue("it is nested too deeply")
         elif isinstance(event, yaml.CollectionEndEvent):
             parts = collected.pop()

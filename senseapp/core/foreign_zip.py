@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_UNPACKED = 4  # times an archive of weights: trained ones hardly get smaller
 _CHUNK_BYTES = 1 << 20  # held in memory while a member is unpacked
 _ENTRY_SIGNATURE = b"PK\x01\x02"
-_LEAST_ENTRY_BYTES, _USUAL_ENTRY_BYTES = 46, 512  # without and with a long name
+_USUAL_ENTRY_BYTES = 512  # with a long name
 _LEAST_DIRECTORY_BYTES = 1 << 20  # a directory of this size is read whatever the limit of members
 _ENCRYPTED = 0x1  # bit 0 of the flags: APPNOTE.TXT, 4.4.4
 _LOCAL_HEADER_BYTES = 30  # before the name: APPNOTE.TXT, 4.3.7
@@ -185,7 +185,7 @@ class _DirectoryReader(io.RawIOBase):
         most = max(_LEAST_DIRECTORY_BYTES, _USUAL_ENTRY_BYTES * self._most_members)
         block = self._stream.read(min(size, most + 1) if size >= 0 else most + 1)
         if len(block) > most or (
-            len(block) > _LEAST_ENTRY_BYTES * self._most_members and block.count(_ENTRY_SIGNATURE) > self._most_members
+            len(block) > 46 * self._most_members and block.count(_ENTRY_SIGNATURE) > self._most_members
         ):
             raise TooManyMembers(f"it holds more than {self._most_members:,} files")
         return block

@@ -14,7 +14,7 @@ from senseapp.data.images import PreparedImages
 from senseapp.metrics import METRICS
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.metrics.paired_tests import mean_is_above_zero
-from senseapp.metrics.predictions import Predictions
+from senseapp.metrics.predictions import Predictions, joined, stored
 from senseapp.metrics.segmentation import VOID
 from senseapp.records.spec import DataSpec
 from senseapp.tasks import Task
@@ -56,13 +56,17 @@ class ReadingCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scored:
-    """A candidate on the images: of all together, of each and of each with other labels, (n,)."""
+    """A candidate on the images: of all together, of each and of each with other labels, (n,).
+
+    ``nothing`` is a sentence where its answers to images without labels say nothing.
+    """
 
     candidate: ReadingCandidate
     value: float
     each: Array
     by_chance: Array
     labelled: bool
+    nothing: str = ""
 
     def is_clearly_better(self, than: Array, tried: int) -> bool:
         """Return whether images are read better than with figures ``than``, beyond chance for so many ways together."""
@@ -100,11 +104,17 @@ def scored_by_mirror(
     """Score a candidate by how well answers to pictures agree with those to their mirror images."""
     read = candidate.reader or (lambda raw: raw)
     each: list[float] = []
-    for one, other in zip(raws, mirrored, strict=True):
-        each += task.mirror_agreement(read(one), read(other), width)
+    answers = [read(raw) for raw in raws]
+    for one, other in zip(answers, mirrored, strict=True):
+        each += task.mirror_agreement(one, read(other), width)
     found = np.array(each)
     return Scored(
-        candidate=candidate, value=float(found.mean()), each=found, by_chance=np.zeros_like(found), labelled=False
+        candidate=candidate,
+        value=float(found.mean()),
+        each=found,
+        by_chance=np.zeros_like(found),
+        labelled=False,
+        nothing=task.baseline_note(joined([stored(task.predictions(one)) for one in answers])),
     )
 
 

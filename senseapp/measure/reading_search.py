@@ -353,16 +353,14 @@ class _ReadingSearch:
 
     def _why_nothing(self, best: Scored) -> str:
         """Return why answers of the best reading say nothing: there are none, or they move otherwise than pictures."""
-        images, reader = cast("PreparedImages", self._some_images(best.candidate.data)), best.candidate.reader
-        height, width = images.preprocessing.input_shape[1:]
-        note = ""
-        for raw in map(self._raw, self._batches(images, every=True)):
-            note = self.task.baseline_note(self.task.predictions(raw if reader is None else reader(raw)))
-            if not note:
-                break
-        if note:
-            return f"{self.model.title} takes images of {width} × {height} pixels. {note}"
-        if best.value >= _NO_AGREEMENT:
+        nothing, read = best.nothing, best.candidate.reader or (lambda raw: raw)
+        images = cast("PreparedImages", self._some_images(best.candidate.data))
+        for batch in self._batches(images, every=True) if nothing else ():  # others may show something
+            nothing = nothing and self.task.baseline_note(self.task.predictions(read(self._raw(batch))))
+        if nothing:
+            height, width = images.preprocessing.input_shape[1:]
+            return f"{self.model.title} takes images of {width} × {height} pixels. {nothing}"
+        if best.nothing or best.value >= _NO_AGREEMENT:
             return ""
         return (
             f"The answers of {self.model.title} to pictures and to their mirror images have next to nothing in common, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -93,51 +93,32 @@ def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeight
     Excluded are parameters of listed layers and norms (biases, gains, inputs of a parametrization), biases, and vectors
     of less than a thousandth of all parameters, such as scales and class tokens.
     """
-    listed, layers = _listed(model)
+    listed = {id(getattr(module, attribute)) for _, module, attribute in compressible_weights(model)}
+    layers = [name for name, module, attribute in compressible_weights(model) if attribute == "weight"]
     total = sum(parameter.numel() for parameter in model.parameters())
-    found: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    found: dict[str, dict[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters():  # without repetition of tied ones
         owner, _, attribute = name.rpartition(".")
-        if id(parameter) in listed or _is_within(owner, layers) or "norm" in _type_of(model, owner).lower():
+        is_of_layer = id(parameter) in listed or any(f"{owner}.".startswith(f"{layer}.") for layer in layers)
+        if is_of_layer or "norm" in _type_of(model, owner).lower():
             continue
         is_matrix = sum(length > 1 for length in parameter.shape) >= 2
-        is_large = "bias" not in attribute and parameter.numel() >= 0.001 * total
-        if is_matrix or is_large:
-            found.setdefault(owner, []).append((attribute, parameter))
-    return tuple(_described(model, owner, weights, trace) for owner, weights in found.items())
-
-
-def _listed(model: nn.Module) -> tuple[set[int], set[str]]:
-    """Return the ids of the weights of layers, and the layers whose other parameters are no weights."""
-    weights: set[int] = set()
-    layers: set[str] = set()
-    for name, module, attribute in compressible_weights(model):
-        weights.add(id(getattr(module, attribute)))
-        if not isinstance(module, nn.MultiheadAttention):
-            layers.add(name)
-    return weights, layers
-
-
-def _is_within(owner: str, layers: Iterable[str]) -> bool:
-    return any(owner == layer or owner.startswith(f"{layer}.") for layer in layers)
+        if is_matrix or ("bias" not in attribute and parameter.numel() >= 0.001 * total):
+            found.setdefault(owner, {})[name] = parameter
+    return tuple(
+        UnlistedWeights(
+            module=owner,
+            module_type=_type_of(model, owner),
+            parameters=tuple(name.rpartition(".")[2] for name in weights),
+            num_params=sum(parameter.numel() for parameter in weights.values()),
+            macs=sum(use.macs for name in weights if (use := trace.uses.get(name))) // trace.batch_size,
+        )
+        for owner, weights in found.items()
+    )
 
 
 def _type_of(model: nn.Module, name: str) -> str:
     return type(model.get_submodule(name)).__name__
-
-
-def _described(
-    model: nn.Module, owner: str, weights: list[tuple[str, nn.Parameter]], trace: CallTrace
-) -> UnlistedWeights:
-    names = tuple(attribute for attribute, _ in weights)
-    uses = [trace.uses.get(f"{owner}.{attribute}" if owner else attribute) for attribute in names]
-    return UnlistedWeights(
-        module=owner,
-        module_type=_type_of(model, owner),
-        parameters=names,
-        num_params=sum(parameter.numel() for _, parameter in weights),
-        macs=sum(use.macs for use in uses if use) // trace.batch_size,
-    )
 
 
 def profile_model(

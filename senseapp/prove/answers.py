@@ -25,8 +25,6 @@ from senseapp.records.answers import UNKNOWN, ChangedAnswers, ChangedPicture, Cl
 from senseapp.tasks import Task
 
 _MOST_PICTURES = 12  # stored with a proof, each with its thumbnail
-_MOST_CLASSES = 20  # that lose most, stored with a proof; the number of all stands beside them
-_DIGITS = 3  # of a probability
 Counts = npt.NDArray[np.int64]
 
 
@@ -80,7 +78,7 @@ def changed_answers(
             )
             for index in shown
         ),
-        classes=drops[:_MOST_CLASSES],
+        classes=drops[:20],  # that lose most, stored with a proof; the number of all stands beside them
         num_classes=len(drops),
     )
 
@@ -209,4 +207,4 @@ class _Texts:
 
 
 def _rounded(shares: Tensor) -> tuple[float, ...]:
-    return tuple(round(share, _DIGITS) for share in shares.tolist())
+    return tuple(round(share, 3) for share in shares.tolist())

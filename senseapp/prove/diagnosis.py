@@ -25,8 +25,6 @@ from senseapp.solve.problem import manual_schedule
 
 _FAR = 8.0
 """Times the median of the other channels: further than channels of trained networks usually lie apart."""
-_DEAD = 1e-6  # of the median channel: rounding to float32 is a sixteenth of that
-_TINY = 1e-2  # of the median scale: such a channel adds a hundredth of what others do
 
 
 def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosis:
@@ -98,7 +96,7 @@ def _channels_first(module: nn.Module, weight: Tensor) -> Tensor:
 def _of_weight(weight: Tensor) -> Iterator[Finding]:
     peaks = weight.amax(1)
     usual = float(peaks[peaks > 0].median()) if bool((peaks > 0).any()) else 0.0
-    dead = int((peaks <= _DEAD * usual).sum())
+    dead = int((peaks <= 1e-6 * usual).sum())  # of the median channel: rounding to float32 is a sixteenth of that
     if dead:
         yield Finding(
             kind="dead filter",
@@ -150,7 +148,8 @@ def _of_norm(scale: Tensor) -> Iterator[Finding]:
     usual = float(scale.median())
     if usual <= 0:
         return
-    tiny, largest = int((scale < _TINY * usual).sum()), float(scale.max()) / usual
+    # of the median scale: such a channel adds a hundredth of what others do
+    tiny, largest = int((scale < 1e-2 * usual).sum()), float(scale.max()) / usual
     if tiny:
         yield Finding(
             kind="tiny norm",

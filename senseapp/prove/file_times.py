@@ -27,11 +27,8 @@ _SECONDS = 0.2  # medians of 15 calls of half a millisecond varied by 1.3 %, of 
 MARGIN = 0.98
 """Of the time that is allowed: other timings of the same file differ by so much."""
 _OPENINGS, _MORE_OPENINGS = 6, 4  # of a file, for a timing that is to hold; the latter wait for a calm moment
-_SEEMINGS = 3  # timings of a file in a busy moment
 _LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where it has taken so long
 _ROUNDS, _TURNS_OF_A_ROUND = 4, 11  # of files that are timed together
-_CALM = 1.12  # times the least time of the reference, which it takes at most in a calm moment
-_BUSY = 1.5  # programs that want to run, for each processor
 _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
 
 
@@ -55,7 +52,7 @@ class FileTimes:
         In a busy moment, it is timed again, a few times.
         """
         opened = self._runtime.open(file, threads=self._threads)
-        for _ in range(_SEEMINGS):
+        for _ in range(3):  # timings of a file in a busy moment
             seconds, reference = self._timed(opened, self._opened)
             if calm := self._is_calm(reference):
                 break
@@ -105,7 +102,8 @@ class FileTimes:
         """Return whether the reference takes hardly longer than it ever did."""
         seconds = quick_seconds(reference)
         self._least = min(self._least, seconds)
-        return seconds <= _CALM * self._least
+        # times the least time of the reference, which it takes at most in a calm moment
+        return seconds <= 1.12 * self._least
 
 
 def times_anew(
@@ -195,4 +193,4 @@ def _int8_products() -> str:
 
 def is_busy() -> bool:
     """Return whether more programs want to run than this machine has processors for, by half."""
-    return os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1)
+    return os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)  # programs that want to run, for each processor

@@ -28,7 +28,6 @@ _OFTEN_LONGER = (
     "the file again on a quiet machine."
 )
 _REASONS = 3  # sentences beside a file
-_MUCH_LOST = 0.5  # of the values of a part of a tensor
 _ALL_INT8 = "All of it is in int8."
 _WEIGHTS_ONLY = "Weights are stored in 8 bits, and all of it is computed in float."
 _HELD_OUT = 8  # images that files are tested on, beside which calibration images are checked
@@ -265,7 +264,7 @@ class Int8Search:
         """Return why int8 harms the parts in float, with what that gains alone; else the worst of all parts."""
         if not found.in_float:
             worst = quantizer.causes()[:_REASONS]
-            return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > _MUCH_LOST)
+            return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > 0.5)
         metric = METRICS[self._judge.judge.divergence]
         reasons = [
             f"{cause.sentence} Alone in int8, it does {metric.change_text(found.damages[cause.node])} of damage."

@@ -30,16 +30,9 @@ from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.quantizers import Quantizer
 from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
 
-_LITTLE = 0.02  # of the damage of all: a group that does no more is not halved
 _ROUNDS, _MORE_ROUNDS = 8, 4  # files that are timed, at first and where predictions are corrected already
-_CLOSE = 0.985  # of the time that is allowed: a file that takes as much uses it
 _LEAST_STEP, _MOST_STEP = 0.002, 0.1  # of the time that is predicted, between files that are aimed at
-_MORE_HARM = 1.25  # times the least damage: as much may be chance
-_TRIED = 4  # files of those that should do least harm, of which one is to keep the time
-_TOO_SLOW = 1.01  # times what is allowed: what a file counts as that a precise timing found too slow
 _SHARES = (1.0, 0.75, 0.5, 0.25)  # of the time that nodes in float may add, for which files are looked for
-_LEAST_ADDED = 0.1  # of the time that is allowed: what they may add at least, so that shares differ
-_HALVINGS = 6  # of the time that nodes in float add
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 _ROUNDING_BITS = BitScale(noun="rounding", axis="Bits")  # levels of nodes: in int8, or as they are
 _NONE_IN_TIME = "No file with parts in float was found to keep to the time that is allowed, so none is."
@@ -226,7 +219,8 @@ def damages_alone(files: QuantizedFiles, steps: OptionalSteps) -> dict[str, floa
     found = {every: files.damage_alone(every) - exact}
     while steps.left():
         group = max((each for each in found if len(each) > 1), key=found.__getitem__, default=())
-        if not group or found[group] <= _LITTLE * sum(found.values()):
+        # of the damage of all: a group that does no more is not halved
+        if not group or found[group] <= 0.02 * sum(found.values()):
             break
         steps.progress(f"Measuring parts in int8 · {plural(len(found), 'group')} of {len(every)} parts")
         del found[group]
@@ -244,17 +238,19 @@ def fill_time_budget(files: QuantizedFiles, damages: Mapping[str, float], steps:
     """
     timed: dict[Group, float] = {(): files.rough_time(())}
     tried = set[Group]()
-    added = max(1 - timed[()], _LEAST_ADDED)
+    added = max(1 - timed[()], 0.1)  # of the time that is allowed: what they may add at least, so that shares differ
     for share in _SHARES:
         _time_files(files, damages, timed, steps, aim=1 - (1 - share) * added)
         fitting = sorted((each for each, time in timed.items() if each and time <= 1), key=lambda g: _left(g, damages))
-        measured = {group: files.rough_damage(group) for group in fitting[:_TRIED] if group not in tried}
+        # files of those that should do least harm, of which one is to keep the time
+        measured = {group: files.rough_damage(group) for group in fitting[:4] if group not in tried}
         tried.update(measured)
         for group in _by_promise(measured, damages):
             steps.progress("Timing the file again")
             if files.keeps_time(group):
                 return group
-            timed[group] = max(timed[group], _TOO_SLOW)
+            # times what is allowed: what a file counts as that a precise timing found too slow
+            timed[group] = max(timed[group], 1.01)
         if not steps.left():
             break
     return None
@@ -277,7 +273,7 @@ def _time_files(
         group = _without_all(quickest(damages, corrected) if solved is None else solved, damages)
         if group not in timed:
             timed[group] = files.rough_time(group)
-            if _CLOSE * aim <= timed[group] <= aim:
+            if 0.985 * aim <= timed[group] <= aim:  # of the time that is allowed: a file that takes as much uses it
                 return
         if solved is not None and timed[group] > aim:
             high = wanted
@@ -292,7 +288,7 @@ def _time_files(
 def _fewest(files: QuantizedFiles, damages: Mapping[str, float], group: Group) -> Group:
     """Return the nodes in float of the quickest file that is enough, as ``group`` is."""
     low, high = files.seconds(()), files.seconds(group)
-    for _ in range(_HALVINGS):
+    for _ in range(6):  # halvings of the time that nodes in float add
         middle = (low + high) / 2
         solved = least_damage(damages, files.seconds, middle)
         if solved is not None and len(solved) < len(damages) and files.is_enough(solved):
@@ -307,7 +303,7 @@ def _by_promise(measured: Mapping[Group, float], damages: Mapping[str, float]) -
 
     ``measured`` has the damage of each file on few images, which tells less than these sums where it hardly differs.
     """
-    most = _MORE_HARM * min(measured.values(), default=0.0)
+    most = 1.25 * min(measured.values(), default=0.0)  # times the least damage: as much may be chance
     return sorted(measured, key=lambda group: (max(measured[group] - most, 0.0), _left(group, damages)))
 
 

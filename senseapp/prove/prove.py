@@ -28,8 +28,6 @@ from senseapp.records.recommendation import saving_text
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ValidationResult
 from senseapp.solve.trade_off import schedule_for, true_figures
 
-_NEAR = 0.005  # of the total: nearer to the budget than people can tell
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
@@ -303,6 +301,6 @@ def _short_of_budget(evaluator: ScheduleEvaluator, schedule: Schedule, applied: 
         return ()
     kind, target = schedule.budget.kind, schedule.budget.target
     found = true_figure(evaluator, applied, kind)
-    if found >= target - _NEAR:
+    if found >= target - 0.005:  # of the total: nearer to the budget than people can tell
         return ()
     return (f"{100 * target:.1f} % of the {kind} were to go, and {100 * found:.1f} % truly went.",)

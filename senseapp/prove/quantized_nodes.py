@@ -28,7 +28,6 @@ from senseapp.runtimes.quantizers import QuantizedFile
 from senseapp.tasks import task_named
 
 _USUAL_IMAGES = 64  # where the run sets none; each node costs a pass over them
-_BATCH = 16  # images of a pass, whose tensors at all nodes are held twice
 
 
 def blame_nodes(
@@ -114,7 +113,8 @@ def _images(spec: RunSpec, loaded: LoadedModel, progress: Callable[[str], None])
 
 
 def _batches_of(images: ImageSet) -> Callable[[int, int], Iterator[Tensor]]:
-    return lambda start, stop: (images.batch(low, high) for low, high in micro_batches(start, stop, _BATCH))
+    # images of a pass, whose tensors at all nodes are held twice
+    return lambda start, stop: (images.batch(low, high) for low, high in micro_batches(start, stop, 16))
 
 
 def _notes(nodes: Sequence[NodeDamage]) -> Iterator[str]:

@@ -30,20 +30,17 @@ from senseapp.solve.trade_off import schedule_for, trade_off
 
 _POINTS = 6  # targets of each kind of schedule over the range; each is applied and measured
 _HALVINGS = 3  # of the gap where schedules begin to fail: to an eighth of it
-_VETOES = 2  # of the proof images, before milder targets than all measured are tried
-_MILDER = 3  # schedules that are proven at last, each milder than all before
 MOST_MEASURED = 2 * _POINTS + _HALVINGS
 """Whole schedules that are measured before the proof."""
-_LARGEST_FRACTION = 0.9  # of a layer: its last tenth costs most, and saves little of a network
 _STEPS: dict[str, float] = {"bits": 0.1}  # by budget: a difference that people read
-_FRACTION_STEP = 0.01  # a percent, as people read shares
 
 
 def usual_limits(result: RunResult) -> Limits:
     """Return the limits that people begin with: at most nine tenths of a layer, no fewer bits than measured."""
     scale = result.compression.scale
     if scale.any_between:
-        return Limits(min_level=0.0, max_level=_LARGEST_FRACTION)
+        # of a layer: its last tenth costs most, and saves little of a network
+        return Limits(min_level=0.0, max_level=0.9)
     return Limits(min_level=min(result.levels), max_level=scale.untouched)
 
 
@@ -147,7 +144,7 @@ class _ScheduleSearch:
         self._compared = 0  # alternatives, by the proof images
         self._limits = usual_limits(evaluator.result)
         self._groups = couplings_of(evaluator.dense.model, evaluator.result)
-        self._step = _STEPS.get(kind, _FRACTION_STEP)
+        self._step = _STEPS.get(kind, 0.01)  # a percent, as people read shares
         self._drops: dict[float, float] = {}  # of least damage, by target, the gentlest first
         self.ours = Trials(evaluator, kind, metric, True, self._groups, tolerable=self._allowed)
         self.uniform = Trials(evaluator, kind, metric, True, self._groups, tolerable=self._allowed)
@@ -210,10 +207,10 @@ class _ScheduleSearch:
 
     def _candidates(self) -> Iterator[float]:
         """Yield the targets that held, the strongest first, then milder ones than all that was measured."""
-        holding = self._holding()[: 1 + _VETOES]
+        holding = self._holding()[:3]  # two vetoes, before milder targets than all measured
         yield from holding
         mildest = holding[-1] if holding else min(self._drops, key=self._saving, default=0.0)
-        for index in range(_MILDER):
+        for index in range(3):  # schedules that are proven at last, each milder than all before
             mildest = mildest + 2**index if self._kind == "bits" else mildest / 2
             if mildest >= self._step:
                 yield round(mildest, 9)

@@ -21,12 +21,8 @@ from senseapp.runtimes.foreign import RuntimeNetwork
 
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
-_SCREENING_IMAGES = 96  # of all these, that tell which nodes are worth a look
 _FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the float file on these images, at most
 _FEWEST, _FEWEST_SCREENING = 8, 2  # of these, however long an image takes
-_CALLS = 3  # whose quickest says how long
-_LEAST_IMAGES = 16  # of each; with fewer, all do both
-_FEWEST_HELD_OUT = 4  # fewer say nothing of a file
 _SEED = 1  # of the draw, so that a file is judged on the same images again
 
 
@@ -51,7 +47,7 @@ class Amounts:
         """Return amounts for a float file, by the quickest of a few calls on one image."""
         image = in_calls_of(network, evaluator, evaluator.images.curves.subset([0]))[0]
         spent = []
-        for _ in range(_CALLS):
+        for _ in range(3):  # whose quickest says how long
             started = time.perf_counter()
             network.run(image)
             spent.append(time.perf_counter() - started)
@@ -61,7 +57,7 @@ class Amounts:
             for seconds, fewest, most in (
                 (_FITTED_SECONDS, _FEWEST, _FITTED_IMAGES),
                 (_JUDGED_SECONDS, _FEWEST, _JUDGING_IMAGES),
-                (_SCREENED_SECONDS, _FEWEST_SCREENING, _SCREENING_IMAGES),
+                (_SCREENED_SECONDS, _FEWEST_SCREENING, 96),  # of all these, that tell which nodes are worth a look
             )
         )
         few = (
@@ -74,7 +70,7 @@ class Amounts:
 def with_held_out(evaluator: ScheduleEvaluator) -> ScheduleEvaluator:
     """Return the same with a share of its images held out, where the run held out none and has some to spare."""
     curves, kept = evaluator.images.curves, int(HELD_OUT_SHARE * len(evaluator.images.curves))
-    if evaluator.images.held_out or kept < _FEWEST_HELD_OUT:
+    if evaluator.images.held_out or kept < 4:  # fewer say nothing of a file
         return evaluator
     order: list[int] = torch.randperm(len(curves), generator=torch.Generator().manual_seed(_SEED)).tolist()
     found = copy.copy(evaluator)
@@ -93,7 +89,7 @@ def fitted_and_others(
     curves = evaluator.images.curves
     generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
     order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
-    judging = min(len(curves) // 2, judging) if len(curves) >= 2 * _LEAST_IMAGES else 0
+    judging = min(len(curves) // 2, judging) if len(curves) >= 32 else 0  # with fewer, all do both
     fitting = curves.subset(order[judging:][:fitted])
     return fitting, curves.subset(order[:judging]) if judging else fitting
 

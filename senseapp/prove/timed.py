@@ -25,7 +25,6 @@ from senseapp.solve.problem import assemble
 from senseapp.solve.time_budget import any_problem, schedule_within
 
 _ROUNDS = 5  # schedules for a time; each corrects the budget by what the last one took
-_TURNS = 21  # calls of each file: odd, so that the median is one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,8 @@ def time_widths(
         InvalidSpec: no layer is a product that can be timed.
     """
     opened = [runtime.open(content, threads=threads) for content in files.values()]
-    walls = [statistics.median(spent) for spent in runtime.times(opened, image, turns=_TURNS)]
+    # calls of each file: odd, so that the median is one of them
+    walls = [statistics.median(spent) for spent in runtime.times(opened, image, turns=21)]
     found = []
     for (level, content), wall in zip(files.items(), walls, strict=True):
         owners = runtime.layers_of_nodes(content, layers)

@@ -19,8 +19,6 @@ from senseapp.records.spec import RunSpec
 from senseapp.runtimes.base import runtime_for
 from senseapp.tasks import Task, task_named
 
-_TOP = 5  # most probable classes, as top-5 accuracy counts
-
 
 def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Path, str]]) -> PictureAnswers:
     """Run the original network in PyTorch and each of ``files`` in its runtime on one picture.
@@ -68,7 +66,8 @@ def _answer(task: Task, output: Predictions, names: Sequence[str], picture: NDAr
     probabilities = task.probabilities(output)
     shares: tuple[ClassShare, ...] = ()
     if probabilities is not None:
-        best, indices = probabilities[0].topk(min(_TOP, probabilities.shape[1]))
+        # most probable classes, as top-5 accuracy counts
+        best, indices = probabilities[0].topk(min(5, probabilities.shape[1]))
         shares = tuple(
             ClassShare(name=task.output_name(index, names), share=share)
             for index, share in zip(indices.tolist(), best.tolist(), strict=True)

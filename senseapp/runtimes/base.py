@@ -93,7 +93,7 @@ class Runtime(ABC):
 
     def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
         """Return a quantizer of a float file whose ranges are the least and largest values on ``calibration``."""
-        raise self._no_int8()
+        raise InvalidSpec(f"{self.description.label} has no files in int8 here. Choose a file in float.")
 
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Quantizer:
         """Return a quantizer of a float file that does as little harm as this runtime knows how to do."""
@@ -109,9 +109,6 @@ class Runtime(ABC):
     def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
         """Return a file in this runtime as :meth:`.ForeignFile.unsaturated` does; raises UnsupportedModel likewise."""
         return None
-
-    def _no_int8(self) -> InvalidSpec:
-        return InvalidSpec(f"{self.description.label} has no files in int8 here. Choose a file in float.")
 
     # ---- times
 

@@ -22,7 +22,6 @@ COMPARING_TURNS = 21
 RUNS = 21
 """How often a file runs for the times of its kernels."""
 _LEAST_TURNS, _LONG_SECONDS = 7, 4.0  # a timing ends early after so many turns if all calls took so long
-_QUICK = 0.1  # share of calls that are quicker than the one that quick_seconds returns
 
 
 def times(networks: Sequence[Network], images: Tensor, *, turns: int = TURNS) -> list[list[float]]:
@@ -58,7 +57,8 @@ def ratio(seconds: Sequence[float], to: Sequence[float]) -> Median:
 
 def quick_seconds(seconds: Sequence[float]) -> float:
     """Return the seconds of a quick call: a tenth of the calls are quicker."""
-    return sorted(seconds)[int(_QUICK * len(seconds))]
+    # share of calls that are quicker than the one that quick_seconds returns
+    return sorted(seconds)[int(0.1 * len(seconds))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.settings import check_paths
 
 _ID = re.compile(r"[0-9a-f]{32}")
-_MOST_KEPT = 20  # checks of one user; older ones are removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,8 @@ class Checks(Access):
         return sorted(found, key=lambda folder: -folder.created_seconds)
 
     def _forget_old(self) -> None:
+        """Remove all but the newest 19 checks, before another is added."""
         waiting = {task.job_id for task in self._backend.runner.unfinished()}
-        for folder in self._all()[_MOST_KEPT - 1 :]:
+        for folder in self._all()[19:]:
             if f"{JOB}{folder.path.name}" not in waiting:
                 shutil.rmtree(folder.path, ignore_errors=True)

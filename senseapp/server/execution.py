@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from senseapp.measure.session import Session
 
 _log = logging.getLogger(__name__)
-_TINY_BYTES = 2**16  # of an ONNX file, whose network needs no more memory than its size allows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +53,9 @@ class Measurement:
 
     @property
     def most_bytes(self) -> float | None:
-        """Limit of memory of a run of a tiny ONNX file."""
+        """Limit of memory of a run of an ONNX file below 64 KiB, whose network needs no more."""
         model = self.spec.model
-        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < _TINY_BYTES
+        is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < 2**16
         return model_bytes(model, self.spec.data.path) if is_tiny else None
 
     @property

@@ -35,7 +35,6 @@ from senseapp.server.settings import check_paths, uploads_folder
 from senseapp.server.tasks import FinishedRunTask
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
-_SOLVE_SECONDS, _SOLVE_BYTES = 60.0, 2e9  # four times what the largest imported run takes
 OutcomeT = TypeVar("OutcomeT")
 TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
@@ -197,8 +196,8 @@ class Scheduling(Access):
         request = WorkerRequest(
             call=partial(solve_schedule, folder.path, budget, method, limits, gamma, tuple(groups)),
             subject="The schedule of this run",
-            seconds=_SOLVE_SECONDS,
-            memory_bytes=_SOLVE_BYTES,
+            seconds=60.0,  # both are four times what the largest imported run takes
+            memory_bytes=2e9,
             needs_engine=False,
         )
         return self._answer(request)

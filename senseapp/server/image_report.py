@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 4  # pictures
-_SIDE = 240  # pixels: boxes of small objects are to be seen
-_ASKED = 4  # readings that pictures are shown of
 _MOST_SCORED = 256  # images, and
-_SCORING_SECONDS = 8.0  # for the figure beside them: a page waits
-_BATCH = 32  # images of a forward pass
 
 
 def sample_zip() -> bytes:
@@ -119,7 +115,7 @@ def _question(
 ) -> PreviewReport:
     """Return a report with the same few pictures in each of the first readings that a person has to choose from."""
     asked = []
-    for trial in choice.trials[:_ASKED]:
+    for trial in choice.trials[:4]:
         read = _read_as(trial.spec.model, choice.spec.model, model, task)
         try:
             images = load(read, trial.spec.data, num_samples=_SHOWN)
@@ -151,7 +147,7 @@ def _seen(data: DataSpec, task: Task, model: LoadedModel, images: ImageSet) -> t
     chosen = preview(images, effective_preprocessing(data, model.preprocessing), count=_SHOWN)
     outputs = _outputs(task, model, images.subset(chosen.indices).batch(0, len(chosen.indices)))
     names = model.class_names or images.class_names
-    thumbnail = partial(png_of, most=_SIDE)
+    thumbnail = partial(png_of, most=240)  # pixels: boxes of small objects are to be seen
     return tuple(
         SeenPicture(
             name=images.names[index],
@@ -182,10 +178,10 @@ def _score(task: Task, model: LoadedModel, images: ImageSet) -> tuple[int, float
     metric = METRICS[task.shown_metric]
     chosen = draw(images, min(_MOST_SCORED, len(images)), seed=0)
     order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0)).tolist()
-    end, scored = time.monotonic() + _SCORING_SECONDS, 0
+    end, scored = time.monotonic() + 8.0, 0  # a page waits
     moments: tuple[float, ...] = ()
     while scored < len(order) and time.monotonic() < end:
-        batch = chosen.subset(order[scored : scored + _BATCH])
+        batch = chosen.subset(order[scored : scored + 32])
         output = _outputs(task, model, batch.batch(0, len(batch)))
         found = metric.moments(output, output, batch.labels)
         moments = metric.merge(moments, found) if scored else found

@@ -74,7 +74,6 @@ def usual_settings(model: ModelSpec, goal: Goal) -> SensitivitySpec:
 UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]
 """What uploads are kept for: those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says, images, and
 both sides of a check."""
-_PREVIEW_SECONDS = 600.0  # includes a possible search for the preprocessing
 _DOWNLOAD_SECONDS = 3600.0  # of an image set on a slow connection; one that stalls is given up after a minute
 
 
@@ -138,7 +137,9 @@ class Inputs(Access):
         """Return some images of ``spec`` as its model gets them, with the model's figures on them; takes seconds."""
         roots = self._checked(spec)
         call = partial(preview_images, spec, num_images=self._num_pictures(spec), data_roots=roots)
-        return self._answer(replace(network_request(call, spec.model), seconds=_PREVIEW_SECONDS))
+        return self._answer(
+            replace(network_request(call, spec.model), seconds=600.0)
+        )  # with a search for the preprocessing
 
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
         """Read a senseapp schedule file; InvalidSchedule unless it is one, for the model of ``profile``."""

@@ -21,7 +21,6 @@ from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.session import load_engine
 from senseapp.tasks import task_named
 
-_KEPT = 64  # cards
 _Key: TypeAlias = tuple[ModelSpec, float, int]
 
 
@@ -133,7 +132,7 @@ class ModelCards:
 
     def _of(self, model: ModelSpec) -> _KnownModel:
         known = self._known.setdefault(_key(model), _KnownModel())
-        while len(self._known) > _KEPT:
+        while len(self._known) > 64:
             self._known.pop(next(iter(self._known)), None)
         return known
 

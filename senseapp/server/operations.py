@@ -33,7 +33,6 @@ from senseapp.server.settings import ServerSettings
 from senseapp.store.run_store import RunStore
 
 _SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)
-_FILES = 5  # older ones kept beside it: 60 MB in all
 _READABLE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -79,7 +78,7 @@ def log_to(home: Path, secrets: Iterable[str] = ()) -> None:
         file = logging.handlers.RotatingFileHandler(
             home / "logs" / "senseapp.jsonl",
             maxBytes=10_000_000,
-            backupCount=_FILES,
+            backupCount=5,  # 60 MB in all
             encoding="utf-8",
         )
     file.setFormatter(lines)

@@ -71,8 +71,6 @@ def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / MB:,.1f} MB" if num_bytes < 10 * MB else f"{num_bytes // MB:,} MB"
 
 
-_UNUSED_SECONDS = 6 * 3600.0  # after which an upload that no run reads is removed
-
 IsRead = Callable[[str], bool]
 """Whether any user's run reads the upload in the folder of this name."""
 
@@ -154,7 +152,7 @@ def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = _UNUSED_SECONDS) -> None:
+def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 6 * 3600.0) -> None:
     """Remove uploads that were last written at least ``unused_seconds`` ago and that no run reads."""
     oldest = time.time() - unused_seconds
     for own in everybodys.glob("*/*/"):

@@ -161,7 +161,6 @@ def key_of(question: str) -> str:
     return hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
-_KEPT_TEXTS = 4  # schedules: of a page, one for each of its methods
 _texts: tuple[tuple[Schedule, str], ...] = ()
 
 
@@ -173,7 +172,7 @@ def _text_of(value: Any) -> str:
     text = next((text for known, text in _texts if known is value), "")
     if not text:
         text = json.dumps(to_plain(value), sort_keys=True)
-        _texts = ((value, text), *_texts[: _KEPT_TEXTS - 1])
+        _texts = ((value, text), *_texts[:3])  # of a page, one for each of its methods
     return text
 
 

@@ -18,9 +18,6 @@ from senseapp.server.job_progress import Bar, JobCancelled, JobControl, JobProgr
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0  # between checks whether a waiting job may start
 _OVERDUE_SECONDS, _PATIENT_SECONDS = 10.0, 3.0  # of a short job that runs; of a job of another person that waits
-_MOST_SHARE = 0.75  # of the queue, that one person may fill
-_MOST_EXTRA = 2  # jobs that run beside overdue ones: each process takes memory
-_MOST_FINISHED = 100  # jobs in memory; older ones are in the store only
 
 
 class Task(Protocol):
@@ -82,7 +79,8 @@ class JobRunner(Generic[TaskT]):
         self._work = work
         self._on_change = on_change
         self._max_queue = max_queue
-        self._places = {"any": workers, "short": short_workers, "extra": _MOST_EXTRA if overtakes else 0}
+        # Two beside overdue ones: each process takes memory.
+        self._places = {"any": workers, "short": short_workers, "extra": 2 if overtakes else 0}
         self._may_run_short = may_run_short
         self._clock = clock
         self._changed = threading.Condition()
@@ -178,7 +176,7 @@ class JobRunner(Generic[TaskT]):
     def _refuse_if_full(self, person: str) -> None:
         if self._closed:
             raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
-        own, most_own = sum(job.person == person for job in self._waiting), max(2, _MOST_SHARE * self._max_queue)
+        own, most_own = sum(job.person == person for job in self._waiting), max(2, 0.75 * self._max_queue)
         if len(self._waiting) >= self._max_queue:
             raise QueueFull(
                 f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
@@ -188,7 +186,7 @@ class JobRunner(Generic[TaskT]):
 
     def _forget_old(self) -> None:
         finished = [job_id for job_id, job in self._jobs.items() if job.state.finished]
-        for job_id in finished[: max(0, len(finished) - _MOST_FINISHED)]:
+        for job_id in finished[: max(0, len(finished) - 100)]:  # these are in the store only
             del self._jobs[job_id]
 
     def _start_jobs(self) -> None:

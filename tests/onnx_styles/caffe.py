@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
 
 from tests.onnx_styles.writer import Writer
 
@@ -33,17 +33,6 @@ def nodes_in_reverse() -> bytes:
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     return bytes(model.SerializeToString())
-
-
-def face_proposals() -> bytes:
-    """MTCNN's first network: PRelu with a slope per channel, two outputs, a Softmax over two channels."""
-    w = Writer(opset=9, names="", ir=4)
-    x = w.input([1, 3, 24, 24])
-    for ins, outs in ((3, 8), (8, 12), (12, 16)):
-        x = w.op("PRelu", w.conv(x, ins, outs, pads=[0, 0, 0, 0]), w.weight(outs, 1, 1, scale=0.3))
-    rows = w.op("Transpose", w.conv(x, 16, 2, 1), perm=[0, 2, 3, 1])
-    chances = w.op("Transpose", w.op("Softmax", rows, axis=3), perm=[0, 3, 1, 2])
-    return w.file(chances, w.conv(x, 16, 4, 1))
 
 
 def weights_listed_as_inputs() -> bytes:
@@ -130,30 +119,16 @@ def darknet_yolo() -> bytes:
     return w.file(w.op("Concat", *outputs, axis=1))
 
 
-def no_declared_batch() -> bytes:
-    """An input whose batch is an empty dimension, and value infos of formulas as lengths."""
-    w = Writer(opset=9, names=None)
-    x = w.op("Relu", w.conv(w.input([None, 3, 16, 16]), 3, 8, strides=[2, 2]))
-    x = w.op("Relu", w.conv(x, 8, 8))
-    model = w.model(w.op("GlobalAveragePool", x))
-    lengths = ["N", 8, "floor(H/2 - 1) + 1", "floor(W/2 - 1) + 1"]
-    model.graph.value_info.append(helper.make_tensor_value_info(x, TensorProto.FLOAT, lengths))
-    model.graph.doc_string = "converted"
-    return bytes(model.SerializeToString())
-
-
 STYLES = {
     f"Caffe and others: {name}": make
     for name, make in {
         "nameless and fixed to ten": nameless_and_fixed_to_ten,
         "nodes in reverse": nodes_in_reverse,
-        "face proposals": face_proposals,
         "weights listed as inputs": weights_listed_as_inputs,
         "inception": inception,
         "shuffle": shuffle,
         "Upsample and crop": upsample_and_crop,
         "SSD with priors": ssd_with_priors,
         "Darknet's YOLO": darknet_yolo,
-        "no declared batch": no_declared_batch,
     }.items()
 }

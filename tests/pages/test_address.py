@@ -100,10 +100,10 @@ def test_locks_are_in_the_address_and_only_of_their_network() -> None:
     other = edits_form(["conv1", "layer1.0.conv2", "fc"], (0.0, 0.99))
     for form_of, bad in (
         (other, text),
-        (form, f"{check}~3f0.5"),
-        (form, f"{check}~0f1.5"),
-        (form, f"{check}~0fnan"),
-        (form, f"{check}~0x0.5"),
+        (form, f"{check}~3:0.5::"),
+        (form, f"{check}~0:1.5::"),
+        (form, f"{check}~0:nan::"),
+        (form, f"{check}~x:0.5::"),
         (form, f"{check}~"),
         (form, ""),
     ):

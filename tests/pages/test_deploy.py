@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.core.codec import dumps, loads
-from senseapp.core.errors import InvalidSpec, NotFound
+from senseapp.core.errors import NotFound
 from senseapp.metrics import METRICS
 from senseapp.records.candidate import Candidate, Delivery
-from senseapp.records.deployment import Deployment, DeploySettings
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.server.backend import Backend
@@ -50,9 +49,9 @@ def texts(app: AppTest) -> str:
 def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: DeliverTask, service: Service) -> None:
     run_id = task.run_id
     open_page(app, PAGE, run=run_id)
-    app.button_group(key=f"form.{run_id}").set_value("int8").run()
-    app.number_input(key=f"schedule.deploy_batch.{run_id}").set_value(4).run()
-    app.button_group(key=f"schedule.tolerated.{run_id}").set_value(0.02).run()
+    app.button_group(key=f"form.{run_id}").set_value("int8")
+    app.number_input(key=f"schedule.deploy_batch.{run_id}").set_value(4)
+    app.button_group(key=f"schedule.tolerated.{run_id}").set_value(0.02)
     app.button_group(key=f"adapt.{run_id}").set_value("minutes").run()  # one control for proof and file
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
@@ -98,18 +97,6 @@ def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, bac
     assert "Get the ONNX in 8-bit numbers, 4.70 MB" in labels
 
 
-def test_why_there_is_no_file_is_said(app, task: DeliverTask, service, backend, monkeypatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise InvalidSpec("This network cannot be written as ONNX.")
-
-    monkeypatch.setattr(DeliverTask, "carry_out", refuse)
-    service.work.start(task)
-    backend.runner.run_next()
-    open_page(app, PAGE, run=task.run_id)
-    assert "cannot be written as ONNX" in app.error[0].value
-    assert app.button(key=f"schedule.deploy.{task.run_id}").label == "Try again"
-
-
 def test_the_kit_holds_the_file_and_how_it_is_used(task: DeliverTask, service: Service, backend, tmp_path) -> None:
     candidate = a_candidate()
     with pytest.raises(NotFound, match="not on this server"):
@@ -120,11 +107,6 @@ def test_the_kit_holds_the_file_and_how_it_is_used(task: DeliverTask, service: S
         assert archive.read("README.txt").decode().count("\n") == 3
     with pytest.raises(NotFound):
         Service(backend, owner="somebody else").work.candidate_file(task.run_id, candidate)
-
-
-def test_a_record_is_read_back_as_it_was() -> None:
-    record = a_deployment(simulated=(a_change("kl", 0.01),))
-    assert loads(dumps(record), Deployment) == record
 
 
 def test_the_simulation_stands_below_the_file_without_a_time() -> None:

@@ -23,7 +23,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.views.report.document import ReportContents, build_report
 from tests.deployments import a_candidate
-from tests.pages.conftest import open_page, wait_for_card
+from tests.pages.conftest import go_back, open_page, wait_for_card
 from tests.pages.records import NAMES, change
 
 PAGES = {"Runs": "pages/runs.py", "Present": "pages/present.py"}
@@ -90,7 +90,7 @@ def read(app: AppTest) -> list[str]:
     return texts
 
 
-def of_report(service: Service, run_id: str, candidate: Candidate, found: Recommendation) -> list[str]:
+def of_report(service: Service, run_id: str, candidate: Candidate) -> list[str]:
     """Return the texts of the report above its schedules, which say of each figure whether it is predicted."""
     contents = ReportContents(
         title="demo",
@@ -115,12 +115,10 @@ def texts(app: AppTest, service: Service, backend: Backend, finished_run: str) -
         folder.save(proof.key, found.validation)
         folder.save("f" * 16, Delivery(candidates=(candidate,)))
         seen = {name: read(wait_for_card(open_page(app, page, run=finished_run))) for name, page in PAGES.items()}
-        while not app.button(key="present.next").disabled:
-            seen["Present"] += read(app.button(key="present.next").click().run())
-        while not app.button(key="present.back").disabled:
-            app.button(key="present.back").click().run()
+        for screen in "2345":
+            seen["Present"] += read(go_back(app, run=finished_run, screen=screen))
         seen["Compare"] = read(open_page(app, "pages/compare.py", run=finished_run))
-        seen["report"] = of_report(service, finished_run, candidate, found)
+        seen["report"] = of_report(service, finished_run, candidate)
         return seen
 
     return read_with

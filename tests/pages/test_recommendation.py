@@ -11,7 +11,6 @@ from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Block, Element, Node
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.errors import InvalidCheckpoint
 from senseapp.prove.decision import decision
 from senseapp.prove.recommend import usual_limits
 from senseapp.records.candidate import Candidate, Delivery
@@ -132,6 +131,18 @@ def test_the_answer_has_few_words_and_controls(app: AppTest, finished_run, backe
     assert len([each for each in elements if each.type == "vega_lite_chart"]) == 1
 
 
+def test_a_recommendation_that_cannot_be_read_is_said_and_the_page_stays(
+    app: AppTest, finished_run, backend: Backend
+) -> None:
+    recommend(backend, finished_run)
+    (file,) = backend.store.folder(finished_run).path.glob("recommendation-*.json")
+    file.write_text(file.read_text().replace("Recommendation", "Recommended", 1))
+    open_page(app, RESULTS, run=finished_run)
+    assert not app.exception
+    assert app.error
+    assert texts(app)
+
+
 def test_the_target_file_is_the_button_for_targets(app: AppTest, finished_run, backend) -> None:
     recommend(backend, finished_run)
     open_page(app, RESULTS, run=finished_run, **{"for": "targets"})
@@ -230,19 +241,3 @@ def test_it_is_offered_with_its_time_and_shows_how_far_it_is(app: AppTest, finis
     assert not app.exception
     assert service.work.progress(task).state is RunState.QUEUED
     assert "1st in the queue" in app.get("progress")[0].proto.text
-    app.button(key=f"recommendation.start_stop.{finished_run}").click().run()
-    assert service.work.progress(task).state is RunState.CANCELLED
-
-
-def test_why_there_is_none_is_said(
-    app: AppTest, finished_run, service, backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise InvalidCheckpoint("The checkpoint is gone.")
-
-    monkeypatch.setattr(RecommendationTask, "carry_out", refuse)
-    service.work.start(RecommendationTask(run_id=finished_run))
-    backend.runner.run_next()
-    open_page(app, RESULTS, run=finished_run)
-    assert app.error[0].value == "The checkpoint is gone."
-    assert app.button(key=f"recommendation.start.{finished_run}")

@@ -123,7 +123,7 @@ def test_results(app: AppTest, another_app: Callable[[], AppTest], finished_run:
     _walk(app, _of(finished_run, settings), lambda query: open_page(another_app(), page, **query))
 
 
-@pytest.mark.parametrize("settings", first_of(SCHEDULE, 2), ids=["goal", "proportional", "largest loss"])
+@pytest.mark.parametrize("settings", first_of(SCHEDULE), ids=["goal", "proportional", "largest loss"])
 def test_schedule(app: AppTest, another_app: Callable[[], AppTest], finished_run: str, settings: Settings) -> None:
     page = "pages/targets.py"
     open_page(app, page, run=finished_run)

@@ -8,6 +8,7 @@ import posixpath
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def test_the_snippet_of_the_readme_runs_as_pasted() -> None:
 def test_there_is_one_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["version"] == senseapp.__version__
     assert f"## {senseapp.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_the_guide_and_the_documents_have_the_same_words() -> None:
+    words = tomllib.loads((ROOT / "assets" / "guide.toml").read_text("utf-8"))["words"]
+    table = (DOCS / "words.md").read_text("utf-8").partition("## Compressions")[0]
+    assert dict(re.findall(r"^\| (.+?) \| (.+?\.) \|$", table, re.MULTILINE)) == words
 
 
 def test_the_readme_names_both_commands() -> None:

@@ -45,7 +45,7 @@ _DIFFERENCES_SHOWN = 200  # rows of a table: enough for the layers of a large ne
 def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
     """Show the uploader, then the architectures that the file may belong to; None until one that fits is chosen."""
     path = upload_field(
-        "Checkpoint",
+        "Checkpoint: the trained weights of a network of the library",
         purpose="checkpoint",
         types=_TYPES,
         help_text="A state dict as .safetensors or as a PyTorch file; or a model folder of timm or the Hugging Face "

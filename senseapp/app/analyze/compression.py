@@ -112,21 +112,17 @@ def _follow_goal() -> None:
     held = session().shown or draft
     usual, found = usual_settings(held.model, draft.goal), held.sensitivity
     kind = found.compression.kind
-    if kind == usual.compression.kind:
-        _forget(_KIND_KEY)
-    if found.compression == usual.compression:
-        _forget(*(_option_key(kind, name) for name in options_of(found.compression)))
-    if found.levels == usual.levels:
-        _forget(_levels_key(kind))
-    if found.metric == usual.metric:
-        _forget(_METRIC_KEY)
+    options = [_option_key(kind, name) for name in options_of(found.compression)]
+    for keys, is_usual in (
+        ([_KIND_KEY], kind == usual.compression.kind),
+        (options, found.compression == usual.compression),
+        ([_levels_key(kind)], found.levels == usual.levels),
+        ([_METRIC_KEY], found.metric == usual.metric),
+    ):
+        for key in keys if is_usual else ():
+            st.session_state.pop(key, None)
     chosen = usual_settings(held.model, goal)
     session().draft = replace(draft, goal=goal, sensitivity=with_chosen(draft.sensitivity, chosen))
-
-
-def _forget(*keys: str) -> None:
-    for key in keys:
-        st.session_state.pop(key, None)
 
 
 def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:

@@ -33,7 +33,7 @@ _SHOWN = 5  # nodes
 def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec | None:
     """Show the uploader, then the contents of the file and the choices; None until the network can be measured."""
     path = upload_field(
-        "ONNX file",
+        "ONNX file: a network with its weights, as most programs write it",
         purpose="onnx",
         types=_TYPES,
         help_text="One file with the network and its weights, as torch.onnx.export, tf2onnx and others write it. Where "

@@ -23,6 +23,18 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import run_title
 
+_NUMBERS = {
+    "num_samples": (
+        "Images to measure on",
+        "all",
+        "Fewer images are faster and give wider intervals. Leave empty for all.",
+    ),
+    "batch_size": (
+        "Images in one batch",
+        "chosen by a short trial",
+        "Leave empty: a short trial finds what is fast here.",
+    ),
+}
 _CHOICES = {
     "precision": (
         "Precision",
@@ -66,30 +78,24 @@ def choose_measuring(
     """
     layers = _layers(draft, profile)
     found: dict[str, Any] = {}
-    left, right = st.columns(2)
-    with left:
-        about = "Fewer images are faster and give wider intervals. Leave empty for all."
-        samples = _whole_number("Images to measure on", draft.num_samples, "all", key="samples", help_text=about)
-        if samples and available is not None and samples > available:
-            st.caption(f"There are {fmt.plural(available, 'image')}: all are used.")
-            samples = None
-        for name, (label, options, about) in _CHOICES.items():
-            held = getattr(draft, name)  # the command line has cuda:1
-            offered = options | {held: options.get(held, held)}
+    for column, (name, (label, placeholder, about)) in zip(st.columns(2), _NUMBERS.items(), strict=True):
+        key = f"analyze.options.{name.removeprefix('num_')}"
+        look = filled(key, getattr(draft, name)) | {"placeholder": placeholder, "help": about}
+        found[name] = column.number_input(label, min_value=1, value=None, step=1, **look)
+    if available is not None and (found["num_samples"] or 0) > available:
+        st.caption(f"There are {fmt.plural(available, 'image')}: all are used.")
+        found["num_samples"] = None
+    for column, (name, (label, options, about)) in zip(st.columns(2), _CHOICES.items(), strict=True):
+        held = getattr(draft, name)  # the command line has cuda:1
+        offered = options | {held: options.get(held, held)}
+        with column:
             found[name] = choose_one(label, offered, held, key=f"analyze.options.{name}", help_text=about)
-    with right:
-        about = "Leave empty: a short trial finds what is fast here."
-        found["batch_size"] = _whole_number(
-            "Images in one batch", draft.batch_size, "chosen by a short trial", key="batch_size", help_text=about
-        )
-        about = "Of everything drawn at random; the same seed gives the same numbers."
-        seed = st.number_input("Seed", min_value=0, help=about, **filled("analyze.options.seed", draft.seed))
+    about = "Of everything drawn at random; the same seed gives the same numbers."
+    found["seed"] = int(st.number_input("Seed", min_value=0, help=about, **filled("analyze.options.seed", draft.seed)))
     for name, (label, about) in _SWITCHES.items():
         if name != "adapted" or not compression.removes_channels:
             found[name] = st.toggle(label, help=about, **filled(f"analyze.options.{name}", getattr(draft, name)))
-    if layers is None:
-        return None
-    return found | {"layers": layers[0], "layer_types": layers[1], "num_samples": samples, "seed": int(seed)}
+    return None if layers is None else found | {"layers": layers[0], "layer_types": layers[1]}
 
 
 def matching_layers(profile: ModelProfile, patterns: tuple[str, ...], types: tuple[str, ...]) -> list[str]:
@@ -139,19 +145,6 @@ def _layers(draft: SensitivitySpec, profile: ModelProfile | None) -> tuple[tuple
         return None
     st.caption(f"{fmt.plural(len(found), 'layer')} of {len(profile.layers)} fit.")
     return patterns, types
-
-
-def _whole_number(label: str, value: int | None, placeholder: str, *, key: str, help_text: str) -> int | None:
-    found: int | None = st.number_input(
-        label,
-        min_value=1,
-        value=None,
-        step=1,
-        placeholder=placeholder,
-        help=help_text,
-        **filled(f"analyze.options.{key}", value),
-    )
-    return found
 
 
 _LONGEST_REASON = 120  # characters in a line beside Run; of a longer one the first sentence

@@ -89,7 +89,7 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
     if chosen == _RUN:
         return _of_run(purpose)
     path = upload_field(
-        "ONNX file or checkpoint",
+        "A network in one file (ONNX), or its trained weights",
         purpose=purpose,
         types=_TYPES,
         help_text="An ONNX file that any program wrote, quantized or not, is run as it is. Of a checkpoint the "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import SWITCH, Form, bound, choose, named, one_of, setting
+from senseapp.app.common.address import SWITCH, bound, choose, named, one_of, setting
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
@@ -38,7 +38,7 @@ class Asked:
 def asked_of(record: RunRecord, metric: str) -> Asked:
     """Return what this visitor asks of a run whose files are judged by ``metric``; as on its Results page."""
     run_id, allowed = record.run_id, METRICS[metric].tolerable
-    tolerance = setting(run_id, "tolerated", _tolerances(metric), allowed)
+    tolerance = setting(run_id, "tolerated", named(_tolerances(metric)), allowed)
     promised = setting(run_id, "promised", SWITCH, False) and _can_be_promised(metric, tolerance)
     return Asked(
         goal=setting(run_id, "for", one_of(GOALS), record.spec.goal),
@@ -67,10 +67,11 @@ def decisions(records: Sequence[RunRecord]) -> dict[str, Decision]:
     return found
 
 
-def _tolerances(metric: str) -> Form[float]:
+def _tolerances(metric: str) -> dict[str, float]:
+    """Return the tolerable losses to choose from, by their text in the unit of ``metric``."""
     view = METRICS[metric]
     allowed = [round(share * view.tolerable, 9) for share in _TOLERANCES]
-    return named({f"{view.factor * loss:g}": loss for loss in allowed})
+    return {f"{view.factor * loss:g}": loss for loss in allowed}
 
 
 def choose_goal(record: RunRecord) -> Goal:
@@ -88,14 +89,13 @@ def choose_goal(record: RunRecord) -> Goal:
 
 def choose_tolerance(run_id: str, metric: str, *, page: str) -> float:
     """Show what a file may lose, in the unit of ``metric``: one setting of the run on every page."""
-    view = METRICS[metric]
-    allowed = [round(share * view.tolerable, 9) for share in _TOLERANCES]
+    view, allowed = METRICS[metric], _tolerances(metric)
     chosen: float = st.segmented_control(
         f"Tolerable loss ({view.change_unit})" if view.change_unit else "Tolerable loss",
-        allowed,
+        list(allowed.values()),
         format_func=lambda loss: f"{view.factor * loss:g}",
         required=True,
-        **bound(run_id, "tolerated", _tolerances(metric), allowed[2], key=f"{page}.tolerated.{run_id}"),
+        **bound(run_id, "tolerated", named(allowed), list(allowed.values())[2], key=f"{page}.tolerated.{run_id}"),
         help=f"{view.change_title}, at most, of a file that is recommended. The same on Results and Schedule.",
     )
     return chosen

@@ -74,7 +74,6 @@ class VisitorState:
         pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
         edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
         blocks: what is open in the module tree, by run id.
-        tabs: the view that was shown last, by run id.
         more_runs: how often more of the list of runs was asked for.
         compared: ids of the runs compared last, which the link in the sidebar leads to.
         deleted: runs that were deleted a moment ago, and until when (monotonic seconds) that can be undone.
@@ -101,7 +100,6 @@ class VisitorState:
     pick_round: int = 0
     edit_round: int = 0
     blocks: dict[str, OpenBlocks] = field(default_factory=dict)
-    tabs: dict[str, str] = field(default_factory=dict)
     more_runs: int = 0
     compared: tuple[str, ...] = ()
     deleted: dict[str, float] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from senseapp.app.common.state import session
 from senseapp.app.common.tables import level_columns
 from senseapp.app.results.layer_side import layer_panel
 from senseapp.app.results.levels import layer_files
-from senseapp.app.results.view import RunView, answer_first
+from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.views.charts.layers import sensitivity_bars
 from senseapp.views.frames.levels import drop_domain, layer_rewards, marked, reached_note
@@ -39,16 +39,12 @@ def layers_tab(view: RunView) -> None:
         by_sensitivity, is_log = _choose_look(view)
     rows = marked(view.ranked if by_sensitivity else view.rows)
 
-    def draw() -> None:
+    with beside_chart:  # a click changes this column, so it is drawn before the chart
+        if view.picked:
+            layer_panel(view)
+        values_table(view)
+    with chart:
         bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}", is_log=is_log, head=head)
-
-    def beside() -> None:
-        with beside_chart:
-            if view.picked:
-                layer_panel(view)
-            values_table(view)
-
-    answer_first(view, chart=(chart, draw), side=(side, beside))
     _layers_apart(view)
     layer_files(view)
 

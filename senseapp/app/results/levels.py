@@ -8,7 +8,7 @@ from senseapp.app.common.download import offer_file
 from senseapp.app.common.figure import figure, place_of, rows_height
 from senseapp.app.common.state import session
 from senseapp.app.results.layer_side import choose_layers, layer_side
-from senseapp.app.results.view import RunView, answer_first
+from senseapp.app.results.view import RunView
 from senseapp.core.codec import dumps
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
@@ -74,7 +74,10 @@ _HEATMAP_READING = (
 def heatmap_tab(view: RunView) -> None:
     """Show where in the network, and from which level on, compression hurts."""
     chart, side = st.columns([5, 3], gap="medium")
-    answer_first(view, chart=(chart, lambda: _cells(view)), side=(side, lambda: layer_side(view)))
+    with side:  # a click changes this column, so it is drawn before the chart
+        layer_side(view)
+    with chart:
+        _cells(view)
 
 
 def _cells(view: RunView) -> None:

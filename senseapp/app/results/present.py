@@ -103,13 +103,11 @@ def _bars(view: RunView) -> None:
 
 
 def _on_layers(view: RunView) -> str:
-    """Return how many layers lose more than is tolerable at the level shown."""
+    """Return how many layers lose more than is tolerable at the level shown, in the metric of the bars."""
     known = view.rows["drop"].dropna()
     fragile = int((known > view.metric.factor * view.metric.notable).sum())
-    total = fmt.plural(len(known), view.target_noun)
-    if not fragile:
-        return f"None of {total} loses more than is tolerable at {view.level_text}"
-    return f"{fragile} of {total} {'loses' if fragile == 1 else 'lose'} more than is tolerable at {view.level_text}"
+    total, lost = fmt.plural(len(known), view.target_noun), view.metric.change_inside
+    return f"{fragile or 'None'} of {total} with {lost} above what is tolerable at {view.level_text}"
 
 
 def _range(run_id: str, found: Recommendation, result: RunResult) -> None:

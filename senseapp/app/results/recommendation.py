@@ -64,6 +64,7 @@ def answer_block(record: RunRecord, result: RunResult) -> None:
     """Show the answer with its button, and beside it one chart: of the files, or of the layers."""
     answer, chart = st.columns([4, 5], gap="medium")
     candidates: tuple[Candidate, ...] = ()
+    asked = None
     with answer, errors_here():
         candidates = backend.service().work.candidates(record.run_id)
         if candidates:
@@ -71,7 +72,7 @@ def answer_block(record: RunRecord, result: RunResult) -> None:
         else:
             _without_files(record, result)
     with chart:
-        if candidates and asked.goal in ("smaller", "faster"):
+        if asked is not None and asked.goal in ("smaller", "faster"):
             candidates_figure(record, candidates, result)
         elif not layers_are_open(record.run_id):
             _layers_figure(record, result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,7 +24,6 @@ from senseapp.views.frames.results import at_level, measurement_frame, metrics_o
 from senseapp.views.words.wording import compression_text, provenance_text
 
 _KEPT_FRAMES = 32  # tables of runs and metrics, of all sessions
-_Part = tuple[st.delta_generator.DeltaGenerator, Callable[[], None]]
 _MOST_BUTTONS = 7  # more levels are slid through
 
 
@@ -33,8 +31,7 @@ _MOST_BUTTONS = 7  # more levels are slid through
 class RunView:
     """One run seen through one metric at one level (in engine units), for one pass over the page.
 
-    ``frame`` has all rows of the metric, from :func:`senseapp.views.frames.results.measurement_frame`; ``opened`` says
-    that the tab was opened just now, rather than something clicked in it.
+    ``frame`` has all rows of the metric, from :func:`senseapp.views.frames.results.measurement_frame`.
     """
 
     run_id: str
@@ -42,7 +39,6 @@ class RunView:
     metric: Metric
     level: float
     frame: pd.DataFrame
-    opened: bool = False
 
     @property
     def compression(self) -> CompressionDescription:
@@ -129,16 +125,6 @@ def layers_are_open(run_id: str) -> bool:
     """Return whether the section of the layers is, or is about to be, unfolded."""
     usual = setting(run_id, "show-layers", SWITCH, asks_for_layers(run_id))
     return bool(st.session_state.get(layers_key(run_id), usual))
-
-
-def answer_first(view: RunView, *, chart: _Part, side: _Part) -> None:
-    """Draw the part that the last click changed before the other, so that browsers show it while that is drawn.
-
-    It is the chart of a tab that was just opened, and else the column beside it, which shows the picked layer.
-    """
-    for column, draw in (chart, side) if view.opened else (side, chart):
-        with column:
-            draw()
 
 
 def choose_view(run_id: str, result: RunResult, *, page: str, layers: bool = False) -> RunView | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import streamlit as st
 
@@ -12,7 +11,6 @@ from senseapp.app.common.address import SWITCH, bound, choose, one_of
 from senseapp.app.common.figure import provenance
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
-from senseapp.app.common.state import session
 from senseapp.app.common.tables import changed_pictures
 from senseapp.app.results.histograms import histograms_tab
 from senseapp.app.results.layers import layers_tab
@@ -75,8 +73,7 @@ def result_views(run_id: str, result: RunResult) -> None:
         key = f"results.tab.{run_id}"
         bound(run_id, "tab", one_of(VIEWS), next(iter(VIEWS)), key=key)
         tabs = st.tabs(list(VIEWS), on_change="rerun", key=key)
-    for tab, (label, show) in zip(tabs, VIEWS.items(), strict=True):
+    for tab, show in zip(tabs, VIEWS.values(), strict=True):
         if tab.open:
             with tab:
-                before, session().tabs[run_id] = session().tabs.get(run_id), label
-                show(replace(view, opened=before != label))
+                show(view)

@@ -234,7 +234,7 @@ def _columns() -> dict[str, Any]:
         "answers": text(
             "Result", width=300, help="What the best file still answers, as measured, else what layers lose."
         ),
-        "age": st.column_config.DatetimeColumn("Started", format="distance", width=95),
+        "age": st.column_config.DatetimeColumn("Started", format="distance", width=110),
         "bars": st.column_config.BarChartColumn(
             "Layers", width=64, help="What each layer loses alone at the usual level, in the order of the network."
         ),

@@ -66,23 +66,22 @@ def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
 
 def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, run_id: str, stem: str) -> str:
     """Return the file's text; empty where it cannot be written, or not yet, which is said."""
-    service = backend.service()
+    service, text = backend.service(), ""
     with errors_here():
         if chosen.render is not None:
-            return chosen.write(schedule, profile)
-        graph = backend.graph_of(run_id)
-        if graph is None:
+            text = chosen.write(schedule, profile)
+        elif (graph := backend.graph_of(run_id)) is None:
             wait_for(lambda: backend.graph_of(run_id), "Exporting the network as a graph")
-            return ""
-        offer_file(  # the overlay is of no use without it
-            "Download the graph (.pt2)",
-            lambda: service.schedules.graph(run_id).path,  # asks anew whether this visitor may read the run
-            f"{stem}.model-explorer.pt2",
-            key=f"schedule.graph.{run_id}",
-            icon=":material/account_tree:",
-        )
-        return graph.overlay(schedule)
-    return ""
+        else:
+            text = graph.overlay(schedule)
+            offer_file(  # the overlay is of no use without it
+                "Download the graph (.pt2)",
+                lambda: service.schedules.graph(run_id).path,  # asks anew whether this visitor may read the run
+                f"{stem}.model-explorer.pt2",
+                key=f"schedule.graph.{run_id}",
+                icon=":material/account_tree:",
+            )
+    return text
 
 
 def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str, stem: str, command: str) -> None:

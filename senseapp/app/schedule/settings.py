@@ -1,14 +1,13 @@
 """Settings of the Schedule page: budget, locks, times; the schedule for them, or one from a file.
 
-Locks and limits of single layers are a text in the address: ``1a2b~3f0.5~7a0.1~7b0.9``. The first part is a check sum
-of the names of the layers, so that the text is never taken for another network. Then come places in the network with
-what was set: ``f`` for a layer that is locked at a level, ``a`` for at least, ``b`` for at most.
+Locks and limits of single layers are a text in the address: ``1a2b~3:0.5::~7::0.1:0.9``. The first part is a check sum
+of the names of the layers, so that the text is never taken for another network. Then come places in the network, each
+with the level at which the layer is locked, the least and the most.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +39,6 @@ from senseapp.solve.time_budget import schedule_within, time_range
 from senseapp.solve.trade_off import schedule_for
 from senseapp.store.layer_times import is_report, merged, report_tools
 
-_PART = re.compile(r"(\d{1,5})([fab])([0-9.e-]{1,20})")
 _BETWEEN = "~"
 
 
@@ -51,12 +49,16 @@ def edits_form(layers: Sequence[str], bounds: tuple[float, float]) -> Form[Layer
     typed = number()  # the schedule says what is wrong with a level out of bounds; a link with one is not taken
 
     def write(edits: LayerEdits) -> str:
-        if unknown := (edits.fixed.keys() | edits.bounds.keys()) - places.keys():
+        changed = edits.fixed.keys() | edits.bounds.keys()
+        if unknown := changed - places.keys():
             raise ValueError(f"no such layers: {unknown}")
-        parts = [(places[layer], "f", value) for layer, value in edits.fixed.items()]
-        for layer, (least, most) in edits.bounds.items():
-            parts += [(places[layer], kind, end) for kind, end in (("a", least), ("b", most)) if end is not None]
-        return _BETWEEN.join([check, *(f"{place}{kind}{typed.write(value)}" for place, kind, value in sorted(parts))])
+        parts = [check]
+        for layer in sorted(changed, key=places.__getitem__):
+            values = (edits.fixed.get(layer), *edits.bounds.get(layer, (None, None)))
+            parts.append(
+                ":".join([str(places[layer]), *("" if each is None else typed.write(each) for each in values)])
+            )
+        return _BETWEEN.join(parts)
 
     def read(text: str) -> LayerEdits:
         begins, *parts = text.split(_BETWEEN)
@@ -64,15 +66,14 @@ def edits_form(layers: Sequence[str], bounds: tuple[float, float]) -> Form[Layer
             raise ValueError("of another network")
         edits = LayerEdits()
         for part in parts:
-            found = _PART.fullmatch(part)
-            if found is None or int(found[1]) >= len(layers):
+            place, *values = part.split(":")
+            if not place.isdecimal() or int(place) >= len(layers):
                 raise ValueError("no such layer")
-            layer, value = layers[int(found[1])], level.read(found[3])
-            if found[2] == "f":
-                edits.fixed[layer] = value
-            else:
-                least, most = edits.bounds.get(layer, (None, None))
-                edits.bounds[layer] = (value, most) if found[2] == "a" else (least, value)
+            fixed, least, most = (level.read(each) if each else None for each in values)
+            if fixed is not None:
+                edits.fixed[layers[int(place)]] = fixed
+            if (least, most) != (None, None):
+                edits.bounds[layers[int(place)]] = (least, most)
         return edits
 
     return Form(write, read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 import streamlit as st
@@ -35,10 +36,9 @@ from senseapp.views.frames.files import (
 )
 from senseapp.views.words.wording import caveat_of
 
-_NAMES = {"optimal": OURS, "uniform": UNIFORM, "gamma": PROPORTIONAL}
-# targets of a curve: each is a solved schedule; the best one bends, so it gets twice as many
-_POINTS = {"optimal": 25, "uniform": 13, "gamma": 13}
-_KEPT = 32  # curves of all sessions: three for each run and set of limits
+_METHODS = {OURS: ("optimal", 25), UNIFORM: ("uniform", 13), PROPORTIONAL: ("gamma", 13)}
+"""Method and number of targets of each curve: each is a solved schedule, and the best one bends."""
+_KEPT = 12  # curves of runs and limits, of all sessions
 
 
 def trade_off_view(
@@ -111,41 +111,29 @@ def _curves(
     run_id: str, result: RunResult, settings: ScheduleSettings, groups: tuple[CoupledGroup, ...]
 ) -> dict[str, tuple[TradeOffPoint, ...]]:
     """Return the curve of each method that this compression allows, the optimal one first."""
-    asked = (
-        f"{run_id} {len(result.measurements)} {settings.budget.kind} {settings.gamma} {len(groups)} {settings.limits}"
-    )
-    methods = ["optimal"]
+    asked = f"{run_id} {len(result.measurements)} {settings.kind} {settings.gamma} {len(groups)} {settings.limits}"
     if settings.time is not None:
         asked += f" {settings.time.times.source} {len(settings.time.times.times)}"
-    else:
-        methods += ["uniform", *(["gamma"] if result.compression.scale.any_between else [])]
-    return {_NAMES[method]: _curve(asked, method, result, settings, groups) for method in methods}
+    return _solved(asked, result, settings, groups)
 
 
 @st.cache_data(show_spinner=False, max_entries=_KEPT)
-def _curve(
-    asked: str,
-    method: str,
-    _result: RunResult,
-    _settings: ScheduleSettings,
-    _groups: tuple[CoupledGroup, ...],
-) -> tuple[TradeOffPoint, ...]:
-    """Return one curve; ``asked`` names everything that decides it."""
-    kind = _settings.budget.kind
+def _solved(
+    asked: str, _result: RunResult, _settings: ScheduleSettings, _groups: tuple[CoupledGroup, ...]
+) -> dict[str, tuple[TradeOffPoint, ...]]:
+    """Return the curves; ``asked`` names everything that decides them."""
+    kind, limits = _settings.budget.kind, _settings.limits
     if _settings.time is not None:
-        return time_trade_off(_result, _settings.time.times, limits=_settings.limits)
-    try:
-        return trade_off(
-            _result,
-            kind,
-            _POINTS[method],
-            method=method,
-            limits=_settings.limits,
-            gamma=_settings.gamma,
-            step=0.1 if kind == "bits" else 0.01,
-            groups=_groups,
-        )
-    except SenseError:
-        if method == "optimal":
-            raise
-        return ()  # 2:4 sparsity has no classic rule: the other lines say all there is
+        return {OURS: time_trade_off(_result, _settings.time.times, limits=limits)}
+    solve = partial(
+        trade_off, limits=limits, gamma=_settings.gamma, step=0.1 if kind == "bits" else 0.01, groups=_groups
+    )
+    curves = {}
+    for name, (method, points) in _METHODS.items():
+        if method != "gamma" or _result.compression.scale.any_between:
+            try:
+                curves[name] = solve(_result, kind, points, method=method)
+            except SenseError:
+                if name == OURS:  # 2:4 sparsity has no other methods
+                    raise
+    return curves

@@ -27,9 +27,7 @@ from senseapp.core.files import storage_errors
 from senseapp.server.settings import LOCAL_OWNER
 
 _ROUTE = re.compile(r"/download/(?P<token>[A-Za-z0-9_-]{43})$")
-_TOKEN_BYTES = 32  # random ones, which are 43 letters of base64
 _KEPT_SECONDS = 600.0  # for a click: the browser fetches at once, and may resume for some minutes
-_MOST_OF_A_SESSION = 32  # files that one session may leave on disk
 _CHUNK_BYTES = 256 * 1024  # read and sent at once: larger ones hold more memory for each slow reader
 
 
@@ -80,7 +78,7 @@ class DownloadRegistry:
         download.check()
         content = download.make()
         path, own = (content, download.is_temporary) if isinstance(content, Path) else (_written(content), True)
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        token = secrets.token_urlsafe(32)  # bytes, which are 43 letters
         offer = _Offer(
             path=path,
             own=own,
@@ -92,7 +90,7 @@ class DownloadRegistry:
         with self._lock:
             self._offers[token] = offer
             session = [key for key, other in self._offers.items() if other.download.session == download.session]
-        self._remove(session[:-_MOST_OF_A_SESSION])
+        self._remove(session[:-32])
         return address_of(f"download/{token}")
 
     def find(self, token: str, connection: HTTPConnection) -> _Offer | None:

@@ -128,9 +128,6 @@ SILENT_SECONDS = 10.0
 """For which a connection may be open before its first message; pages send one at once."""
 
 _TRY_AGAIN = 1013  # close code registered with IANA: try again later
-_DESCRIPTORS_OF_A_PAGE = 4  # its connection, and files that it is sent meanwhile
-_OTHER_DESCRIPTORS = 256  # of the database, logs, libraries and worker processes
-_FALLBACK_LIMIT = 1024  # where the system knows none
 
 
 class Connections:
@@ -200,8 +197,11 @@ class Connections:
 
 
 def most_pages() -> int:
-    """Return how many pages may be open, by the number of descriptors that this process may have."""
-    return max(16, (descriptors() - _OTHER_DESCRIPTORS) // _DESCRIPTORS_OF_A_PAGE)
+    """Return how many pages may be open, by the number of descriptors that this process may have.
+
+    Each takes four, for its connection and for files; the database, logs, libraries and worker processes take 256.
+    """
+    return max(16, (descriptors() - 256) // 4)
 
 
 _WANTED_DESCRIPTORS = 65_536  # enough for 16,000 pages; the usual soft limit, 1,024, allows 192
@@ -212,7 +212,7 @@ def descriptors() -> int:
     try:
         import resource  # not on every platform
     except ImportError:
-        return _FALLBACK_LIMIT
+        return 1024
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < allowed:

@@ -29,7 +29,6 @@ from senseapp.app.common.download import remove_new_files
 from senseapp.app.server.downloads import Downloads, download_registry
 from senseapp.app.server.guards import (
     EndedLogins,
-    KnownBase,
     KnownSites,
     PrivateMetrics,
     SecurityHeaders,
@@ -78,7 +77,6 @@ def application() -> st.App:
             Middleware(SecurityHeaders),
             Middleware(KnownSites),
             Middleware(PrivateMetrics),
-            Middleware(KnownBase),
             Middleware(Connections, **configured_limits()),
             Middleware(BoundedMessages),
             Middleware(EndedLogins),
@@ -143,11 +141,6 @@ async def _sweep() -> None:
 
 Option = str | int | bool | list[str]
 
-_SWITCH_SECONDS = 0.001
-"""How long a page may keep the interpreter from other threads, such as the one that stores what a run has found."""
-_MESSAGE_BYTES = 2_000_000
-"""Of what a page sends at once, and anybody may: the states of its widgets take some ten kB, files go another way."""
-
 
 def serve(arguments: list[str]) -> None:
     """Run the server until it is stopped; ``arguments`` are options as of ``streamlit run``.
@@ -169,10 +162,10 @@ def serve(arguments: list[str]) -> None:
     os.environ.update(measuring_environment())  # for this process's threads, and for processes that it starts
     with suppress(StorageFailed):  # the log goes to standard error alone, and pages say what is wrong
         log_to(home(), _secrets())
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(0.001)  # pages must not keep the interpreter from the thread that stores measurements
     ignore_pages_folder()
     ignore_forged_states()
-    limit_incoming_messages(_MESSAGE_BYTES)
+    limit_incoming_messages(2_000_000)  # bytes: states of widgets take some ten kB, files go another way
     close_silent_connections(SILENT_SECONDS)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
     of_environment = {name: _value(given) for name, given in options_of_environment().items()}

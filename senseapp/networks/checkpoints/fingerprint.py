@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+import cattrs
 import numpy as np
 import numpy.typing as npt
 
@@ -313,12 +314,7 @@ def _unpack(
         img_size=img_size,
         fixed_signature=int(signature, 16),
         sketch=np.frombuffer(base64.b85decode(sketch), dtype="<u4"),
-        free=FreeDimensions(
-            patterns={key: tuple(pattern) for key, pattern in free["patterns"].items()},
-            classes=tuple(free["classes"]) if free["classes"] else None,
-            channels=tuple(free["channels"]) if free["channels"] else None,
-            size=SizeRule(**free["size"]) if free["size"] else None,
-        ),
+        free=cattrs.structure(free, FreeDimensions),
         num_weights=num_weights,
         ordered_signature=int(ordered, 16),
         free_places=tuple(places),

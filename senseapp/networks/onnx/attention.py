@@ -9,7 +9,7 @@ from torch import nn
 from senseapp.networks.onnx.modules import OnnxNetwork, Operation, Step
 from senseapp.networks.profile import CONVOLUTIONS
 
-_PRODUCTS = frozenset({"MatMul", "Einsum", "AttentionScores", "AttentionValues"})
+_PRODUCTS = frozenset({"MatMul", "Einsum", "Attention"})
 
 
 def layers_of_products(model: nn.Module) -> dict[str, str]:
@@ -25,8 +25,8 @@ def layers_of_products(model: nn.Module) -> dict[str, str]:
             module = getattr(step.holder, step.attribute)
             if not isinstance(module, Operation) or module.op not in _PRODUCTS:
                 continue
-            factors = [_layers_before([name], makers) for name in step.inputs]
-            if len(factors) > 1 and all(factors):
+            factors = [layers for name in step.inputs if (layers := _layers_before([name], makers))]
+            if len(factors) > 1:
                 why = (
                     f"Attention is written as matrix products in the file (“{names[module]}”): heads are not pruned in "
                     "ONNX files, only in modules of timm."

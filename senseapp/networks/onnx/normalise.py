@@ -14,10 +14,9 @@ from torch import Tensor
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by
 from senseapp.networks.onnx.names import module_path
-from senseapp.networks.onnx.operators import NEVER_RUN, entry_of
+from senseapp.networks.onnx.operators import NEVER_RUN, is_read
 from senseapp.networks.onnx.read import read_graph
 from senseapp.networks.onnx.rewrite import read
-from senseapp.networks.onnx.rewrite.attention import split_attention
 from senseapp.networks.onnx.torch_graph import Body, Constant, GraphInput, Node, TorchGraph
 
 _NUMBERS = frozenset({AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.FLOATS, AttributeProto.INTS})
@@ -43,8 +42,7 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[TorchGraph, 
         integers=any(each.op_type.startswith("QLinear") for each in file.nodes),
     )
     names = {name: name for name in (*constants, *(each.name for each in inputs), *_outputs(file.nodes))}
-    nodes, added = reading.nodes(file.nodes, ChainMap(names))
-    constants |= added
+    nodes = reading.nodes(file.nodes, ChainMap(names))
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
     return read(TorchGraph(inputs=inputs, outputs=file.outputs, nodes=nodes, constants=constants, notes=notes)), file
@@ -119,10 +117,8 @@ class _Reading:
     in_runtime: bool
     integers: bool
 
-    def nodes(
-        self, stored: Iterable[NodeProto], names: ChainMap[str, str], inside: str = ""
-    ) -> tuple[tuple[Node, ...], dict[str, Constant]]:
-        """Return the nodes of one graph but Constants, those of several steps as steps, and constants of the steps.
+    def nodes(self, stored: Iterable[NodeProto], names: ChainMap[str, str], inside: str = "") -> tuple[Node, ...]:
+        """Return the nodes of one graph but Constants, each with a name of its own.
 
         Args:
             stored: in the order of the graph.
@@ -131,7 +127,6 @@ class _Reading:
         """
         taken, counters = set[str](), Counter[str]()
         nodes: list[Node] = []
-        constants: dict[str, Constant] = {}
         for each in stored:
             if each.op_type == "Constant":
                 continue
@@ -140,10 +135,8 @@ class _Reading:
                 counters[wanted] += 1
                 name = f"{wanted}_{counters[wanted]}"
             taken.add(name)
-            steps, numbers = split_attention(self._node(each, inside + name, names), in_runtime=self.in_runtime)
-            nodes += steps
-            constants |= numbers
-        return tuple(nodes), constants
+            nodes.append(self._node(each, inside + name, names))
+        return tuple(nodes)
 
     def _node(self, stored: NodeProto, name: str, names: ChainMap[str, str]) -> Node:
         captured = tuple(sorted(name for name in read_by(stored).difference(stored.input) if name in names))
@@ -152,26 +145,27 @@ class _Reading:
         if op == "If":
             bodies = [each for each in stored.attribute if each.type == AttributeProto.GRAPH]
             attributes |= {each.name: self._body(each.g, names, f"{name}/{each.name}/") for each in bodies}
-        is_read = entry_of(op, self.version) is not None and not (self.integers and op == "QuantizeLinear")
-        return Node(
+        node = Node(
             name=name,
             op=op,
             version=self.version,
             inputs=tuple(names.get(each, each) for each in (*stored.input, *captured)),
             outputs=tuple(names.get(each, each) for each in stored.output),
             attributes=attributes,
-            source=stored.SerializeToString() if self.in_runtime and not is_read and op not in NEVER_RUN else b"",
             captured=captured,
             scope=module_path({prop.key: prop.value for prop in stored.metadata_props}, stored.name),
         )
+        in_integers = self.integers and op == "QuantizeLinear"
+        kept = self.in_runtime and op not in NEVER_RUN and (in_integers or not is_read(node))
+        return replace(node, source=stored.SerializeToString()) if kept else node
 
     def _body(self, graph: GraphProto, names: ChainMap[str, str], inside: str) -> Body:
         """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
         stored = _stored(graph.node, graph.initializer)
         names = names.new_child({name: inside + name for name in (*stored, *_outputs(graph.node))})
-        nodes, constants = self.nodes(graph.node, names, inside)
-        for name, each in stored.items():
-            new = names[name]
-            constants[new] = replace(each, initializer=new if each.initializer else "")
+        constants = {
+            names[name]: replace(each, initializer=names[name] if each.initializer else "")
+            for name, each in stored.items()
+        }
         outputs = tuple(names.get(each.name, each.name) for each in graph.output)
-        return Body(nodes=nodes, constants=constants, outputs=outputs)
+        return Body(nodes=self.nodes(graph.node, names, inside), constants=constants, outputs=outputs)

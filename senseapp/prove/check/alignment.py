@@ -25,8 +25,6 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import Task, task_named
 from senseapp.tasks.reading import Reading
 
-_FIRST = 16  # images that outputs are looked at before all are run
-
 
 @dataclass(slots=True, kw_only=True)
 class PreparedReference:
@@ -43,7 +41,7 @@ class PreparedReference:
 
     def first_images(self) -> Tensor:
         """Return the images that outputs are looked at before all are run."""
-        return self.images.batch(0, min(_FIRST, len(self.images)))
+        return self.images.batch(0, min(16, len(self.images)))  # images that outputs are looked at before all are run
 
 
 def prepare_reference(

@@ -16,11 +16,8 @@ from senseapp.prove.check.outputs import as_shares
 from senseapp.prove.judge import Judgement
 from senseapp.tasks import Task
 
-_MUCH = 0.1  # share of answers that differ, from which causes are looked for
 _GAIN = 0.25  # share of answers that a cause must explain
 _SURE = 0.7  # share of answers that agree once it is undone
-_TRIED_IMAGES = 48  # of each other preparation: enough to tell 25 points of agreement from chance
-_FEWEST_FOR_ORDER = 16  # half fit the order and half judge it
 _MOST_CLASSES = 3000  # matching takes time with their third power, and memory with their square
 _LISTED = 3  # classes as examples, in one sentence
 
@@ -49,7 +46,7 @@ def likely_causes(
     if not (isinstance(before, Tensor) and isinstance(after, Tensor)) or before.ndim != 2 or task.several_labels:
         return ()
     agreement = _agreement(before, after)
-    if agreement > 1 - _MUCH:
+    if agreement > 0.9:
         return ()
     if not bool(after.isfinite().all()):  # which is cause enough
         return ()
@@ -74,7 +71,7 @@ def _always_the_same(before: Tensor, after: Tensor, task: Task, names: Sequence[
 def _class_order(before: Tensor, after: Tensor, agreement: float, task: Task, names: Sequence[str]) -> Iterator[str]:
     """Match classes by how their scores go together on half of the images, and count on the other half."""
     count, classes = before.shape
-    if count < _FEWEST_FOR_ORDER or not 1 < classes <= _MOST_CLASSES:
+    if count < 16 or not 1 < classes <= _MOST_CLASSES:  # half fit the order and half judge it
         return
     from scipy.optimize import linear_sum_assignment  # slow to import
 
@@ -107,7 +104,8 @@ def _preparation(
     judged: Judgement, candidate: Network, preprocessing: Preprocessing, agreement: float
 ) -> Iterator[str]:
     """Give the candidate some images prepared otherwise."""
-    count = min(_TRIED_IMAGES, judged.judge.images.count)
+    # of each other preparation: enough to tell 25 points of agreement from chance
+    count = min(48, judged.judge.images.count)
     batches = list(judged.judge.images.batches(0, count))
     before = judged.judge.baseline.outputs[:count]
     assert isinstance(before, Tensor)

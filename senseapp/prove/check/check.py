@@ -48,7 +48,6 @@ from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.call_times import ratio, times
 
 _BATCH = 16  # images of a call, where a file takes any number
-_INSIDE = 4  # images that tensors inside are compared on
 _BUSY = "The times were measured on a busy machine."
 _NOT_MEASURED = "Loss and time were not measured: both files must answer the same images in the same form."
 
@@ -265,7 +264,8 @@ class _Comparison:
 
     def _divergence(self) -> TensorDivergence | None:
         sides = self.prepared.reference, self.candidate
-        images = self.prepared.images.batch(0, min(_INSIDE, len(self.prepared.images))).cpu()
+        # images that tensors inside are compared on
+        images = self.prepared.images.batch(0, min(4, len(self.prepared.images))).cpu()
         if sides[0].module is not None and sides[1].module is not None:
             self.steps.progress("Comparing layers")
             return layer_divergence(sides[0].module, sides[1].module, images)

@@ -17,7 +17,6 @@ from senseapp.tasks.classification import Classification
 from senseapp.tasks.reading import OutputReader
 
 _SMALLEST = 1e-7  # probability whose logarithm is still taken
-_SUM = 0.02  # of probabilities that were rounded on the way, away from 1
 _SLACK = 0.01  # of rounded probabilities beyond 0 and 1
 PIXELS = 255.0
 """Of 8 bits, the value of white."""
@@ -91,7 +90,8 @@ def kind_of_outputs(task: Task, raw: object, like: OutputKind | None = None) -> 
         return None
     if task.several_labels or values.shape[1] == 1:
         return SIGMOIDS
-    sums = bool(((values.sum(dim=1) - 1).abs() <= _SUM).all())
+    # of probabilities that were rounded on the way, away from 1
+    sums = bool(((values.sum(dim=1) - 1).abs() <= 0.02).all())
     return PROBABILITIES if sums or like is PROBABILITIES else None
 
 

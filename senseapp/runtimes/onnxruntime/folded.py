@@ -19,7 +19,6 @@ from senseapp.networks.onnx.graph import OnnxGraph, attributes_of
 FOLDED_WEIGHT = ".folded_weight"
 """Behind a convolution's name, that of the weight with what was folded into it."""
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_EPSILON = 1e-5  # of BatchNormalization where the file gives none: the ONNX specification
 
 Array = NDArray[np.float64]
 
@@ -97,7 +96,8 @@ def _norm(graph: OnnxGraph, node: NodeProto) -> _Affine | None:
     if len(found) != 4:
         return None
     gamma, beta, mean, variance = found
-    scale = gamma / np.sqrt(variance + attributes.get("epsilon", _EPSILON))
+    # of BatchNormalization where the file gives none: the ONNX specification
+    scale = gamma / np.sqrt(variance + attributes.get("epsilon", 1e-5))
     return _Affine(scale, beta - mean * scale)
 
 

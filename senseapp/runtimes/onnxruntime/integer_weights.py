@@ -32,7 +32,6 @@ _OPSET, _IR = 21, 10  # that know 4-bit integers
 _CHANGED_IN_21 = "GroupNormalization"  # other meaning of its scale since opset 21
 _DOMAIN = "com.microsoft"
 _BLOCK = 32  # inputs of one scale: the operator takes powers of 2 from 16; scales are those of whole outputs
-_TOLERANCE = 2.0**-22  # relative, two binary digits of float32: a folded norm rounds the product again
 _NUDGES = (0, 1, -1, 2, -2)  # of a scale, in units of its last place: the largest weight determines it up to rounding
 
 
@@ -119,7 +118,8 @@ def _scales(rows: Tensor, integers: Tensor, *, shared: bool) -> Tensor | None:
         difference = (numbers * scale[:, None] - rows).abs() / rows.abs()
         found = torch.where(rows == 0, torch.where(numbers == 0, 0.0, torch.inf), difference).amax(1)
         best, error = torch.where(found < error, scale, best), torch.minimum(found, error)
-    return best if bool((error <= _TOLERANCE).all()) else None
+    # relative, two binary digits of float32: a folded norm rounds the product again
+    return best if bool((error <= 2.0**-22).all()) else None
 
 
 def _nudged(scale: Tensor, steps: int) -> Tensor:

@@ -51,7 +51,6 @@ QUANTIZED = frozenset(
     | {"ArgMax", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Where"}
 )
 """Kinds of nodes that can be in int8."""
-_MORE_BYTES = 3  # of a weight in 32 bits, beside one in 8
 _FREE_BYTES = 0.05  # of those of all weights in 8 bits, that the smallest weights may add in 32
 _SEVEN_BITS = 64  # largest integer of weights that are not fitted: no sum of two products with 8 bits exceeds 16
 
@@ -308,7 +307,7 @@ class QdqFiles:
         """The nodes with the smallest weights, which in 32 bits together add next to nothing to the file."""
         ranked = sorted(self._weights, key=lambda name: self._weights[name].integers.size)
         sizes = [self._weights[name].integers.size for name in ranked]
-        most = _FREE_BYTES / _MORE_BYTES * sum(sizes)
+        most = _FREE_BYTES / 3 * sum(sizes)  # of a weight in 32 bits, beside one in 8
         return frozenset(name for name, size in zip(ranked, accumulate(sizes), strict=True) if size <= most)
 
 

@@ -27,9 +27,7 @@ from senseapp.networks.onnx.read import parsed_model
 from senseapp.records.check import APART, TensorDifference, TensorDivergence
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile
 
-_MOST_TENSORS = 256  # compared: spread over larger networks, so that memory and time are bounded
 _AT_ONCE = 32  # tensors of one run; all of them for a few images are held in memory
-_FEWEST_NAMED = 0.5  # share of the products of the reference that must be found by name
 _PRODUCTS = {
     "Conv": ("Conv", "ConvInteger", "QLinearConv", "FusedConv", "NhwcConv"),
     "ConvTranspose": ("ConvTranspose", "QLinearConvTranspose"),
@@ -226,11 +224,11 @@ def tensor_divergence(
     named = {pair.name for pair in pairs}
     products = [node.output[0] for _, node in ours.products()]
     kept = sum(name in named for name in products)
-    if not pairs or kept < _FEWEST_NAMED * len(products):
+    if not pairs or kept < 0.5 * len(products):  # share of the products of the reference that must be found by name
         in_order = _in_order(ours, theirs)
         if len(in_order) > kept:
             pairs, matched_by = in_order, "order"
-    step = max(1, -(-len(pairs) // _MOST_TENSORS))
+    step = max(1, -(-len(pairs) // 256))  # compared: spread over larger networks, so that memory and time are bounded
     pairs = [pair for place, pair in enumerate(pairs) if place % step == 0 or place == len(pairs) - 1]
     found: list[TensorDifference] = []
     for first in range(0, len(pairs), _AT_ONCE):

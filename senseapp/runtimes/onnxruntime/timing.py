@@ -37,7 +37,6 @@ _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
 _FUSED_BEHIND = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Add", "Mul"})
 """Operators that runtimes compute with the product before them."""
-_TURNS = 15  # calls of each file, of which a quick one counts, see quick_seconds
 _OWN = re.compile(r"product(\d+)(?:[_.]|$)")
 
 Shape = tuple[int, ...]
@@ -195,7 +194,8 @@ def wall_seconds(opened: Sequence[Network], shape: Shape) -> NDArray[np.float64]
     On a busy machine most calls of some milliseconds are interrupted, and a longer one oftener, while a profile tells
     what kernels take undisturbed: medians would make the slower network take longer than its kernels than the other.
     """
-    return np.array([quick_seconds(each) for each in times(opened, torch.zeros(shape), turns=_TURNS)])
+    # calls of each file, of which a quick one counts, see quick_seconds
+    return np.array([quick_seconds(each) for each in times(opened, torch.zeros(shape), turns=15)])
 
 
 def _border_bench(shape: Shape) -> bytes:

@@ -35,7 +35,6 @@ _PRODUCTS_ELSEWHERE = (
     "as of attention, saturate there."
 )
 _KINDS = {"Convolution": "Conv", "GroupConvolution": "Conv", "FullyConnected": "Gemm"}
-_MICROSECOND = 1e-6  # in which OpenVINO counts, in seconds
 
 
 class OpenVino(OnnxRuntime):
@@ -161,7 +160,7 @@ def undisturbed(averages: Sequence[float]) -> float:
     """
     totals = np.arange(1, len(averages) + 1) * np.array(averages)
     runs = np.diff(totals)
-    kept = runs <= 2 * np.median(runs) + _MICROSECOND * len(averages)
+    kept = runs <= 2 * np.median(runs) + 1e-6 * len(averages)  # microseconds, in which OpenVINO counts
     return max(0.0, float(runs[kept].mean()))
 
 

@@ -19,7 +19,6 @@ from senseapp.networks.network import OUTPUTS
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.runtime import processor
 
-_KEPT_SHAPES = 2  # of a batch, and of the rest that is smaller
 _CORE = openvino.Core()
 
 
@@ -76,7 +75,7 @@ class OpenVinoModel(OnnxSession):
     def _request(self, shape: tuple[int, ...]) -> Any:
         if shape not in self._requests:
             self._requests[shape] = compiled(self._network(), shape, threads=self._threads).create_infer_request()
-            if len(self._requests) > _KEPT_SHAPES:
+            if len(self._requests) > 2:  # of a batch, and of the rest that is smaller
                 self._requests.popitem(last=False)
         self._requests.move_to_end(shape)
         return self._requests[shape]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 
-_MOST_REQUESTS, _MOST_OF_ONE_PERSON = 4, 2  # at a time, as each takes memory
 _MOST_ANSWERS = 100  # of one process, which then ends once another has loaded the engine: 200 kB leak per file
 _ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request
 
@@ -40,7 +39,7 @@ class JobProcesses:
         self._start = start
         self._lock = threading.Lock()
         self._returned = threading.Condition(self._lock)
-        self._slots = Slots(_MOST_REQUESTS, _MOST_OF_ONE_PERSON)
+        self._slots = Slots(4, 2)  # requests at a time, as each takes memory, and those of one person
         self._idle: list[JobProcess] = []
         self._busy: set[JobProcess] = set()
         self._answering: set[JobProcess] = set()  # busy processes that answer requests

@@ -103,18 +103,17 @@ def models_chart(
         height: in pixels.
     """
     names = [name for name in _MODELS if name in set(rows["source"])]
-    colours, shapes = ([_MODELS[name][part] for name in names] for part in (0, 2))
+    colours, dashes, shapes = zip(*(_MODELS[name] for name in names), strict=True)
     legend = alt.Legend(title=None, orient="top", columns=2, symbolStrokeWidth=0)
     base = alt.Chart(rows).encode(
         x=alt.X("figure:Q", title=x_title, scale=alt.Scale(zero=False, reverse=falling)),
         y=y,
-        color=alt.Color("source:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
+        color=alt.Color("source:N", scale=alt.Scale(domain=names, range=list(colours)), legend=legend),
     )
     told = {"tooltip": alt.Tooltip("description:N", title="Model"), "description": alt.Description("description:N")}
     drawn, whole = base.transform_filter("!datum.whole"), base.transform_filter("datum.whole")
-    shape = alt.Shape("source:N", scale=alt.Scale(domain=names, range=shapes), legend=None)
-    dashes = [list(_MODELS[name][1]) for name in names]
-    dash = alt.StrokeDash("source:N", scale=alt.Scale(domain=names, range=dashes), legend=None)
+    shape = alt.Shape("source:N", scale=alt.Scale(domain=names, range=list(shapes)), legend=None)
+    dash = alt.StrokeDash("source:N", scale=alt.Scale(domain=names, range=[list(each) for each in dashes]), legend=None)
     dots = drawn.mark_point(filled=True, size=50, opacity=1).encode(**told)
     line = alt.Chart(pd.DataFrame([rule])).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
     layers = [

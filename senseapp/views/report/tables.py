@@ -50,7 +50,7 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
     if not candidates:
         return None
     rows = candidates_frame(candidates, decided)
-    bounds = {each.file: f"{each.evidence}. {each.bound_text}".strip() for each in candidates}
+    bounds = {each.file: each.bound_text or each.evidence for each in candidates}
     cells = rows.assign(bound=rows["file"].map(bounds))[["name", "size", "time", "answers", "bound", "standing"]]
     return ReportTable(
         title="Files that were made and measured",

@@ -147,16 +147,13 @@ def json_of(report: CheckReport) -> dict[str, object]:
         "findings": list(report.findings),
         "images": report.images,
         "metric": report.metric,
-        "loss": None if bound is None else _number(bound.delta),
-        "loss_upper": None if bound is None else _number(bound.upper),
+        "loss": None if bound is None else _figures(bound, "delta")["delta"],
+        "loss_upper": None if bound is None else _figures(bound, "upper")["upper"],
         "loss_allowed": None if bound is None else bound.allowed,
         "confidence": None if bound is None else bound.confidence,
         "guaranteed": None if bound is None else bound.guaranteed,
-        "changes": {
-            each.metric: {name: _number(getattr(each, name)) for name in ("value", "delta", "ci_low", "ci_high")}
-            for each in report.changes
-        },
-        "time_ratio": None if ratio is None else {"value": ratio.value, "low": ratio.low, "high": ratio.high},
+        "changes": {each.metric: _figures(each, "value", "delta", "ci_low", "ci_high") for each in report.changes},
+        "time_ratio": None if ratio is None else _figures(ratio, "value", "low", "high"),
         "ms": {
             name: None if side.seconds is None else 1000 * side.seconds.value
             for name, side in (("reference", report.reference), ("candidate", report.candidate))
@@ -180,8 +177,10 @@ def json_of(report: CheckReport) -> dict[str, object]:
     }
 
 
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _figures(record: object, *names: str) -> dict[str, float | None]:
+    """Return some figures of a record, those that JSON cannot write as None."""
+    found = {name: float(getattr(record, name)) for name in names}
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
 # ---- a merge request

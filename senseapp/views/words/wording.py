@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from senseapp.core.markdown import Markdown, md
-from senseapp.descriptions import CompressionConfig, LevelScale, options_of
+from senseapp.descriptions import CompressionConfig, options_of
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import Side
 from senseapp.records.deployment import model_file
@@ -166,13 +166,10 @@ def _evidence(result: RunResult) -> str:
 
 
 def _source(result: RunResult) -> str:
-    shown = result.shown
-    estimated = sum(item.estimated for item in shown)
-    if not estimated:
-        return "Measured"
-    if estimated == len(shown):
-        return "Estimated"
-    return f"Measured {len(shown) - estimated} of {len(shown)}, the rest estimated"
+    estimated = sum(item.estimated for item in result.shown)
+    if estimated in (0, len(result.shown)):
+        return "Estimated" if estimated else "Measured"
+    return f"Measured {len(result.shown) - estimated} of {len(result.shown)}, the rest estimated"
 
 
 def caveat_of(result: RunResult) -> str:
@@ -191,16 +188,9 @@ def notes_of(result: RunResult) -> list[str]:
     known = {level: value for level, value in result.agreement.items() if not math.isnan(value)}  # nan: nothing is lost
     if known and result.measurements:
         scale = result.compression.scale
-        found = ", ".join(f"{value:.2f} at {_level_text(scale, level)}" for level, value in known.items())
+        found = ", ".join(f"{value:.2f} at {scale.text(float(level))}" for level, value in known.items())
         notes.append(f"Estimate and measurement rank the layers alike (1 is the same order): {found}.")
     return notes
-
-
-def _level_text(scale: LevelScale, level: str) -> str:
-    try:
-        return scale.text(float(level))
-    except ValueError:
-        return level
 
 
 def run_title(spec: RunSpec) -> str:

@@ -133,7 +133,14 @@ def test_what_somebody_types_is_a_part_of_a_name() -> None:
     assert matcher([part_of_name("")])("anything")
 
 
-NOT_ON_PAGES = ("cli", "formats", "store/device_times", "runtimes/onnxruntime/kit", "app/server", "app/schedule/files")
+NOT_ON_PAGES = (
+    "cli",
+    "formats",
+    "store/device_times",
+    "runtimes/onnxruntime/file_format",
+    "app/server",
+    "app/schedule/files",
+)
 """Texts of the command line, and commands to copy."""
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
-import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
@@ -69,16 +66,6 @@ def test_equal_computations_of_one_initializer_are_one_constant() -> None:
     ]
     graph, _ = normalise(file_of(nodes, {"w": weights(8, 8)}))
     assert {each.inputs[1] for each in graph.nodes} == {"t0"}
-
-
-@pytest.mark.wide
-def test_fifty_thousand_nodes_without_names_are_named_in_linear_time() -> None:
-    nodes = [node("Relu", "x" if not index else f"v{index - 1}", f"v{index}", name="") for index in range(50_000)]
-    content = file_of(nodes, {}, outputs=["v49999"])
-    before = time.process_time()
-    graph, _ = normalise(content)
-    assert time.process_time() - before < 30
-    assert len({each.name for each in graph.nodes}) == 50_000
 
 
 def test_a_name_used_twice_is_made_unique() -> None:

@@ -17,7 +17,6 @@ from senseapp.networks.onnx.check import Differs, check
 from senseapp.networks.onnx.names import Names, module_path
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.open import open_onnx
-from senseapp.networks.onnx.rewrite.batch import place_of_batch
 from senseapp.networks.trace import trace_calls
 from tests.onnx_graphs import file_of, model_of, node, weights
 
@@ -244,21 +243,6 @@ def test_numbers_that_follow_the_batch_are_read_from_a_shape() -> None:
     assert opened.network(torch.rand(5, 3, 8, 8)).shape == (5, 33, 6)
 
 
-@pytest.mark.parametrize(
-    ("old", "axis", "target", "batch", "place"),
-    [
-        ((1, 8, 6), 0, (1, 2, 4, 6), 1, 0),
-        ((7, 1, 6), 1, (7, 3, 2), 1, 1),
-        ((4, 6, 2), 0, (1, 4, 6, 2), 1, 0),
-        ((10, 3, 4), 0, (3, 10, 4), 10, None),
-    ],
-)
-def test_the_batch_is_found_in_memory_order(
-    old: tuple[int, ...], axis: int, target: tuple[int, ...], batch: int, place: int | None
-) -> None:
-    assert place_of_batch(old, axis, target, batch) == place
-
-
 # ---- which outputs
 
 
@@ -274,11 +258,6 @@ def test_a_final_softmax_is_left_out_and_said() -> None:
     ]  # fmt: skip
     chosen = open_onnx(content, outputs=["y"])
     torch.testing.assert_close(chosen.network(torch.rand(2, 3, 8, 8)).sum(1), torch.ones(2))
-
-
-def test_a_sigmoid_of_boxes_stays() -> None:
-    nodes = [node("Conv", "x w", "a"), node("Sigmoid", "a", "y")]
-    assert open_onnx(file_of(nodes, {"w": W})).outputs == ("y",)
 
 
 @pytest.mark.parametrize(("wide", "output"), [(False, "scores"), (True, "y")])

@@ -202,6 +202,23 @@ def test_a_part_of_a_split_is_read_twice_where_an_exporter_writes_gelu_in_steps(
     torch.testing.assert_close(built(IMAGES), own(IMAGES))
 
 
+def test_a_norm_of_whole_images_is_one_step_where_an_exporter_writes_reshapes() -> None:
+    torch.manual_seed(0)
+    norms = [nn.GroupNorm(1, width) for width in (8, 12)]
+    for each in norms:
+        nn.init.normal_(each.weight)
+        nn.init.normal_(each.bias)
+    layers = [nn.Conv2d(3, 8, 3), norms[0], nn.ReLU(), nn.Conv2d(8, 12, 3, 2), norms[1], nn.AdaptiveAvgPool2d(1)]
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, 5)).eval()
+    opened = open_onnx(exported(module, side=SIDE))
+    (own, kept, names), (built, built_kept, built_names) = pruned(module), pruned(opened.network)
+    assert built_names == names == ["0", "3"]
+    assert {layer: built_kept[layer] for layer in names} == {layer: kept[layer] for layer in names}
+    torch.testing.assert_close(built(IMAGES), own(IMAGES))
+    edited = with_weights(opened, built)
+    np.testing.assert_allclose(run(edited.content, IMAGES), own(IMAGES), atol=1e-4)
+
+
 @pytest.mark.parametrize("name", first_of(["detector", *(name for name in NETWORKS if name != "detector")]))
 def test_a_file_of_the_newer_exporter_has_the_groups_of_its_module(name: str) -> None:
     """Norms divide all channels by one number here, so that folding them leaves the order of channels as it is."""

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import timm
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
@@ -21,8 +20,6 @@ from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.write import network_in, with_weights
-from tests.cases import first_of
-from tests.onnx_files import exported, newly_exported
 from tests.onnx_graphs import file_of, model_of, node, weights
 
 SAME = {"pads": [1, 1, 1, 1]}
@@ -250,26 +247,6 @@ def test_a_weight_that_the_graph_computes_becomes_a_tensor_of_its_own() -> None:
     np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
     assert found.difference.added_tensors
     assert found.difference.rewired_nodes == ("y",)
-
-
-@pytest.mark.parametrize(
-    ("name", "dynamo"), first_of([("resnet10t", False), ("test_vit", True), ("mobilenetv3_small_050", True)])
-)
-def test_an_exported_network_is_edited_and_runs(name: str, dynamo: bool) -> None:
-    torch.manual_seed(0)
-    module = timm.create_model(name, num_classes=5).eval()
-    side = module.default_cfg["input_size"][-1]
-    images = torch.rand(1, 3, side, side)
-    opened = open_onnx(newly_exported(module, side=side) if dynamo else exported(module, side=side, batch=1))
-    changed = halved(opened.network)
-    for each in changed.modules():
-        if isinstance(each, nn.BatchNorm2d):
-            each.running_var.uniform_(0.5, 2)
-    found = with_weights(opened, changed)
-    assert found.difference.otherwise_identical
-    assert found.difference.tensors
-    output = changed(images).detach().numpy()
-    np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], output, atol=1e-4 * np.abs(output).max())
 
 
 def test_what_differs_besides_is_said() -> None:

@@ -113,8 +113,6 @@ def digits(**more: object) -> DataSpec:
     [
         ("static int8, QDQ, per channel", "saturate in static.onnx: "),
         ("static int8, QOperator", "may saturate in static.onnx, and with VNNI or AMX they do not. What it does there"),
-        ("dynamic int8, matrix products", "holds operators of integers (MatMulInteger)"),
-        ("float16 throughout", ""),
     ],
 )
 def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str, said: str, monkeypatch) -> None:
@@ -129,18 +127,14 @@ def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str,
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.session", opened)
     outcome = check_pair(BY_NAME[name], shop, samples=40)
     assert outcome.report is not None
-    notes = [note for note in outcome.report.notes if "no VNNI" in note]
-    assert len(notes) == bool(said)
-    assert said in "".join(notes)
+    (note,) = (note for note in outcome.report.notes if "no VNNI" in note)
+    assert said in note
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["static int8, QDQ, per channel", "static int8, QDQ, per tensor", "static int8, signed activations"]
-)
-def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(shop: Workshop, name, monkeypatch) -> None:
+def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(shop: Workshop, monkeypatch) -> None:
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.saturates", lambda _opened: True)
-    made = BY_NAME[name].make(shop)
+    made = BY_NAME["static int8, QDQ, per channel"].make(shop)
     assert isinstance(made, Path)
     images = torch.from_numpy(shop.images[:32])
     file, reference = (OnnxFile(path.read_bytes()) for path in (made, shop.reference))

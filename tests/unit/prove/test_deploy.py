@@ -18,10 +18,9 @@ from senseapp.prove.deploy import deploy, proven_source, stored_source
 from senseapp.prove.mixed_precision import Group, QuantizedFiles, search_mixed_precision
 from senseapp.prove.prove import prove
 from senseapp.reconstruct.write import onnx_model, write_compressed
-from senseapp.records.deployment import DeploySettings, Median
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.schedule import Adapting
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.call_times import ratio, times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNX
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
@@ -123,19 +122,6 @@ def test_a_file_gives_what_torch_gives_for_any_number_of_images(exported):
 def test_what_is_no_network_is_one_sentence():
     with pytest.raises(InvalidSpec, match="onnxruntime cannot open this network"):
         RuntimeModel(b"not ONNX")
-
-
-def test_models_take_turns(exported):
-    model = RuntimeModel(exported)
-    one, other = times((model, model), IMAGES[:1], turns=7)
-    assert len(one) == len(other) == 7
-    assert ratio(one, one) == Median(value=1, low=1, high=1)
-
-
-@pytest.mark.parametrize(("count", "low", "high"), [(1, 0, 0), (5, 0, 4), (41, 13, 27)])
-def test_the_interval_of_a_median(count, low, high):
-    """For 41 values the 14th and 28th, as tables of the binomial distribution have it."""
-    assert Median.of(range(count)) == Median(value=(count - 1) / 2, low=low, high=high)
 
 
 @pytest.mark.parametrize("runtime", first_of([ONNX, TOY]), ids=["opens the file of the proof", "is written anew"])

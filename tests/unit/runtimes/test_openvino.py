@@ -22,7 +22,6 @@ from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, installed_runtimes
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.reconstruct.write import onnx_model
-from senseapp.records.deployment import FLOAT
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.onnxruntime.default_quantizer import quantized
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
@@ -30,7 +29,7 @@ from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.onnxruntime.uploaded import UploadedModel
 from senseapp.runtimes.openvino import OPENVINO
-from senseapp.runtimes.openvino.operations import OPERATIONS, UploadedOpenVino, undisturbed
+from senseapp.runtimes.openvino.operations import OPERATIONS, undisturbed
 from senseapp.runtimes.openvino.runtime import compiled, read
 from senseapp.runtimes.quantizers import Fitting
 
@@ -190,19 +189,6 @@ def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has
     assert note.startswith("For processors without VNNI" if has_vnni else "In float: 1 product of two activations")
 
 
-@pytest.mark.wide
-def test_times_of_layers_come_from_the_executed_graphs(files) -> None:
-    owners = OPERATIONS.layers_of_nodes(files.real, {"stem", "narrow", "depthwise", "head"})
-    found = OPERATIONS.time_layers(files.real, files.writer, owners, batch=2)
-    layers = ("stem", "narrow", "depthwise", "head")
-    assert {(each.layer, each.level) for each in found.times} == {(layer, bits) for layer in layers for bits in (32, 8)}
-    of_convolutions = [each.seconds for each in found.times if each.level == 32 and each.layer != "head"]
-    assert all(seconds > 0 for seconds in of_convolutions)  # the head takes less than the microsecond that is the unit
-    neighbours = {frozenset((each.first, each.second)) for each in found.conversions}
-    assert {frozenset((FLOAT, "stem")), frozenset(("stem", "narrow"))} <= neighbours
-    assert "OpenVINO" in found.source
-
-
 def executed(content: bytes, shape=(1, 3, 16, 16)):
     network = compiled(read(content), shape, threads=1)
     for node in network.get_runtime_model().get_ordered_ops():
@@ -262,12 +248,6 @@ def test_a_file_of_half_precision_with_a_fixed_batch_takes_what_it_declares() ->
     assert torch.equal(opened.run(given), -given)
     uploaded = UploadedModel(opened, ImageInput(dtype=torch.float16))
     assert torch.equal(uploaded.run(given[:1]), -given[:1])  # fewer images than a call has
-
-
-def test_an_uploaded_file_runs_in_openvino(files) -> None:
-    assert UploadedOpenVino.description is OPENVINO
-    order = [each.__name__ for each in UploadedOpenVino.__mro__]
-    assert order[1:4] == ["UploadedRuntime", "OpenVino", "OnnxRuntime"]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,6 @@ def test_bad_requests_are_refused():
 
 
 def test_two_hundred_layers_of_twenty_levels_are_solved():
-    """How quickly is in `make bench-schedule`."""
     levels = tuple(round(0.049 * step, 4) for step in range(1, 21))
     made = make_schedule(large_run(200, levels), budget=ResourceBudget(kind="params", target=0.8))
     assert 0.8 <= made.achieved["params"] < 0.805

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}  # torch's order, as positions in ONNX's
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def _lacks(node: Node) -> str:
+    at = node.attributes
+    usual = _ACTIVATIONS[node.op] * (2 if at.get("direction") == "bidirectional" else 1)
+    if at.get("activations", usual) != usual or "clip" in at or at.get("input_forget"):
+        return "it has activations of its own, or clips."
+    if any(node.inputs[7:]):
+        return "it has peepholes."
+    if node.op == "GRU" and not at.get("linear_before_reset"):
+        return (
+            "it applies its reset gate before the product with its own states, which torch does not. Export it with "
+            "the gate after that (linear_before_reset=1; reset_after=True in Keras)."
+        )
+    return "it has its batch first, which onnxruntime does not compute either." if at.get("layout") else ""
 
 
 def _recurrent(
@@ -23,13 +38,11 @@ def _recurrent(
     bias: Tensor | None = None,
     lengths: Sequence[int] | None = None,
     *states: Tensor | None,
-    at: Mapping[str, Any],
     direction: str = "forward",
 ) -> tuple[Tensor, ...]:
     """Return Y (T, directions, N, H) and the last states (directions, N, H)."""
-    _check_form(kind, at, direction)
-    if any(each is not None for each in states[2:]) or (lengths and any(each != x.shape[0] for each in lengths)):
-        raise FormNotRead("it has peepholes, or sequences of several lengths.")
+    if lengths and any(each != x.shape[0] for each in lengths):
+        raise FormNotRead("it has sequences of several lengths.")
     x = x.flip(0) if direction == "reverse" else x
     start = [_state(each, x, recurrent) for each in (*states, None, None)[: 2 if kind == "LSTM" else 1]]
     flat = [part for way in range(len(weights)) for part in _parameters(kind, way, weights, recurrent, bias)]
@@ -40,19 +53,6 @@ def _recurrent(
         y, *last = (torch.gru if kind == "GRU" else torch.rnn_tanh)(x, start[0], flat, *settings)
     y = y.flip(0) if direction == "reverse" else y
     return (torch.unflatten(y, -1, (len(weights), -1)).transpose(1, 2), *last)
-
-
-def _check_form(kind: str, at: Mapping[str, Any], direction: str) -> None:
-    usual = _ACTIVATIONS[kind] * (2 if direction == "bidirectional" else 1)
-    if at.get("activations", usual) != usual or "clip" in at or at.get("input_forget"):
-        raise FormNotRead("it has activations of its own, or clips.")
-    if kind == "GRU" and not at.get("linear_before_reset"):
-        raise FormNotRead(
-            "it applies its reset gate before the product with its own states, which torch does not. Export it with "
-            "the gate after that (linear_before_reset=1; reset_after=True in Keras)."
-        )
-    if at.get("layout"):
-        raise FormNotRead("it has its batch first, which onnxruntime does not compute either.")
 
 
 def _state(state: Tensor | None, x: Tensor, recurrent: Tensor) -> Tensor:
@@ -69,4 +69,4 @@ def _parameters(kind: str, way: int, weights: Tensor, recurrent: Tensor, bias: T
 
 
 for _kind in _GATES:
-    operator(_kind, numbers=(4,))(partial(_recurrent, _kind))
+    operator(_kind, numbers=(4,), lacks=_lacks)(partial(_recurrent, _kind))

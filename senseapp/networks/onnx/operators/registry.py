@@ -71,6 +71,7 @@ class Operator:
         numbers: positions of inputs that are given as (lists of) Python numbers: shapes, axes, sizes.
         scalars: positions that are given as a Python number where it is constant and has no axes, else as a tensor.
         elements: elements of the output by ``numbers``, for operators that have no input to infer them from.
+        lacks: why a form of a node is not read, as the end of a sentence and another one; empty where it is.
     """
 
     function: Function
@@ -78,6 +79,7 @@ class Operator:
     numbers: tuple[int, ...] = ()
     scalars: tuple[int, ...] = ()
     elements: Callable[[Mapping[int, Any]], float] | None = None
+    lacks: Callable[[Node], str] = lambda _node: ""
 
     def of(self, node: Node) -> Function:
         """Return the function of the inputs of ``node`` alone."""
@@ -138,7 +140,14 @@ def operation_of(node: Node) -> Operator:
     if node.source:
         return Operator(function=InRuntime(node))
     found = entry_of(node.op, node.version)
-    if found is not None:
+    reason = _REFUSED.get(node.op, _UNKNOWN) if found is None else found.lacks(node)
+    if found is not None and not reason:
         return found
     kind = UnsupportedModel if node.op in NEVER_RUN else UnreadNode
-    raise kind(f"Node {node.title} is not supported: {_REFUSED.get(node.op, _UNKNOWN)}")
+    raise kind(f"Node {node.title} is not supported: {reason}")
+
+
+def is_read(node: Node) -> bool:
+    """Return whether the table computes ``node``."""
+    found = entry_of(node.op, node.version)
+    return found is not None and not found.lacks(node)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 _ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "round_prefer_floor": lambda x: torch.ceil(x - 0.5),
@@ -79,7 +80,12 @@ class _Way:
         return torch.where(d <= 1, near, torch.where(d < 2, far, 0.0))
 
 
-@operator("Resize", since=11, numbers=(1, 2, 3))
+def _lacks(node: Node) -> str:
+    keeps = node.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+    return "it keeps the proportions of the image. Export it with the size that it resizes to." if keeps else ""
+
+
+@operator("Resize", since=11, numbers=(1, 2, 3), lacks=_lacks)
 def _resize(
     x: Tensor,
     _region: object = None,
@@ -93,10 +99,7 @@ def _resize(
     exclude_outside: bool = False,
     antialias: bool = False,
     axes: Any = None,
-    keep_aspect_ratio_policy: str = "stretch",
 ) -> Tensor:
-    if keep_aspect_ratio_policy != "stretch":
-        raise FormNotRead("it keeps the proportions of the image. Export it with the size that it resizes to.")
     way = _Way(
         mode=mode,
         coordinates=coordinate_transformation_mode,

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
+from senseapp.networks.onnx.operators.registry import enter, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 Numbers = Sequence[int] | int
@@ -82,10 +83,13 @@ def _scatter(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, redu
     return x.scatter_reduce(axis, positions, updates, _REDUCTIONS[reduction])
 
 
-@operator("ScatterND")
+def _lacks(node: Node) -> str:
+    reduction = node.attributes.get("reduction", "none")
+    return "" if reduction in ("none", "add") else f"its reduction “{reduction[:40]}” is not read."
+
+
+@operator("ScatterND", lacks=_lacks)
 def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    if reduction not in ("none", "add"):
-        raise FormNotRead(f"its reduction “{reduction[:40]}” is not read.")
     return x.index_put(_index(x, indices), updates, accumulate=reduction == "add")
 
 

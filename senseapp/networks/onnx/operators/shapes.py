@@ -25,7 +25,7 @@ enter(
 )
 enter(
     {
-        "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape))),
+        "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape))),  # type: ignore[no-untyped-call]
         "Tile": lambda x, repeats: x.repeat(tuple(repeats)),
     },
     numbers=(1,),

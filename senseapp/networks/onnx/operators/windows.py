@@ -14,6 +14,7 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 Ends = tuple[tuple[int, int], ...]  # what is added before and after each spatial axis
 Settings = Mapping[str, Any]  # attributes of a node
@@ -229,24 +230,26 @@ enter(
 )
 
 
-@operator("RoiAlign", since=16)
+def _lacks(node: Node) -> str:
+    takes_maxima = node.attributes.get("mode", "avg") != "avg"
+    return "it takes maxima. Export it with mean values." if takes_maxima else ""
+
+
+@operator("RoiAlign", since=16, lacks=_lacks)
 def _roi_align(
     x: Tensor,
     boxes: Tensor,
     images: Tensor,
     *,
-    mode: str = "avg",
     output_height: int = 1,
     output_width: int = 1,
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
     coordinate_transformation_mode: str = "half_pixel",
 ) -> Tensor:
-    if mode != "avg":
-        raise FormNotRead("it takes maxima. Export it with mean values.")
     numbered = torch.cat([images.to(boxes.dtype).unsqueeze(1), boxes], dim=1)  # (K, 5)
     size, aligned = (output_height, output_width), coordinate_transformation_mode == "half_pixel"
     return roi_align(x, numbered, size, spatial_scale, sampling_ratio or -1, aligned)  # type: ignore[no-any-return]
 
 
-operator("RoiAlign")(partial(_roi_align, coordinate_transformation_mode="output_half_pixel"))
+operator("RoiAlign", lacks=_lacks)(partial(_roi_align, coordinate_transformation_mode="output_half_pixel"))

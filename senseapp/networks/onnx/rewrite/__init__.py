@@ -1,7 +1,7 @@
 """Rewrites of a graph between its file and its modules: one small pass each, in the order in which they run.
 
 A pass takes a :class:`~senseapp.networks.onnx.torch_graph.TorchGraph` and returns another one that computes the same.
-``attention.py`` splits single nodes while they are read, and ``batch.py`` frees a batch that an export has fixed.
+``batch.py`` frees a batch that an export has fixed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from senseapp.networks.onnx.rewrite.folding import fold_constants
 from senseapp.networks.onnx.rewrite.shapes import (
     fix_known_values,
     fix_reshape_targets,
+    merge_image_norms,
     merge_rolls,
 )
 from senseapp.networks.onnx.torch_graph import TorchGraph
@@ -23,6 +24,7 @@ BUILDING: tuple[Callable[[TorchGraph, Facts], TorchGraph], ...] = (
     fix_known_values,
     fix_reshape_targets,
     merge_rolls,
+    merge_image_norms,
     merge_activations,
 )
 """Passes that need the values of the graph for some numbers of images."""

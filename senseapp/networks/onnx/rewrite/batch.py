@@ -80,7 +80,7 @@ class _Freeing:
         old, new = self.reference[node.inputs[0]].shape, self.values[node.inputs[0]].shape
         axis, stored = self._changed(node.inputs[0]), self.values[node.inputs[1]]
         target = self.reference[node.outputs[0]].shape
-        place = None if axis is None or stored.is_meta else place_of_batch(old, axis, target, self.batch)
+        place = None if axis is None or stored.is_meta else _place_of_batch(old, axis, target, self.batch)
         if axis is None or place is None:
             return node
         wanted = list(target)
@@ -170,7 +170,7 @@ def _check_same_rows(node: Node, value: Tensor, axis: int) -> None:
         raise UnsupportedModel(f"Node {node.title} has other numbers for each image of a batch.")
 
 
-def place_of_batch(old: Shape, axis: int, target: Shape, batch: int) -> int | None:
+def _place_of_batch(old: Shape, axis: int, target: Shape, batch: int) -> int | None:
     """Return the axis of ``target`` that holds the images of ``axis`` of ``old``; None if there is none.
 
     Both are read in memory order: what lies before the axis must be the same number of elements.

@@ -98,6 +98,37 @@ def _shift(parts: Sequence[Node], axis: int, graph: TorchGraph, facts: Facts) ->
     return shift if torch.equal(joined, places.roll(shift)) else None
 
 
+def merge_image_norms(graph: TorchGraph, facts: Facts) -> TorchGraph:
+    """Let an instance norm of whole images, between two reshapes, be one norm of all channels, as before the export.
+
+    What prunes channels loses them in the first reshape.
+    """
+    makers = graph.producers()
+
+    def merged(node: Node) -> Node:
+        norm = makers.get(node.inputs[0]) if node.op == "Reshape" else None
+        before = makers.get(norm.inputs[0]) if norm is not None and _is_plain_norm(norm, graph) else None
+        if norm is None or before is None or before.op != "Reshape":
+            return node
+        names = (before.inputs[0], norm.inputs[0], node.outputs[0])
+        shapes = [[tuple(values[name].shape) for name in names] for _, values in facts]
+        if not all(old == new and flat[:2] == (old[0], 1) for old, flat, new in shapes):
+            return node
+        attributes = {"epsilon": norm.attributes.get("epsilon", 1e-5)}
+        inputs = (before.inputs[0],)
+        return replace(node, op="ImageNormalization", version=18, inputs=inputs, attributes=attributes)
+
+    return graph.mapped(merged)
+
+
+def _is_plain_norm(node: Node, graph: TorchGraph) -> bool:
+    """Return whether a node is an instance norm that multiplies by one and adds nothing."""
+    if node.op != "InstanceNormalization":
+        return False
+    scale, bias = (graph.constants.get(name) for name in node.inputs[1:3])
+    return scale is not None and bias is not None and bool((scale.value == 1).all()) and not bias.value.any()
+
+
 def _unshaped(name: str, makers: Mapping[str, Node]) -> str:
     """Return the value that ``name`` is a reshape of."""
     while name in makers and makers[name].op in ("Reshape", "Flatten"):

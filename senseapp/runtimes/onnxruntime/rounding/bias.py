@@ -26,7 +26,6 @@ from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, session
 _BIASED = ("Conv", "Gemm")
 _BIAS = 2  # its place among the inputs
 _IMAGES = (8, 24)  # fewest and most; more of them gained nothing (EfficientNet-Lite0 and 1)
-_VALUES = 2**27  # of the outputs of products, for all images together: bounds time and memory
 
 Array = NDArray[Any]
 
@@ -67,7 +66,8 @@ class BiasCorrection:
             for node, output in self._outputs.items():
                 found[node].append(_means(values[output]))
             images += len(part)
-            most = min(max(most, len(part) * _VALUES // sum(map(Tensor.numel, values.values()))), _IMAGES[1])
+            # of the outputs of products, for all images together: bounds time and memory
+            most = min(max(most, len(part) * 2**27 // sum(map(Tensor.numel, values.values()))), _IMAGES[1])
             if images >= most:
                 break
         return inputs, {node: torch.cat(each) for node, each in found.items()}

@@ -17,12 +17,9 @@ from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, Range, activation_grid, tensors_of
 from senseapp.runtimes.quantizers import RoundingCause
 
-_IMAGES = 2  # enough to see whole parts lost; all tensors of both are held
 _CURVED = {"Sigmoid": 0.25, "Softmax": 0.25, "HardSigmoid": 0.2, "Tanh": 1.0, "Exp": 1.0}
 """Operators by the most that a step of their input moves their output, for each unit."""
-_NOTABLE_MOVE = 0.05  # of an output between 0 and 1, by one step
 _FEW_STEPS = 4  # that the values of a channel span
-_SOME_CHANNELS = 0.25  # share of the channels, from which one scale for all is named as the cause
 _FEW = 32  # images: the loss of files calibrated on draws of fewer depended on the draw
 _NOTABLE, _UNLIKE = 0.01, 5.0  # of the values that are clipped; times as many as of the calibration images
 
@@ -43,7 +40,8 @@ def causes(
     wanted = {name for node in looked_at for name in (*node.input, *node.output) if name in steps}
     if not wanted:
         return []
-    values = next(iter(tensors_of(network, [batches[0][:_IMAGES]], sorted(wanted))))
+    # enough to see whole parts lost; all tensors of both are held
+    values = next(iter(tensors_of(network, [batches[0][:2]], sorted(wanted))))
     found = [cause for node in looked_at for cause in _of_node(node, values, steps)]
     worst = {cause.tensor: cause for cause in sorted(found, key=lambda each: each.lost)}
     return sorted(worst.values(), key=lambda each: -each.lost)
@@ -54,7 +52,7 @@ def _of_node(node: NodeProto, values: Mapping[str, Tensor], steps: Mapping[str, 
     if node.op_type in _CURVED and node.input[0] in steps:
         step = steps[node.input[0]]
         move = _CURVED[node.op_type] * step / 2
-        if move > _NOTABLE_MOVE:
+        if move > 0.05:  # of an output between 0 and 1, by one step
             yield RoundingCause(
                 node=node.name,
                 tensor=node.input[0],
@@ -76,7 +74,8 @@ def _of_channels(node: NodeProto, values: Tensor, step: float) -> Iterator[Round
     alive = widths > 0
     few = alive & (widths < _FEW_STEPS * step)
     share = float(few.sum()) / max(1, int(alive.sum()))
-    if share >= _SOME_CHANNELS and bool((~few & alive).any()):
+    # share of the channels, from which one scale for all is named as the cause
+    if share >= 0.25 and bool((~few & alive).any()):
         times = float(widths.max() / widths[alive].median())
         yield RoundingCause(
             node=node.name,

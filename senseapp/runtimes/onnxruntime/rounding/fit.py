@@ -30,11 +30,8 @@ _OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
 1.24 times the damage of the smallest and largest values on other photographs (seven networks, .89 in the mean). Ranges
 that clip more (percentiles, entropy) suit few images better than others: on EfficientNet-Lite0 percentiles did .6 times
 the damage on images that choose, and 1.5 times on others."""
-_SHARE = 0.3  # of the time of a search, by which ranges are chosen
 _REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
 _NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})  # computed in float, between tensors that are rounded
-_MUCH_LESS = 0.7  # of the damage
-_CORRECTING_GAIN = 0.01  # of the damage, below which corrected biases are not worth their time
 _UNWEIGHTED = (
     "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
     "norms, softmax, GELU, additions) was measured to do more harm, and to take no less time."
@@ -89,7 +86,7 @@ def _better_unweighted(writer: Int8Writer, fitting: Fitting, runner: FileRunner)
     fitting.steps.progress("Trying what has no weights in float")
     fewer = writer.write(but=rest)
     damages = [fitting.damage_of(runner.in_float(file)) for file in (fewer, all_int8)]
-    keeps = not rest or damages[0] > _MUCH_LESS * damages[1] or runner.time_ratio(fewer, all_int8) > 1
+    keeps = not rest or damages[0] > 0.7 * damages[1] or runner.time_ratio(fewer, all_int8) > 1
     return frozenset() if keeps else rest
 
 
@@ -134,7 +131,7 @@ def chosen_rounding(writer: Int8Writer, fitting: Fitting, opened: Callable[[byte
     best = min(found, key=_OBSERVERS.index)
     chosen = with_products(found[best])
     least, first = damages(chosen), best
-    for name in found if steps.left(_SHARE) else ():
+    for name in found if steps.left(0.3) else ():  # of the time of a search, by which ranges are chosen
         with steps.trying(f"ranges of activations by the observer {name}"):
             if name != first and clearly_less(harm := damages(replace(chosen, ranges=found[name])), least, least=0):
                 best, least = name, harm
@@ -146,4 +143,4 @@ def _better_corrected(writer: Int8Writer, fitting: Fitting, runner: FileRunner) 
     fitting.steps.progress("Trying corrected biases")
     correction, file = BiasCorrection(writer.network, fitting.batches), writer.write()
     corrected, plain = (fitting.damage_of(runner.opened(each)) for each in (correction.corrected(file), file))
-    return correction if corrected < (1 - _CORRECTING_GAIN) * plain else None
+    return correction if corrected < 0.99 * plain else None  # a smaller gain is not worth its time

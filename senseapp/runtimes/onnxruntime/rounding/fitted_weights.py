@@ -19,7 +19,6 @@ from senseapp.runtimes.onnxruntime.rounding.ranges import Range, activation_grid
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, MOST_OF_A_PAIR, rounded
 
 _ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
-_ROWS_OF_A_COLUMN = 16  # second moments of fewer rows than columns are singular; this is well beyond that
 BIAS_STEPS = 2.0**30
 """Of a bias in 32 bits: half of what they hold, so that a bias and what is added to it fit."""
 
@@ -96,7 +95,8 @@ class _Sums:
         self._count = 0
 
     def add(self, inputs: Tensor, images: int, generator: torch.Generator) -> None:
-        wanted = min(max(_ROWS_OF_A_COLUMN * self._second.shape[1], _ROWS[0]), _ROWS[1])
+        # second moments of fewer rows than columns are singular; this is well beyond that
+        wanted = min(max(16 * self._second.shape[1], _ROWS[0]), _ROWS[1])
         rows = self._product.rows(inputs, math.ceil(wanted / images) * len(inputs), generator)
         seen = fake_quantize_input(rows, *self._ends, bits=INT8_BITS)
         self._second += seen.transpose(1, 2) @ seen

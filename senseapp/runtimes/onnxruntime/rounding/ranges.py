@@ -23,7 +23,6 @@ from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 Range = tuple[float, float]
 AT_ONCE = 8  # images whose tensors are held
-_VALUES = 4096  # of a tensor for each image, that ranges are taken from
 _WIDER = tuple(1 + step / 1024 for step in range(17))  # upper ends of a range of pixels: up to 1.6 % farther
 _PIXELS = 2**18  # of all images, that they are compared on
 
@@ -47,7 +46,7 @@ def ranges(
             if not output.is_floating_point():
                 continue
             flat = output.reshape(-1)
-            most = _VALUES * len(output)
+            most = 4096 * len(output)  # of a tensor for each image, that ranges are taken from
             if len(flat) > most:
                 flat = flat[torch.randint(len(flat), (most,), generator=generator)]
             for name in observers:

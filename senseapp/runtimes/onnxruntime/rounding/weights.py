@@ -23,7 +23,6 @@ DAMPING = 0.5
 """Of the mean diagonal of H: that of few images, whose pixels are alike, suits others worse than the weights themselves
 do. Beside 0.01, files of seven networks did .94 times the damage on other photographs, with activations in float .78
 times (1.0: .90 and .90; 0.2: .97 and .88)."""
-_ROUNDS = 2  # of coordinate descent over the columns; each takes as long as the first
 _LEAST_SCALE = torch.finfo(torch.float32).tiny ** 0.5  # of channels that hold next to nothing: it is divided by
 
 
@@ -78,7 +77,7 @@ def rounded(
     if own is not None:
         keeps = (_nearest(own[0], largest, paired) == own[0]).all(2, keepdim=True) & (own[1] >= least_scale)
         steps, scale = torch.where(keeps, own[0], steps), torch.where(keeps, own[1], scale)
-    for _ in range(_ROUNDS):
+    for _ in range(2):  # rounds of coordinate descent over the columns; each takes as long as the first
         steps = in_turn(steps, scale)
         fitted = obs.fitted_scale(wanted, moments, steps.permute(2, 0, 1), scale[..., 0])[..., None]
         scale = torch.where(keeps, scale, fitted.maximum(least_scale))
