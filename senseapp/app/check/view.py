@@ -51,13 +51,16 @@ def shown_check(check_id: str) -> None:
     _another()
 
 
+def _forget() -> None:
+    st.query_params.pop(PARAMETER, None)
+
+
 def _another() -> None:
     st.button(
         "Check other files",
         key="check.another",
         icon=":material/add:",
-        on_click=st.query_params.pop,
-        args=(PARAMETER, None),
+        on_click=_forget,
     )
 
 
