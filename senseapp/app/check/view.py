@@ -51,17 +51,10 @@ def shown_check(check_id: str) -> None:
     _another()
 
 
-def _forget() -> None:
-    st.query_params.pop(PARAMETER, None)
-
-
 def _another() -> None:
-    st.button(
-        "Check other files",
-        key="check.another",
-        icon=":material/add:",
-        on_click=_forget,
-    )
+    if st.button("Check other files", key="check.another", icon=":material/add:"):
+        st.query_params.pop(PARAMETER, None)
+        st.rerun()
 
 
 def _progress(record: CheckRecord) -> None:
