@@ -45,7 +45,7 @@ def candidates_chart(
         area=[260 if file == picked else 110 for file in rows["file"]],
     )
     values = pd.concat([shown["low"], shown["high"], shown["value"], originals["value"]])
-    ends = [values.min(), values.max()]
+    ends = [float(values.min()), float(values.max())]
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
         y=alt.Y("value:Q", axis=_above(y_title), scale=value_scale(y_title, domain=ends, nice=True, clamp=True)),
