@@ -56,7 +56,7 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
 def test_two_runs_of_a_link_are_compared(app: AppTest, pair: list[str]) -> None:
     open_compare(app, *pair)
     assert app.multiselect(key="compare.runs").value == pair
-    assert "A and B rank 6 layers almost alike: 1.00, where 1 is the same order. No layer changed place" in texts(app)
+    assert "A and B rank 6 layers almost alike: 1.00, where 1 is the same order. No layer surely changed place" in texts(app)
     assert "6 layers matched by name" in texts(app)
     assert len(charts(app)) == 1
     assert all(len(each.proto.alt) > 10 for each in (*app.get("vega_lite_chart"), *app.get("arrow_data_frame")))
