@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec
@@ -144,3 +147,17 @@ class ForeignFiles:
             InvalidSpec: none of its nodes can be put back in float.
         """
         raise InvalidSpec("Nodes of quantized files are not looked at in this runtime. Choose onnxruntime.")
+
+
+def relative_difference(mine: NDArray[Any], other: NDArray[Any]) -> float:
+    """Return ‖other − mine‖ / ‖mine‖; infinite where a number of the other is not finite, 0 where both are nothing.
+
+    >>> relative_difference(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
+    0.1
+    """
+    if not np.isfinite(other).all():
+        return float("inf") if np.isfinite(mine).all() else 0.0
+    apart, size = float(np.linalg.norm(other - mine)), float(np.linalg.norm(mine))
+    if apart == 0:
+        return 0.0
+    return apart / size if size else float("inf")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from senseapp.core.texts import printable_text
 from senseapp.networks.profile import profile_model
 from senseapp.records.check import TensorDifference, TensorDivergence
-from senseapp.runtimes.onnxruntime.tensor_divergence import relative_difference
+from senseapp.runtimes.foreign import relative_difference
 
 
 def layer_divergence(reference: nn.Module, candidate: nn.Module, images: Tensor) -> TensorDivergence | None:

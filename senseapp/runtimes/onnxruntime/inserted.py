@@ -1,7 +1,7 @@
 """Roundings put into an uploaded file: the new nodes of its int8 copy are inserted, all else stays in place.
 
-onnxruntime's quantizer needs a plain graph: sorted, with a name for every node and constants as initializers. It works
-on such a copy of the part that is measured; here what it did is carried over to the file itself.
+Rounding is inserted in a plain graph: sorted, with a name for every node and constants as initializers. It is a copy of
+the part that is measured; here what changed in it is carried over to the file itself.
 """
 
 from __future__ import annotations
@@ -108,36 +108,28 @@ def _plain_constant(node: NodeProto) -> TensorProto | None:
 
 
 def apply_qdq(content: bytes, plain: bytes, int8: bytes) -> bytes:
-    """Return the file ``content`` with what onnxruntime's quantizer made of its ``plain`` copy.
+    """Return the file ``content`` with what was rounded in its ``plain`` copy.
 
     Args:
         content: in an opset of :func:`quantizable`.
         plain: :func:`plain_copy` of it.
-        int8: the quantizer's file of ``plain``, or of a copy of it with norms folded into convolutions.
+        int8: a QDQ file of ``plain``, or of a copy of it with norms folded into convolutions.
     """
     base, after = OnnxGraph(content), OnnxGraph(int8)
-    after.sort()
     read = {name for node in base.nodes for name in read_by(node)}
-    own = {node.name: node for node in OnnxGraph(plain).nodes}
-    places = {name: place for place, node in enumerate(base.nodes) for name in node.output if name}
-    made_at, behind = dict(places), dict[int, list[NodeProto]]()
+    makers = {name: node for node in base.nodes for name in node.output if name}
+    own, new = {node.name: node for node in OnnxGraph(plain).nodes}, list[NodeProto]()
     for node in after.nodes:
         before = own.pop(node.name, None)
         if before is None:
-            made = [made_at[name] for name in node.input if name in made_at and name not in after.initializers]
-            place = max(made, default=-1)
-            behind.setdefault(place, []).append(node)
+            new.append(node)
         else:
-            place = places[_first(before.output)]
-            _rewire(base.nodes[place], before, node)
-        made_at.update(dict.fromkeys(filter(None, node.output), place))
-    left_out = {places[_first(node.output)] for node in own.values()}
-    nodes = list(behind.get(-1, ()))
-    for place, node in enumerate(base.nodes):
-        nodes += [*(() if place in left_out else (node,)), *behind.get(place, ())]
-    base.nodes = nodes
+            _rewire(makers[_first(before.output)], before, node)
+    base.remove(*(makers[_first(node.output)] for node in own.values()))
+    base.nodes += new
     base.rewired()
-    _take_tensors(base, after, read, {name for some in behind.values() for node in some for name in node.output})
+    _take_tensors(base, after, read, {name for node in new for name in node.output})
+    base.sort()
     known = {each.domain for each in base.model.opset_import} | DEFAULT_DOMAINS
     used = {node.domain for node in base.nodes} - known
     base.model.opset_import.extend(each for each in after.model.opset_import if each.domain in used)
@@ -145,9 +137,9 @@ def apply_qdq(content: bytes, plain: bytes, int8: bytes) -> bytes:
 
 
 def _rewire(node: NodeProto, before: NodeProto, after: NodeProto) -> None:
-    """Change in a node of the file what the quantizer changed in its copy: names, and the input of a folded bias."""
+    """Change in a node of the file what changed in its copy: names, and the input of a folded bias."""
     if len(after.input) < len(before.input) or len(after.output) != len(before.output):
-        raise InvalidSpec(f"onnxruntime's quantizer changed node “{before.name}”, which cannot be done in the file.")
+        raise InvalidSpec(f"To round node “{before.name}” changes it, which cannot be done in the file.")
     for own, old, new in ((node.input, before.input, after.input), (node.output, before.output, after.output)):
         for position, (one, other) in enumerate(zip(old, new, strict=False)):
             if one != other:

@@ -25,6 +25,7 @@ from senseapp.core.texts import printable_text
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.read import parsed_model
 from senseapp.records.check import APART, TensorDifference, TensorDivergence
+from senseapp.runtimes.foreign import relative_difference
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile
 
 _AT_ONCE = 32  # tensors of one run; all of them for a few images are held in memory
@@ -335,17 +336,3 @@ def _difference(pair: _Pair, mine: Array, other: Array, lengths: Sequence[int]) 
         shape=tuple(mine.shape),
         difference=max(relative_difference(*side) for side in sides),
     )
-
-
-def relative_difference(mine: Array, other: Array) -> float:
-    """Return ‖other − mine‖ / ‖mine‖; infinite where a number of the other is not finite, 0 where both are nothing.
-
-    >>> relative_difference(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
-    0.1
-    """
-    if not np.isfinite(other).all():
-        return float("inf") if np.isfinite(mine).all() else 0.0
-    apart, size = float(np.linalg.norm(other - mine)), float(np.linalg.norm(mine))
-    if apart == 0:
-        return 0.0
-    return apart / size if size else float("inf")

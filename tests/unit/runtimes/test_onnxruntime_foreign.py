@@ -12,9 +12,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
+from senseapp.runtimes.foreign import relative_difference
 from senseapp.runtimes.onnxruntime import foreign
 from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
-from senseapp.runtimes.onnxruntime.tensor_divergence import relative_difference, tensor_divergence
+from senseapp.runtimes.onnxruntime.tensor_divergence import tensor_divergence
 from tests.onnx_graphs import file_of, node, weights
 
 HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "y")]
