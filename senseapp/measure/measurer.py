@@ -12,8 +12,7 @@ from senseapp.compressions.base import Applied, Compressor
 from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.data_flow import UnchangedCalls, unchanged_calls
-from senseapp.measure.plan import PlannedTarget, representative_positions
+from senseapp.measure.plan import PlannedTarget, UnchangedCalls, representative_positions, unchanged_calls
 from senseapp.measure.prefix import Prefix, ReplayMismatch, calls_to_record
 from senseapp.measure.replay import Replay, plain_note, same
 from senseapp.metrics.predictions import Predictions

@@ -210,19 +210,8 @@ class _PreparationSearch:
             return []
         best = min(finalists, key=lambda item: self._answers(item).mean_loss)
         done = {item.key for item in self._tried}
-        found: list[PreparationCandidate] = []
-        for model in self._models:
-            item = PreparationCandidate(replace(model, img_size=best.model.img_size), best.data, best.words, best.order)
-            if item.key not in done and self._differs_from_own(item):
-                found.append(item)
-        return found
-
-    def _differs_from_own(self, candidate: PreparationCandidate) -> bool:
-        """Return whether the preprocessing differs from the architecture's own, which is tried in any case."""
-        own = self._own_preprocessing(candidate.model)
-        if own is None:
-            return False
-        return effective_preprocessing(candidate.data, own) != own or candidate.model.img_size is not None
+        found = [replace(best, model=replace(model, img_size=best.model.img_size)) for model in self._models]
+        return [item for item in found if item.key not in done and self._own_preprocessing(item.model) is not None]
 
     def _own_preprocessing(self, model: ModelSpec) -> Preprocessing | None:
         """Return an architecture's own preprocessing; None if the checkpoint does not fit it."""

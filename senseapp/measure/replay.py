@@ -85,7 +85,7 @@ class Replay:
         """Return the model's output, computing only what starts at ``prefix.position`` or later.
 
         Of these, calls that are ``unchanged`` are computed once and kept: see
-        :func:`senseapp.measure.data_flow.unchanged_calls`. ``entry`` is the wrapped forward of the model, for a caller
+        :func:`senseapp.measure.plan.unchanged_calls`. ``entry`` is the wrapped forward of the model, for a caller
         that is already inside a call of the model.
 
         Raises:

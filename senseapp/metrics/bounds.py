@@ -244,7 +244,7 @@ def images_needed(share: float, confidence: float = 0.95, *, rate: float = 0.0) 
         InvalidInput: ``share`` is not between 0 and 1, or needs more images than can be counted.
 
     >>> [images_needed(0.01), images_needed(0.05), images_needed(0.05, rate=0.02)]
-    [299, 59, 150]
+    [299, 59, 181]
     """
     if not 0 < share <= 1:
         raise InvalidInput(f"A bound is above 0 and at most 1, got {share}.")

@@ -3,8 +3,7 @@
 In a pass over a batch, each BatchNorm and each layer to be corrected is matched when it is reached: its values there
 come from repaired norms and layers only, and are compared with the uncompressed network's on the same images. Batches
 are as large as memory allows and their moments add up: a site is matched, at every batch, to all batches so far. So
-memory is that of one batch for any number of images, and with one batch the result is exact. A second pass, in which
-each batch's part is replaced, follows if batches are small or a module is called more than once. On EfficientNet-Lite0,
+memory is that of one batch for any number of images, and with one batch the result is exact. On EfficientNet-Lite0,
 256 photographs in four batches gave the same result as in one, and a second pass made no difference.
 """
 
@@ -158,8 +157,7 @@ class Matching(Repair):
             goal = goal if kept is None else goal.kept(kept)
             return site.match(goal, pooled(list(found[name].values())), values, images)
 
-        for _ in range(self._passes(chosen)):
-            _pass(self._model, self.sites, self._reference.batches, chosen, match)
+        _pass(self._model, self.sites, self._reference.batches, chosen, match)
         finite = all(site.is_finite() for site in self.sites.values())
         if not finite:
             self.undo()
@@ -199,12 +197,6 @@ class Matching(Repair):
     def _is_comparable(self, name: str, site: Site) -> bool:
         width = self._reference.widths.get(name)
         return width is not None and (len(self.kept[name]) if name in self.kept else width) == site.width
-
-    def _passes(self, chosen: Sequence[int]) -> int:
-        repeated = any(call for name in self.sites for _, call in self._reference.moments[name])
-        # With fewer than 32 images in a batch, norms are matched to too few images in early batches.
-        small = len(chosen) > 1 and min(len(self._reference.batches[index]) for index in chosen) < 32
-        return 2 if repeated or small else 1
 
 
 def _weight_shape(model: nn.Module, name: str) -> tuple[int, ...]:

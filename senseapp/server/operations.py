@@ -172,17 +172,6 @@ _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "nump
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskReport:
-    """Bytes on the disk of the senseapp home; those of runs are None while the database cannot be read."""
-
-    runs_bytes: int | None
-    uploads_bytes: int
-    logs_bytes: int
-    free_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemReport:
     """Snapshot of a server.
 
@@ -196,6 +185,8 @@ class SystemReport:
         memory_free_bytes, memory_total_bytes: of the machine.
         running, waiting: jobs of all users.
         workers, max_queue: limits of running and waiting jobs.
+        runs_bytes, uploads_bytes, logs_bytes: on the disk; those of runs are None while the database cannot be read.
+        disk_free_bytes, disk_total_bytes: of the disk.
         up_seconds: since the server started.
         problems: problems of the database or the disk, in sentences.
     """
@@ -216,7 +207,11 @@ class SystemReport:
     waiting: int
     workers: int
     max_queue: int
-    disk: DiskReport
+    runs_bytes: int | None
+    uploads_bytes: int
+    logs_bytes: int
+    disk_free_bytes: int
+    disk_total_bytes: int
     up_seconds: float
     problems: tuple[str, ...] = ()
 
@@ -234,8 +229,8 @@ def system_report(
 
     Problems of disk and database are part of the report; ``store`` None means that the home cannot be used.
     """
-    disk, problems = _disk(home, store)
-    process, memory = psutil.Process(), psutil.virtual_memory()
+    runs_bytes, problems = _runs_bytes(store)
+    process, memory, disk = psutil.Process(), psutil.virtual_memory(), shutil.disk_usage(_existing(home))
     torch = sys.modules.get("torch")
     jobs = [taken for pid in job_pids if (taken := _memory_of(pid))]
     return SystemReport(
@@ -255,10 +250,22 @@ def system_report(
         waiting=waiting,
         workers=settings.workers + settings.short_workers * settings.job_processes,
         max_queue=settings.max_queue,
-        disk=disk,
+        runs_bytes=runs_bytes,
+        uploads_bytes=bytes_in(home / "uploads"),
+        logs_bytes=bytes_in(home / "logs"),
+        disk_free_bytes=disk.free,
+        disk_total_bytes=disk.total,
         up_seconds=time.time() - process.create_time(),
-        problems=problems,
+        problems=(*disk_problems(home), *problems),
     )
+
+
+def _runs_bytes(store: RunStore | None) -> tuple[int | None, tuple[str, ...]]:
+    """Return the disk space of all runs, or None with the reason if there is one."""
+    try:
+        return (None if store is None else store.bytes_used()), ()
+    except StorageFailed as error:
+        return None, (str(error),)
 
 
 def _memory_of(pid: int) -> int:
@@ -304,20 +311,3 @@ def disk_problems(home: Path) -> tuple[str, ...]:
 
 def _existing(home: Path) -> Path:
     return next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
-
-
-def _disk(home: Path, store: RunStore | None) -> tuple[DiskReport, tuple[str, ...]]:
-    usage, problems = shutil.disk_usage(_existing(home)), [*disk_problems(home)]
-    runs_bytes = None
-    try:
-        runs_bytes = store.bytes_used() if store is not None else None
-    except StorageFailed as error:
-        problems.append(str(error))
-    report = DiskReport(
-        runs_bytes=runs_bytes,
-        uploads_bytes=bytes_in(home / "uploads"),
-        logs_bytes=bytes_in(home / "logs"),
-        free_bytes=usage.free,
-        total_bytes=usage.total,
-    )
-    return report, tuple(problems)

@@ -197,10 +197,14 @@ class JobRunner(Generic[TaskT]):
                     self._changed.wait(_LOOK_SECONDS if self._waiting else None)
                 if self._closed or job is None:
                     return
-                thread = threading.Thread(
-                    target=self._run, args=(self._begin(job),), name="senseapp-worker", daemon=True
-                )
-                thread.start()
+                thread = threading.Thread(target=self._run, args=(job,), name="senseapp-worker", daemon=True)
+                try:
+                    thread.start()  # it waits for the lock
+                except RuntimeError:  # the system has no more threads now
+                    _log.exception("no thread could be started for a job")
+                    self._changed.wait(_LOOK_SECONDS)
+                    continue
+                self._begin(job)
                 self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
 
     def _startable(self) -> _Job[TaskT] | None:

@@ -29,8 +29,7 @@ UNKNOWN = "transparent"
 CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1", "#7F7F7F")
 CURVES = (*CATEGORIES, "#C0547A", "#44AA99", "#A0872B", "#5F78D6", "#B0413E", "#6AA84F", "#A64CA6", "#8A6242")
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (12, 4))  # pixels drawn and left out; told apart at a width of 2
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
-"""With the colours of curves and the dashes they make 560 curves that all look different."""
+"""With the colours of curves they make 80 curves that all look different; more are told apart by pointing at them."""
 
 ACCENT = "#2F7FC1"
 TEXT = {"light": "#5B6170", "dark": "#B4BAC4"}
@@ -39,11 +38,9 @@ INK = "#808895"
 """Whiskers, zero lines and marks: 3.6 : 1 on white, 5 : 1 on the dark background."""
 
 
-def curve_look(index: int) -> tuple[str, tuple[int, ...], str]:
-    """Return colour, dashes and point shape of the curve of that number; numbers near each other differ in colour."""
-    dashes = index // len(CURVES)
-    shapes = dashes // len(DASHES)
-    return CURVES[index % len(CURVES)], DASHES[dashes % len(DASHES)], SHAPES[shapes % len(SHAPES)]
+def curve_look(index: int) -> tuple[str, tuple[int, ...]]:
+    """Return colour and dashes of the curve of that number; numbers near each other differ in colour."""
+    return CURVES[index % len(CURVES)], DASHES[index // len(CURVES) % len(DASHES)]
 
 
 CANNOT_TELL = len(FRAGILITY)

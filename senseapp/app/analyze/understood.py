@@ -92,7 +92,13 @@ def understand(model: ModelSpec | None, images: DataSpec | None, *, task_key: st
     if report is None or found is None:
         failed = is_refused(lambda: backend.preview_of(spec))
         if failed and first != RunSpec(model=model, data=images):
-            st.button("Read it anew, without what was said here", key="reading.forget", on_click=_forget, args=(first,))
+            unsaid = {_key(name, _files(first)): nothing for name, nothing in _held(RunSpec()).items()}
+            st.button(
+                "Read it anew, without what was said here",
+                key="reading.forget",
+                on_click=st.session_state.update,
+                args=(unsaid,),
+            )
         line = "" if failed or _is_own(first) else "looking at the images"
         is_settled = failed or not _is_own(first)
         return Understood(model=spec.model, images=None if failed else spec.data, line=line, is_settled=is_settled)
@@ -155,11 +161,6 @@ def as_told(spec: RunSpec) -> RunSpec:
     (mean, std), layout = told.pop("values"), told.pop("layout")
     told["class_map"] = spec.data.class_map or told["class_map"]
     return RunSpec(model=replace(spec.model, layout=layout), data=replace(spec.data, mean=mean, std=std, **told))
-
-
-def _forget(spec: RunSpec) -> None:
-    for name, nothing in _held(RunSpec()).items():
-        st.session_state[_key(name, _files(spec))] = nothing
 
 
 def _picked(choice: PreparationChoice, spec: RunSpec) -> RunSpec | None:
@@ -270,8 +271,8 @@ def _change_reading(found: PreviewReport, spec: RunSpec) -> None:
             "pictures as they are stored; turn them where yours was trained on upright ones.",
             persist_state="session",
         )
-    trials = choice.trials if choice is not None else ()
-    maps = {pairs: class_map_words(pairs) for each in trials if (pairs := each.spec.data.class_map)}
+    read = (each.spec.data.class_map for each in (choice.trials if choice is not None else ()))
+    maps = {pairs: class_map_words(pairs) for pairs in read if pairs}
     if len(maps) > 1:
         _field(spec, "class_map", maps)
 

@@ -48,7 +48,7 @@ def system_panel() -> None:
 
 
 def _figures(report: SystemReport) -> dict[str, dict[str, str]]:
-    size, disk = fmt.bytes_size, report.disk
+    size = fmt.bytes_size
     return {
         "Work": {
             "Running": f"{report.running} of {report.workers}",
@@ -65,10 +65,10 @@ def _figures(report: SystemReport) -> dict[str, dict[str, str]]:
             "Free memory": f"{size(report.memory_free_bytes)} of {size(report.memory_total_bytes)}",
         },
         "Disk": {
-            "Runs": "not known" if disk.runs_bytes is None else size(disk.runs_bytes),
-            "Uploads": size(disk.uploads_bytes),
-            "Logs": size(disk.logs_bytes),
-            "Free": f"{size(disk.free_bytes)} of {size(disk.total_bytes)}",
+            "Runs": "not known" if report.runs_bytes is None else size(report.runs_bytes),
+            "Uploads": size(report.uploads_bytes),
+            "Logs": size(report.logs_bytes),
+            "Free": f"{size(report.disk_free_bytes)} of {size(report.disk_total_bytes)}",
         },
     }
 

@@ -199,7 +199,12 @@ def figure(
             if large:
                 st.altair_chart(chart, key=key, alt=alt_text, height="stretch")
             elif run_id or on_pick:
-                taken = _unless_forgotten(on_pick or partial(_take_pick, key, run_id))
+
+                def take_pick() -> None:
+                    picked = st.session_state[key]["selection"].get(PICK) or [{"layer": ""}]
+                    pick(run_id, str(picked[0]["layer"]))
+
+                taken = _unless_forgotten(on_pick or take_pick)
                 st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
             else:
                 st.altair_chart(chart, key=key, alt=alt_text)
@@ -232,11 +237,6 @@ def _unless_forgotten(take: Callable[[], None]) -> Callable[[], None]:
             take()
 
     return taken
-
-
-def _take_pick(key: str, run_id: str) -> None:
-    picked = st.session_state[key]["selection"].get(PICK) or []
-    pick(run_id, str(picked[0]["layer"]) if picked else "")
 
 
 _ABOUT_FIGURES = md(

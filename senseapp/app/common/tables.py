@@ -47,13 +47,13 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
 
     ``reached`` adds the level truly reached, ``mixed`` says of each value whether it is measured or estimated.
     """
-    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=150)}
+    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=140)}
     if reached:
         about = "The level that was truly reached."
         columns["reached_text"] = st.column_config.TextColumn("Reached", help=about, width=70)
     columns |= {
         "change_text": st.column_config.TextColumn(
-            metric.change_title if metric.divergence else "Drop", help=f"{metric.change_title}. {_SIGN}", width=85
+            metric.change_title if metric.divergence else "Drop", help=f"{metric.change_title}. {_SIGN}", width=105
         ),
         "interval_text": st.column_config.TextColumn("95 % interval", width=95),
     }

@@ -117,9 +117,9 @@ def upload_path(uploaded: UploadedFile) -> Path:
     if upload is None:
         upload = _from_memory(uploaded)
         upload_registry().keep(session_id(), uploaded.file_id, upload, backend.service())
-    if upload.path is None:
-        raise QuotaExceeded(upload.refused)
-    return upload.path
+    if isinstance(upload, str):
+        raise QuotaExceeded(upload)
+    return upload
 
 
 def drop_upload(uploaded: UploadedFile) -> None:
@@ -154,9 +154,9 @@ def store_upload(uploaded: UploadedFile) -> Path:
         upload = upload_registry().take(session_id(), uploaded.file_id) or _from_memory(uploaded)
     finally:
         free_upload(uploaded.file_id)
-    if upload.path is None:
-        raise QuotaExceeded(upload.refused)
-    return _named(upload.path, uploaded.name)
+    if isinstance(upload, str):
+        raise QuotaExceeded(upload)
+    return _named(upload, uploaded.name)
 
 
 def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:

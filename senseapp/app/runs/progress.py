@@ -205,18 +205,11 @@ def stopped(record: RunRecord) -> None:
         help="Measures what is left here, without the cluster.",
     )
     if resume or here:
-        _resume(record, here=here)
+        with errors_here():
+            backend.service().resume(record.run_id, here=here)
+            go_to(record.run_id)
     if change:
         restart_with(record.spec)
         st.switch_page("pages/analyze.py")
     if failed:
         run_log(record.run_id)
-
-
-def _resume(record: RunRecord, *, here: bool) -> None:
-    try:
-        backend.service().resume(record.run_id, here=here)
-    except SenseError as error:
-        complain(str(error))
-        return
-    go_to(record.run_id)

@@ -24,17 +24,8 @@ _MOST_WAITING = 512  # files of one session that no page has taken
 _LEAST_STEP_BYTES, _MOST_STEP_BYTES = 128 * 1024, 16 * 1024 * 1024  # reserved at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
-    """One file that was received or refused.
-
-    Attributes:
-        path: where it lies; None if it was refused.
-        refused: why, in one sentence.
-    """
-
-    path: Path | None = None
-    refused: str = ""
+Upload = Path | str
+"""Where a file lies that was received, or why it was refused, in one sentence."""
 
 
 @dataclass(slots=True)
@@ -55,11 +46,11 @@ class _Session:
 
     def discard(self, *uploads: Upload | None) -> None:
         for upload in uploads:
-            if upload is not None and upload.path is not None:
-                self.service.inputs.discard_upload(upload.path)
+            if isinstance(upload, Path):
+                self.service.inputs.discard_upload(upload)
 
     def close(self) -> None:
-        self.discard(*self.waiting.values(), *(Upload(path=path) for path in self.taken))
+        self.discard(*self.waiting.values(), *self.taken)
 
 
 class UploadRegistry:
@@ -108,8 +99,8 @@ class UploadRegistry:
         with self._lock:
             session = self._sessions.get(session_id)
             upload = session.waiting.pop(file_id, None) if session is not None else None
-            if session is not None and upload is not None and upload.path is not None:
-                session.taken.append(upload.path)
+            if session is not None and isinstance(upload, Path):
+                session.taken.append(upload)
         return upload
 
     def adopt(self, session_id: str, path: Path, service: Service) -> None:
@@ -193,7 +184,7 @@ class IncomingFile:
                     self._stream.close()
             except SenseError as error:
                 self._refuse(error)
-        return Upload(path=self._path, refused=self._refused)
+        return self._path or self._refused
 
     def abandon(self) -> None:
         """Remove what has come so far."""

@@ -35,9 +35,8 @@ from senseapp.measure.quick.amounts import (
     num_images,
     passes,
 )
-from senseapp.measure.quick.reach import Reach, inner_products
 from senseapp.measure.quick.recorder import Recorder
-from senseapp.measure.quick.responses import ChannelResponses, Key, Responses, WeightResponses
+from senseapp.measure.quick.responses import ChannelResponses, Key, Reach, Responses, WeightResponses, inner_products
 from senseapp.measure.quick.true_passes import true_divergences
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored

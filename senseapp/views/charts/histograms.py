@@ -147,7 +147,13 @@ def small_histogram(histogram: QuantizationHistogram) -> alt.LayerChart:
 
 def wall_chart(histograms: Sequence[QuantizationHistogram]) -> alt.ConcatChart:
     """Return :func:`small_histogram` of each, four in a row, under the names of their layers."""
-    charts = [small_histogram(each).properties(width=220, title=_title(each)) for each in histograms]
+    look: dict[str, Any] = {"fontSize": 11, "subtitleFontSize": 10, "anchor": "start"}
+    titles = [
+        alt.TitleParams(fmt.cut_middle(each.spec.layer, 34), subtitle=shares_text(each), **look) for each in histograms
+    ]
+    charts = [
+        small_histogram(each).properties(width=220, title=title) for each, title in zip(histograms, titles, strict=True)
+    ]
     spec = histograms[0].spec
     title = alt.TitleParams(f"{spec.tensor} on a grid of {spec.bits} bits".capitalize(), subtitle=colours_text(spec))
     return alt.ConcatChart(concat=charts, columns=min(4, len(charts)), title=title)
@@ -162,11 +168,6 @@ def colours_text(spec: HistogramSpec) -> str:
 def picture_of(histograms: Sequence[QuantizationHistogram]) -> alt.LayerChart | alt.ConcatChart:
     """Return the large chart of one histogram, or the wall of several."""
     return histogram_chart(histograms[0]) if len(histograms) == 1 else wall_chart(histograms)
-
-
-def _title(histogram: QuantizationHistogram) -> alt.TitleParams:
-    look: dict[str, Any] = {"fontSize": 11, "subtitleFontSize": 10, "anchor": "start"}
-    return alt.TitleParams(fmt.cut_middle(histogram.spec.layer, 34), subtitle=shares_text(histogram), **look)
 
 
 def shares_text(histogram: QuantizationHistogram) -> str:

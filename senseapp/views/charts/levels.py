@@ -46,7 +46,7 @@ def sensitivity_curves(
 ) -> alt.LayerChart:
     """Return one line per layer over the levels, the strongest compression on the right.
 
-    A layer has its own colour, dashes and point shape in the whole run. Up to 20 curves are named beside the chart, up
+    A layer has its own colour and dashes in the whole run. Up to 20 curves are named beside the chart, up
     to 8 have their interval as a band; pointing at a curve pales the others, and that of the ``picked`` layer is thick.
 
     Args:
@@ -63,7 +63,7 @@ def sensitivity_curves(
     present = set(rows["row"])
     drawn = [name for name in all_layers if name in present]
     named = _legend(drawn) if 1 < len(drawn) <= _MOST_NAMED else None
-    colours, dashes, shapes = (_scale(drawn, looks, part) for part in range(3))
+    colours, dashes = (_scale(drawn, looks, part) for part in range(2))
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
     ends: dict[str, Any] = {"domain": list(y_domain), "nice": False} if y_domain else {}
@@ -72,16 +72,14 @@ def sensitivity_curves(
         stroke=alt.Stroke("row:N", scale=colours, legend=named),
         strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
     )
-    points = _points(tinted, value, y_title, many=len(drawn) > _MANY).encode(
-        shape=alt.Shape("row:N", scale=shapes, legend=None)
-    )
+    points = _points(tinted, value, y_title, many=len(drawn) > _MANY)
     layers = [zero_line(vertical=False)]
     if len(drawn) <= _MOST_BANDS:
         bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
         layers.append(bands.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")))
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
     # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
-    channels: dict[str, Any] = dict.fromkeys(("color", "stroke", "strokeDash", "shape"), "independent")
+    channels: dict[str, Any] = dict.fromkeys(("color", "stroke", "strokeDash"), "independent")
     return cast(alt.LayerChart, whole.resolve_legend(**channels))
 
 

@@ -47,7 +47,10 @@ def build_check_page(report: CheckReport) -> str:
         "tensors": _tensors(report),
         "tensor_columns": TENSOR_COLUMNS,
         "classes": class_tables([answers]) if answers is not None else (),
-        "pictures": [] if answers is None else [(_data_url(each.png), picture_row(each)) for each in answers.pictures],
+        "pictures": [
+            (f"data:image/png;base64,{base64.b64encode(each.png).decode()}" if each.png else "", picture_row(each))
+            for each in (answers.pictures if answers is not None else ())
+        ],
         "picture_columns": PICTURE_COLUMNS,
         "notes": [*report.reference.notes, *report.candidate.notes, *report.notes],
     }
@@ -66,7 +69,3 @@ def _tensors(report: CheckReport) -> list[dict[str, object]]:
         }
         for each, row in zip(report.divergence.tensors, tensor_rows(report.divergence.tensors), strict=True)
     ]
-
-
-def _data_url(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else ""

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from senseapp.compressions.base import Target
 from senseapp.data.images import TensorImages
 from senseapp.measure import measurer
-from senseapp.measure.data_flow import UnchangedCalls, unchanged_calls
-from senseapp.measure.plan import PlannedTarget, plan_targets
+from senseapp.measure.plan import PlannedTarget, UnchangedCalls, plan_targets, unchanged_calls
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.trace import CallTrace, trace_calls, wrapped_forwards
 from senseapp.records.measurement import LayerMeasurement

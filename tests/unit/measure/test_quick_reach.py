@@ -11,8 +11,8 @@ import torch
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.measure.quick import scan
-from senseapp.measure.quick.reach import Reach
 from senseapp.measure.quick.recorder import Recorder
+from senseapp.measure.quick.responses import Reach
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.detection import DIVERGENCE

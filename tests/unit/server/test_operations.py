@@ -138,9 +138,9 @@ def test_work_memory_and_disk_are_counted(tmp_path: Path) -> None:
     made.runner.run_next()
     report = service.system()
     assert (before.waiting, report.waiting, report.running, report.max_queue) == (0, 1, 0, 20)
-    assert report.disk.uploads_bytes == 12345
-    assert report.disk.runs_bytes > before.disk.runs_bytes
-    assert 0 < report.disk.free_bytes < report.disk.total_bytes
+    assert report.uploads_bytes == 12345
+    assert report.runs_bytes > before.runs_bytes
+    assert 0 < report.disk_free_bytes < report.disk_total_bytes
     assert 10_000_000 < report.memory_bytes < report.memory_total_bytes
     assert (report.job_processes, report.job_memory_bytes) == (0, 0)
     assert report.threads >= 1

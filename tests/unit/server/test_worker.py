@@ -407,6 +407,22 @@ def test_without_memory_for_both_a_short_job_waits_and_then_runs(lanes: Lanes) -
     wait_until(lambda: state(runner, "shorter") is RunState.RUNNING)  # looked at again and again
 
 
+def test_a_job_waits_while_the_system_has_no_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refusals = threading.Thread.start, iter([True])
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if thread.name == "senseapp-worker" and next(refusals, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(worker, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    runner = JobRunner(lambda run_id, control: None)
+    runner.submit(Task(ID))
+    wait_until(lambda: state(runner, ID) is RunState.DONE)
+    runner.close()
+
+
 def test_people_take_turns() -> None:
     order: list[str] = []
     runner = inline(lambda run_id, control: order.append(run_id), max_queue=10)

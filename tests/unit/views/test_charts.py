@@ -246,19 +246,17 @@ def test_bands_are_drawn_for_few_curves_only(layers: int, bands: int) -> None:
     assert sum(layer["mark"]["type"] == "area" for layer in spec["layer"]) == bands
 
 
-def test_a_layer_keeps_colour_dashes_and_shape_whatever_is_selected() -> None:
+def test_a_layer_keeps_colour_and_dashes_whatever_is_selected() -> None:
     def looks_of(rows: Any) -> list[Any]:
-        drawn = marks(curves(rows))
-        scales = [drawn["line"]["encoding"][channel]["scale"] for channel in ("stroke", "strokeDash")]
-        scales.append(drawn["point"]["encoding"]["shape"]["scale"])
+        scales = [marks(curves(rows))["line"]["encoding"][channel]["scale"] for channel in ("stroke", "strokeDash")]
         return [dict(zip(scale["domain"], map(str, scale["range"]), strict=True))[FRAGILE] for scale in scales]
 
     assert looks_of(FRAME) == looks_of(FRAME[FRAME["layer"] == FRAGILE])
 
 
-def test_three_hundred_curves_all_look_different_and_the_first_have_the_safest_colours() -> None:
-    looks = [curve_look(index) for index in range(300)]
-    assert len(set(looks)) == 300
+def test_eighty_curves_all_look_different_and_the_first_have_the_safest_colours() -> None:
+    looks = [curve_look(index) for index in range(80)]
+    assert len(set(looks)) == 80
     assert tuple(look[0] for look in looks[: len(CATEGORIES)]) == CATEGORIES
     assert len({look[0] for look in looks[:16]}) == 16
 
