@@ -76,7 +76,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         ).properties(height=300 + 24 * len(known)),  # pixels; a line of the legend for each run
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
         key="compare.files",
-        reading="Each dot is a measured file with its 95 % interval; pale: not recommended; crosses: the originals.",
+        reading="Each dot is a measured file with its 95 % interval; pale: not worth taking; crosses: the originals.",
         data=rows,
     )
     _best_files(known)
