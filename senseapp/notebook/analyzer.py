@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,27 @@ from senseapp.records.profile import LayerProfile, ModelProfile, select_layers
 
 _FURTHER_LEVELS = {Effect.ZEROS: (0.0, 1.0), Effect.BITS: FINER_BITS}
 """Levels that the reference takes, of no use in a run: no zeros and nothing else, and bits that harm no layer."""
+
+
+class SweepOptions(TypedDict, total=False):
+    """What of the network is compressed, and how; the defaults are those of :meth:`SensitivityAnalyzer.sweep`.
+
+    Attributes:
+        granularity: of sparsity, by fasterai's names (``weight``, ``kernel``, ``filter``, ``shared_row`` …), or
+            ``2:4``.
+        layers: names or shell patterns; None means all.
+        layer_types: class names; None means all.
+        quant_per_channel: one scale per output channel, else one per tensor.
+        quant_activations: quantize the layer's input too, with ranges from ``sample``.
+        verbose: show a progress bar.
+    """
+
+    granularity: str
+    layers: Sequence[str] | None
+    layer_types: Sequence[str] | None
+    quant_per_channel: bool
+    quant_activations: bool
+    verbose: bool
 
 
 class SensitivityAnalyzer:
@@ -91,43 +112,16 @@ class SensitivityAnalyzer:
         self._criterion, self._score = criterion_of(criteria)
 
     def analyze(
-        self,
-        compression: str = "sparsity",
-        level: float = 50,
-        *,
-        granularity: str = "weight",
-        layers: Sequence[str] | None = None,
-        layer_types: Sequence[str] | None = None,
-        quant_per_channel: bool = True,
-        quant_activations: bool = False,
-        verbose: bool = True,
+        self, compression: str = "sparsity", level: float = 50, **options: Unpack[SweepOptions]
     ) -> SensitivityResult:
-        """Measure one compression at one level on each layer.
+        """Measure one ``compression`` (``sparsity``, ``pruning`` or ``quantization``) at one level on each layer.
 
-        Args:
-            compression: ``sparsity``, ``pruning`` or ``quantization``.
-            level: percent; bits for quantization.
-            granularity: of sparsity, by fasterai's names (``weight``, ``kernel``, ``filter``, ``shared_row`` …), or
-                ``2:4``.
-            layers: names or shell patterns; None means all.
-            layer_types: class names; None means all.
-            quant_per_channel: one scale per output channel, else one per tensor.
-            quant_activations: quantize the layer's input too, with ranges from ``sample``.
-            verbose: show a progress bar.
+        ``level`` is in percent, for quantization in bits; see :class:`SweepOptions` for the others.
 
         Raises:
             InvalidInput: a setting is out of range, no layer matches, or the model does not take the sample.
         """
-        (result,) = self.sweep(
-            compression,
-            [level],
-            granularity=granularity,
-            layers=layers,
-            layer_types=layer_types,
-            quant_per_channel=quant_per_channel,
-            quant_activations=quant_activations,
-            verbose=verbose,
-        )
+        (result,) = self.sweep(compression, [level], **options)
         return result
 
     def sweep(
@@ -271,12 +265,7 @@ def analyze_sensitivity(
     metric_name: str = "accuracy",
     device: str | torch.device | None = None,
     calibration_data: Any = None,
-    granularity: str = "weight",
-    layers: Sequence[str] | None = None,
-    layer_types: Sequence[str] | None = None,
-    quant_per_channel: bool = True,
-    quant_activations: bool = False,
-    verbose: bool = True,
+    **options: Unpack[SweepOptions],
 ) -> SensitivityResult:
     """Measure one compression at one level on each layer; see :class:`SensitivityAnalyzer` for the arguments."""
     analyzer = SensitivityAnalyzer(
@@ -289,16 +278,7 @@ def analyze_sensitivity(
         device=device,
         calibration_data=calibration_data,
     )
-    return analyzer.analyze(
-        compression,
-        level,
-        granularity=granularity,
-        layers=layers,
-        layer_types=layer_types,
-        quant_per_channel=quant_per_channel,
-        quant_activations=quant_activations,
-        verbose=verbose,
-    )
+    return analyzer.analyze(compression, level, **options)
 
 
 def _spelled(config: CompressionConfig, level: float, *, activations: bool) -> str:

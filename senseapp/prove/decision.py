@@ -75,9 +75,11 @@ class Decision:
 
     @property
     def saved(self) -> float | None:
-        """Share of the original's bytes that the chosen file saves; None where the original is kept."""
+        """Share of the original's bytes that the chosen file saves; None where none is, or a schedule is."""
         found = self.choice
-        return None if found is None else 1 - found.figures.file_bytes / found.original.file_bytes
+        if found is None or self.goal == "targets":
+            return None
+        return 1 - found.figures.file_bytes / found.original.file_bytes
 
     def offers(self, one: Candidate) -> bool:
         """Return whether a file is the choice or an alternative."""

@@ -175,11 +175,14 @@ def test_the_goal_chooses_among_measured_files_and_the_report_and_runs_follow(
     open_page(app, RESULTS, run=finished_run)
     app.segmented_control(key=f"for.{finished_run}").set_value("targets").run()
     assert not app.exception
-    headline = decision((weights,), "targets", 0.01).headline
+    answer = decision((weights,), "targets", 0.01)
+    headline = answer.headline
     assert f"## {headline}" in texts(app)
     assert "It is the strongest tested schedule that loses at most 1.0 points." in texts(app)
     open_page(app, "pages/runs.py")
-    assert app.dataframe[0].value["file"][0] == headline
+    assert app.dataframe[0].value["answers"][0] in headline
+    assert answer.saved is None  # what the file of weights saves is nothing of the targets
+    assert not app.dataframe[0].value["saved"].notna().any()
     open_page(app, "pages/present.py", run=finished_run)
     assert f"## {headline}" in texts(app)
 

@@ -139,12 +139,12 @@ def test_cancel_keeps_what_was_measured_and_resume_goes_on(
 
 
 def test_a_link_opens_the_tab_the_level_and_the_layer_that_it_names(app: AppTest, finished_run: str) -> None:
-    open_page(app, PAGE, run=finished_run, tab="heat-map", level="0.5", layer="layer1.0.conv1", metric="top1")
+    open_page(app, PAGE, run=finished_run, tab="heat-map", level="0.25", layer="layer1.0.conv1", metric="top1")
     assert app.session_state[f"results.tab.{finished_run}"] == "Heat map"
-    assert app.button_group(key=f"results.level.{finished_run}").value == 0.5
+    assert app.button_group(key=f"results.level.{finished_run}").value == 0.25
     assert app.selectbox(key=f"results.metric.{finished_run}").value == "top1"
     assert app.selectbox(key=f"results.layer.{finished_run}").value == "layer1.0.conv1"
-    kept = {"tab": "heat-map", "level": "0.5", "layer": "layer1.0.conv1", "metric": "top1"}
+    kept = {"tab": "heat-map", "level": "0.25", "layer": "layer1.0.conv1", "metric": "top1"}
     assert app.session_state["senseapp.session"].addressed[finished_run] == kept  # links in the sidebar have it
 
 
@@ -153,8 +153,8 @@ def test_what_is_chosen_is_in_the_address_and_going_back_takes_it_away(app: AppT
     level = app.button_group(key=f"results.level.{finished_run}")
     usual = level.value
     assert dict(app.query_params) == {"run": finished_run, "show-layers": "yes"}  # nothing is written that nobody chose
-    level.set_value(0.5).run()
-    assert app.query_params["level"] == "0.5"
+    level.set_value(0.25).run()
+    assert app.query_params["level"] == "0.25"
     go_back(app, run=finished_run, **{"show-layers": "yes"})
     assert app.button_group(key=f"results.level.{finished_run}").value == usual
     assert "level" not in app.query_params

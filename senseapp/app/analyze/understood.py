@@ -271,8 +271,8 @@ def _change_reading(found: PreviewReport, spec: RunSpec) -> None:
             "pictures as they are stored; turn them where yours was trained on upright ones.",
             persist_state="session",
         )
-    trials = choice.trials if choice is not None else ()
-    maps = {pairs: class_map_words(pairs) for each in trials if (pairs := each.spec.data.class_map)}
+    read = (each.spec.data.class_map for each in (choice.trials if choice is not None else ()))
+    maps = {pairs: class_map_words(pairs) for pairs in read if pairs}
     if len(maps) > 1:
         _field(spec, "class_map", maps)
 

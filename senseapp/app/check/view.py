@@ -52,13 +52,9 @@ def shown_check(check_id: str) -> None:
 
 
 def _another() -> None:
-    st.button(
-        "Check other files",
-        key="check.another",
-        icon=":material/add:",
-        on_click=st.query_params.pop,
-        args=(PARAMETER, None),
-    )
+    if st.button("Check other files", key="check.another", icon=":material/add:"):
+        st.query_params.pop(PARAMETER, None)
+        st.rerun()
 
 
 def _progress(record: CheckRecord) -> None:

@@ -137,6 +137,8 @@ class QdqFiles:
             needed = node.input[1:3] if node.op_type == "Where" else node.input[:1]
             if node.op_type in _IF_ROUNDED and not plan.rounded.issuperset(needed):
                 continue
+            if node.op_type in WEIGHTED and node.input[0] not in {*self._ranges, *self._graph.initializers}:
+                continue
             read = node.input[:2] if node.op_type in WEIGHTED else node.input
             if not (touched := self._ranges.keys() & {*read, *node.output}):
                 continue
@@ -205,7 +207,7 @@ class QdqFiles:
             return name
         if node.op_type in WEIGHTED and place == 1:
             return file.dequantized(name, self._weights[node.name])
-        if node.op_type in WEIGHTED and place == 2:
+        if node.op_type in WEIGHTED and place == 2 and node.name in self._weights and node.input[0] in self._ranges:
             return file.dequantized(f"{node.name}.bias", self._bias(node))
         return file.dequantized(f"{name}.rounded", self._values(name)) if node.op_type in _WITH_CONSTANTS else name
 

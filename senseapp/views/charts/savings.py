@@ -112,21 +112,25 @@ def models_chart(
     )
     told = {"tooltip": alt.Tooltip("description:N", title="Model"), "description": alt.Description("description:N")}
     drawn, whole = base.transform_filter("!datum.whole"), base.transform_filter("datum.whole")
-    shape = alt.Shape("source:N", scale=alt.Scale(domain=names, range=list(shapes)), legend=None)
-    dash = alt.StrokeDash("source:N", scale=alt.Scale(domain=names, range=[list(each) for each in dashes]), legend=None)
+    shape = alt.Shape("source:N", scale=alt.Scale(domain=names, range=list(shapes)), legend=legend)
+    dash = alt.StrokeDash(
+        "source:N", scale=alt.Scale(domain=names, range=[list(each) for each in dashes]), legend=legend
+    )
     dots = drawn.mark_point(filled=True, size=50, opacity=1).encode(**told)
     line = alt.Chart(pd.DataFrame([rule])).mark_rule(color=INK, strokeDash=[4, 4], aria=False)
+    if picks:
+        dots = dots.add_params(alt.selection_point(name=PICK, fields=["figure"], on="click"))
+        dots = dots.transform_filter(alt.datum["source"] == picks)
     layers = [
         line.encode(**{axis: f"{axis}:Q" for axis in rule}),
         drawn.mark_line(strokeWidth=2, aria=False).encode(strokeDash=dash),
         dots,
-        whole.mark_rule(strokeWidth=2, aria=False).encode(y="low:Q", y2="high:Q"),
-        whole.mark_point(filled=True, size=150, opacity=1, stroke=INK).encode(shape=shape, **told),
     ]
-    if picks:
-        layers[2] = dots.add_params(alt.selection_point(name=PICK, fields=["figure"], on="click")).transform_filter(
-            alt.datum["source"] == picks
-        )
+    if rows["whole"].any():  # marks of no rows would have a scale without ends
+        layers += [
+            whole.mark_rule(strokeWidth=2, aria=False).encode(y="low:Q", y2="high:Q"),
+            whole.mark_point(filled=True, size=150, opacity=1, stroke=INK).encode(shape=shape, **told),
+        ]
     return alt.LayerChart(layer=layers, height=height)
 
 

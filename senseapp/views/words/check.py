@@ -96,7 +96,7 @@ def bound_text(bound: LossBound) -> str:
 
 def change_rows(report: CheckReport) -> list[tuple[str, ...]]:
     """Return a row per metric, the one that is judged first."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for change in ordered_changes(report.changes, report.metric):
         metric = METRICS[change.metric]
         before, after = (metric.value_text(value) for value in (change.baseline, change.value))

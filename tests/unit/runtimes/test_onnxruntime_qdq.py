@@ -297,6 +297,21 @@ def test_boxes_in_pixels_and_scores_behind_the_last_weights_are_not_joined_in_8_
     assert "joined" in int8_nodes(Int8Writer(network, [images]).write())
 
 
+def test_weights_that_are_computed_and_inputs_without_a_range_are_no_failure() -> None:
+    images = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
+    nodes = [
+        node("Mul", "w two", "computed"), node("Conv", "x computed bias", "a"), node("Div", "a zero", "endless"),
+        node("Conv", "endless again bias", "b"),
+        node("Conv", "b again bias", "y"),
+    ]  # fmt: skip
+    stored = {"w": weights(4, 3, 1, 1), "two": np.float32(2), "zero": np.float32(0), "bias": weights(4, seed=1),
+              "again": weights(4, 4, 1, 1, seed=2)}  # fmt: skip
+    network = plain_copy(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE)
+    writer = Int8Writer(network, [images])
+    assert writer.nodes(writer.write()) == ["computed", "a"]
+    RuntimeModel(writer.write()).run(images)
+
+
 def test_a_shared_weight_with_a_bias_is_stored_once() -> None:
     """As heads of detectors, which multiply maps of several sizes with one weight."""
     images = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
