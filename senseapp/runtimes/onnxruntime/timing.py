@@ -38,8 +38,8 @@ _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))
 _FUSED_BEHIND = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Add", "Mul"})
 """Operators that runtimes compute with the product before them."""
 _APPROXIMATE = (
-    "Times of single layers are approximate: the runtime's profile, scaled to the time of the whole file. The file of a "
-    "schedule is timed itself before it is offered."
+    "Times of single layers are approximate: the runtime's profile, scaled to the time of the whole file. The file of "
+    "a schedule is timed itself before it is offered."
 )
 _OWN = re.compile(r"product(\d+)(?:[_.]|$)")
 
