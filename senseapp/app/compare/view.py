@@ -89,7 +89,7 @@ def _best_files(known: Sequence[tuple[RunRecord, tuple[Candidate, ...]]]) -> Non
         answer = decided(record, candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(md("**{}**: {}. {}", record.title, answer.headline, answer.reason))
-            if answer.choice is not None:
+            if answer.choice is not None and answer.goal != "targets":  # Results hands out targets
                 file_button(record.run_id, answer.choice, key="compare.get")
 
 
