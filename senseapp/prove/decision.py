@@ -15,6 +15,7 @@ stricter tolerance never gives a file that loses more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -90,7 +91,7 @@ class Decision:
 class _Question:
     """What :func:`decision` is asked, and the files within the tolerance.
 
-    ``limit`` is the tolerance as a verb: ``loses at most 1.0 points``.
+    ``limit`` is the tolerance as a verb: ``lost at most 1.0 points``.
     """
 
     goal: Goal
@@ -140,7 +141,8 @@ def _too_few_images(metric: str, images: int, tolerance: float) -> str:
     least = 1 - SIGNIFICANCE ** (1 / max(1, images)) if METRICS[metric].is_share else 0.0
     if least <= tolerance:
         return ""
-    return f" {unseen_below(images, metric, least)}."
+    # Rounded up, as the bounds beside it are.
+    return f" {unseen_below(images, metric, math.ceil(1000 * least) / 1000)}."
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
@@ -231,7 +233,7 @@ def _bytes_left(one: Candidate) -> float:
 def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
     if promise is not None:
         return f"is shown to lose {promise.text}"
-    return f"loses at most {METRICS[files[0].metric].change_text(tolerance)}" if files else ""
+    return f"lost at most {METRICS[files[0].metric].change_text(tolerance)}" if files else ""
 
 
 _NOUNS: dict[str, tuple[str, str, str]] = {

@@ -87,9 +87,11 @@ class ChangedAnswers:
         """How many change, and which classes pay for it beyond the others."""
         worse = [each.name for each in self.classes if each.stands_out and each.drop > self.drop]
         pay = (
-            f" {' and '.join(worse[:3])} {'loses' if len(worse) == 1 else 'lose'} more than the mean." if worse else ""
+            f" {' and '.join(worse[:3])} {'loses' if len(worse) == 1 else 'lose'} more than the others."
+            if worse
+            else ""
         )
-        none = "" if worse or len(self.classes) < 2 else " No class loses more than the mean for sure."
+        none = "" if worse or len(self.classes) < 2 else " No class is sure to lose more than the others."
         said = self.said or f"{self.num_changed} of {plural(self.num_images, 'answer')} change."
         return f"{said}{pay or none}"
 

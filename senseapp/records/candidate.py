@@ -53,8 +53,8 @@ class FormWords:
 
 
 FORMS: dict[Form, FormWords] = {
-    "weights": FormWords(title="PyTorch weights", opened_by="load_state_dict of the same architecture"),
-    "small": FormWords(title="compact PyTorch weights", opened_by="three lines of Python, shown beside the download"),
+    "weights": FormWords(title="PyTorch weights", opened_by="PyTorch, in a network with the same layers"),
+    "small": FormWords(title="compact PyTorch weights", opened_by="PyTorch, by the lines beside the download"),
     "onnx": FormWords(title="{}"),
     "int8": FormWords(title="{} in 8-bit numbers"),
     "mixed": FormWords(title="{}, partly in 8-bit numbers"),

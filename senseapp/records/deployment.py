@@ -216,16 +216,15 @@ class Median:
 
     @property
     def times_text(self) -> str:
-        """A ratio of times as text; without an interval that is too wide to say anything.
+        """A ratio of times as text, with its interval; a wide one comes from other programs, which is said.
 
         >>> Median(value=0.36, low=0.34, high=0.4).times_text
         '0.36 × the time (0.34 to 0.40)'
         >>> Median(value=1.0, low=0.34, high=1.03).times_text
-        '1.00 × the time, while the computer was busy'
+        '1.00 × the time (0.34 to 1.03), while the computer was busy'
         """
-        if self.high > _WIDEST_TIMES * self.low:
-            return f"{self.value:.2f} × the time{WHILE_BUSY}"
-        return f"{self.value:.2f} × the time ({self.low:.2f} to {self.high:.2f})"
+        busy = WHILE_BUSY if self.high > _WIDEST_TIMES * self.low else ""
+        return f"{self.value:.2f} × the time ({self.low:.2f} to {self.high:.2f}){busy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     open_part(page, "Target files")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download JSON").click()
-    assert download.value.suggested_filename == "demo_zeros-schedule.json"
+    assert download.value.suggested_filename == "digits_zeros-schedule.json"
     file = tmp_path / "schedule.json"
     download.value.save_as(file)
     schedule = json.loads(file.read_text())

@@ -35,7 +35,7 @@ def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Serv
     assert service.runs()[0].state is RunState.QUEUED  # the page came back, though nothing has been measured
     assert started(service) == usual_run("smaller")
     assert app.query_params["run"] == service.runs()[0].run_id
-    assert app.title[0].value == "demo · fewer bits"
+    assert app.title[0].value == "Digits · fewer bits"
 
 
 def test_the_card_and_the_plan_appear_once_the_model_is_read(analyze: AppTest) -> None:

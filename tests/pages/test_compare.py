@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.app.common.state import pick_key
 from senseapp.compressions import PruningConfig, QuantizationConfig
 from senseapp.records.candidate import Delivery
+from senseapp.records.schedule import Schedule
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
@@ -56,7 +57,10 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
 def test_two_runs_of_a_link_are_compared(app: AppTest, pair: list[str]) -> None:
     open_compare(app, *pair)
     assert app.multiselect(key="compare.runs").value == pair
-    assert "A and B rank 6 layers almost alike: 1.00, where 1 is the same order. No layer changed place" in texts(app)
+    assert (
+        "A and B rank 6 layers almost alike: 1.00, where 1 is the same order. No layer surely changed place"
+        in texts(app)
+    )
     assert "6 layers matched by name" in texts(app)
     assert len(charts(app)) == 1
     assert all(len(each.proto.alt) > 10 for each in (*app.get("vega_lite_chart"), *app.get("arrow_data_frame")))
@@ -75,6 +79,19 @@ def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(
     open_compare(app, *pair)
     assert "not drawn on one axis" in texts(app)
     assert all(file.headline in texts(app) for file in files)
+
+
+def test_a_run_for_targets_offers_no_file_of_weights(app: AppTest, service: Service, backend: Backend) -> None:
+    schedule = Schedule(model="net", method="optimal", entries=(), achieved={"bytes": 0.5})
+    file = a_candidate("weights", size=1200, metric="top1", lost=0.004, schedule=schedule)
+    runs = [finish(service, backend, RunSpec(goal=goal)) for goal in ("targets", "smaller")]
+    for run_id in runs:
+        backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
+    open_compare(app, *runs)
+    assert "Targets that save 50 %" in texts(app)
+    assert [each.value for each in app.caption if "file is not on this server" in each.value] == [
+        ":material/info: This file is not on this server: only its figures are. Make it again."
+    ]  # of the other run: the place of a button without a file
 
 
 def test_what_the_runs_differ_in_is_listed(app: AppTest, pair: list[str]) -> None:

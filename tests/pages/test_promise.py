@@ -82,6 +82,7 @@ def test_too_few_images_are_said_before_a_search(app: AppTest, finished_run, bac
     open_page(app, RESULTS, run=finished_run, promised="yes")
     assert not app.exception
     assert "takes at least 315 unseen images. The 120 unseen images of this run can promise" in warnings(app)
+    assert "What can be promised" not in texts(app)  # the warning says it
     assert not [each for each in app.button if each.key == f"recommendation.start.{finished_run}"]
 
 

@@ -223,4 +223,4 @@ def test_a_first_file_that_loses_too_much_is_not_offered(
     backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
     open_layers(app, run_id)
     assert not app.get("download_button")
-    assert "No file to take yet: No file that is clearly smaller or faster loses at most" in texts(app)
+    assert "No file to take yet: No file that is clearly smaller or faster lost at most" in texts(app)

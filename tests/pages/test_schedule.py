@@ -60,7 +60,7 @@ def test_each_format_says_who_reads_it_and_shows_its_first_lines(
 ) -> None:
     schedule.selectbox(key=f"format.{finished_run}").set_value(name).run()
     assert FORMATS[name].reader in texts(schedule)
-    file = f"demo_zeros-schedule{FORMATS[name].suffix}"
+    file = f"digits_zeros-schedule{FORMATS[name].suffix}"
     usage = next(block.value for block in schedule.code if file in block.value)
     assert usage == FORMATS[name].usage.replace("FILE", file).replace("RUN", finished_run)
     assert "layer" in preview(schedule)

@@ -140,7 +140,7 @@ class Checked:
         return ahead
 
 
-_L = r"(?:loses at most (?P<most>\S+ points?)|is shown to lose at most (?P<shown>\S+ points?), with 95 % certainty)"
+_L = r"(?:lost at most (?P<most>\S+ points?)|is shown to lose at most (?P<shown>\S+ points?), with 95 % certainty)"
 _WHAT = rf"(?P<what>file that runs and|file of weights that|tested schedule that) {_L}"
 
 

@@ -76,7 +76,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         ).properties(height=300 + 24 * len(known)),  # pixels; a line of the legend for each run
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
         key="compare.files",
-        reading="Each dot is a measured file with its 95 % interval; pale: not recommended; crosses: the originals.",
+        reading="Each dot is a measured file with its 95 % interval; pale: not worth taking; crosses: the originals.",
         data=rows,
     )
     _best_files(known)
@@ -89,7 +89,7 @@ def _best_files(known: Sequence[tuple[RunRecord, tuple[Candidate, ...]]]) -> Non
         answer = decided(record, candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(md("**{}**: {}. {}", record.title, answer.headline, answer.reason))
-            if answer.choice is not None:
+            if answer.choice is not None and answer.goal != "targets":  # Results hands out targets
                 file_button(record.run_id, answer.choice, key="compare.get")
 
 

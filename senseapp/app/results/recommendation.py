@@ -94,11 +94,11 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
     with row:
         get, attempt = st.container(width="content"), st.container(width="content")
         with st.popover("Change", icon=":material/tune:", help="What you need, and how much may be lost."):
-            _choose(record, candidates, searched)
+            suffice = _choose(record, candidates, searched)
     asked = asked_of(record, candidates[0].metric)
     with place:
         chosen = show_answer(record, candidates, result).choice
-        if chosen is None and asked.promise is not None:
+        if chosen is None and asked.promise is not None and suffice:
             st.markdown(shortfall(candidates, asked.promise))
     if chosen is None or asked.goal == "look":
         return asked
@@ -128,12 +128,12 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
     return answer
 
 
-def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.delta_generator.DeltaGenerator) -> None:
-    """Show what the answer depends on, and in ``searched`` the search for files that it asks for."""
+def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.delta_generator.DeltaGenerator) -> bool:
+    """Show what the answer depends on, and in ``searched`` the search for files; return if images suffice for it."""
     run_id, metric = record.run_id, candidates[0].metric
     choose_goal(record)
     if not _can_search(record):
-        return
+        return True
     allowed = choose_tolerance(run_id, metric, page="results")
     choose_promise(run_id, metric, allowed, page="results")
     asked = asked_of(record, metric)
@@ -142,8 +142,10 @@ def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.del
         run_id=run_id, allowed_drop=None if is_usual else asked.tolerance, promise=asked.promise
     )
     with searched:
-        if has_enough_images(candidates, asked.promise) and backend.service().work.outcome(search) is None:
+        suffice = has_enough_images(candidates, asked.promise)
+        if suffice and backend.service().work.outcome(search) is None:
             _on_its_way(search, "Search again within this loss")
+    return suffice
 
 
 def _can_search(record: RunRecord) -> bool:

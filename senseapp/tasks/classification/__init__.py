@@ -163,7 +163,7 @@ class Classification(Task):
 
     def preview_line(self, value: float, images: str) -> str:
         """Return the share of images that the model gets right."""
-        return f"Uncompressed, the model gets {100 * value:.1f} % of {images} right."
+        return f"Uncompressed, the model gets {100 * value:.3g} % of {images} right."
 
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
         """Return a warning if answers are no better than chance, or confident and wrong.
@@ -175,7 +175,7 @@ class Classification(Task):
         if top1 is None or not math.isfinite(top1) or classes < 2:
             return ""
         right = f"The uncompressed model is right on {100 * top1:.0f} % of {plural(num_images, 'image')}"
-        check = "check the preprocessing, which class each label means, or the checkpoint. Sensitivities mean little."
+        check = "check the preprocessing, which class each label means, or the checkpoint. Losses then mean little."
         if near_chance(round(top1 * num_images), num_images, classes):
             return f"{right}, near chance ({100 / classes:.2g} % for {classes:,} classes): {check}"
         if top1 < 0.5 and loss > math.log(classes):  # above half it is overconfidence

@@ -44,9 +44,11 @@ def candidates_chart(
         pale=[0.35 if beaten else 1.0 for beaten in rows["beaten"]],
         area=[260 if file == picked else 110 for file in rows["file"]],
     )
+    values = pd.concat([shown["low"], shown["high"], shown["value"], originals["value"]])
+    ends = [float(values.min()), float(values.max())]
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
-        y=alt.Y("value:Q", axis=_above(y_title), scale=value_scale(y_title, zero=False, clamp=True)),
+        y=alt.Y("value:Q", axis=_above(y_title), scale=value_scale(y_title, domain=ends, nice=True, clamp=True)),
         color=side_colour(runs, field="run"),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )

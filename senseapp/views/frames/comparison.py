@@ -137,7 +137,9 @@ def _sure_moves(comparison: Comparison) -> str:
     if not known or any(any(layer.estimated) for layer in comparison.layers):
         return ""
     sure = sum(layer.surely_moved for layer in comparison.layers)
-    return f" {fmt.plural(sure, 'layer') if sure else 'No layer'} changed place in this order by more than chance."
+    if not sure:
+        return " No layer surely changed place: what differs may be chance."
+    return f" {fmt.plural(sure, 'layer')} changed place in this order by more than chance."
 
 
 def matching_text(comparison: Comparison) -> str:

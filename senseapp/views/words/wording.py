@@ -15,7 +15,7 @@ from senseapp.records.deployment import model_file
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import WITHOUT_LABELS, RunSpec, SensitivitySpec
+from senseapp.records.spec import WITHOUT_LABELS, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
@@ -195,11 +195,13 @@ def notes_of(result: RunResult) -> list[str]:
 
 def run_title(spec: RunSpec) -> str:
     """Return the title a run gets at first: the model (or the checkpoint's file) and the compression."""
-    model = Path(spec.model.checkpoint).name if spec.model.checkpoint else spec.model.title
-    if spec.model == PHOTOGRAPHS_DEMO.model:
-        model = "EfficientNet-Lite0"
-    if spec.model == DETECTION_DEMO.model:
-        model = "Detector of shapes"
+    demos = {
+        ModelSpec(): "Digits",
+        PHOTOGRAPHS_DEMO.model: "EfficientNet-Lite0",
+        DETECTION_DEMO.model: "Detector of shapes",
+    }
+    known = demos.get(spec.model, spec.model.title)
+    model = Path(spec.model.checkpoint).name if spec.model.checkpoint else known
     done = spec.sensitivity.compression.description
     return f"{model} · {done.in_titles or done.label.lower()}"
 
@@ -244,7 +246,7 @@ _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
     "zeros": ("Zeros", fmt.count),
     "params": ("Parameters", fmt.count),
     "macs": ("Multiplications", fmt.count),
-    "latency_seconds": ("Time of one image", lambda seconds: f"{1000 * seconds:.3g} ms"),
+    "latency_seconds": ("Time of one image in PyTorch", lambda seconds: f"{1000 * seconds:.3g} ms"),
 }
 
 

@@ -110,7 +110,7 @@ def test_what_is_missing_is_listed_with_the_reason() -> None:
     [
         (
             {},
-            "almost alike: 1.00, where 1 is the same order. No layer changed place in this order by more than chance.",
+            "almost alike: 1.00, where 1 is the same order. No layer surely changed place: what differs may be chance.",
         ),
         (
             dict(zip(NAMES, (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), strict=True)),

@@ -13,6 +13,7 @@ from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
+from senseapp.views.charts.savings import candidates_chart
 from senseapp.views.frames.files import candidates_frame, class_note, class_rows
 from senseapp.views.frames.results import (
     apart_frame,
@@ -175,3 +176,13 @@ def test_files_of_one_run_have_one_original_size() -> None:
     runs = a_candidate("int8", size=311_000, original=some_figures(0.01, 1.0, 948_000))
     rows = candidates_frame((plain, runs), usual_decision((plain, runs), "smaller"))
     assert all("948 kB → " in each for each in rows["description"])
+
+
+def test_the_axis_of_answers_ends_where_files_and_their_intervals_do() -> None:
+    rows = pd.DataFrame(
+        {"value": [46.4], "low": [45.5], "high": [47.4], "beaten": False, "file": "a", "run": "", "megabytes": 1}
+    )
+    original = pd.DataFrame({"value": [46.3], "megabytes": 2})
+    drawn = candidates_chart(rows, against="megabytes", y_title="Detection score (%)", originals=original)
+    scales = [part["encoding"]["y"].get("scale") for part in drawn.to_dict()["layer"]]
+    assert scales[1] == {"domain": [45.5, 47.4], "nice": True, "clamp": True}
