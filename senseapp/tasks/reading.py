@@ -21,7 +21,7 @@ Evidence = Literal["file", "graph", "library", "family", "fit", "labels", "image
 EVIDENCE_WORDS: Mapping[str, str] = {
     "file": "the file says so",
     "graph": "the file normalises its images itself",
-    "library": "the library says so",
+    "library": "it comes with the network",
     "family": "networks of this family are usually trained so",
     "fit": "nothing else fits",
     "labels": "it suits the labels best",

@@ -299,4 +299,4 @@ def test_pictures_that_were_kept_are_shown_where_the_reading_is_unfolded(
     app.session_state["reading"] = True
     app.run()
     assert not app.exception
-    assert "is cat: cat (90 %) → dog (60 %)" in captions(app)
+    assert "Is cat. Before: cat (90 %), now: dog (60 %)" in captions(app)

@@ -25,7 +25,6 @@ from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.inputs import UploadPurpose
 from senseapp.tasks import CLASSIFICATION, Task, task_named
-from senseapp.views.words import format as fmt
 
 PARAMETER = "check"
 """Names the check that is shown in the address."""
@@ -231,4 +230,4 @@ def recent_checks(shown: str = "") -> None:
             on_click=st.query_params.update,
             args=({PARAMETER: each.check_id},),
         )
-        row.caption(fmt.cut_middle(each.report.headline if each.report is not None else each.error or "running", 120))
+        row.caption(each.report.headline if each.report is not None else each.error or "running")

@@ -143,7 +143,8 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
                 file_button(run_id, each, key=f"recommendation.other.{place}")
     for each in candidates:
         if (small := small_form(each.file)) is not None:
-            st.code(small.reader(_name(run_id, each)), language=None, wrap_lines=True)
+            with st.popover("Open compact weights in Python"):
+                st.code(small.reader(_name(run_id, each)), language=None, wrap_lines=True)
 
 
 def _kit(owned: Service, run_id: str, candidate: Candidate) -> Path:

@@ -128,6 +128,6 @@ def _drawn_pictures(found: ChangedAnswers, *, key: str, width: int) -> None:
 def _caption(picture: ChangedPicture) -> str:
     if picture.caption:
         return picture.caption
-    label = f"is {picture.label}: " if picture.label else ""
+    label = f"Is {picture.label}. " if picture.label else ""
     before, after = (fmt.percent(sure) for sure in (picture.sure_before, picture.sure_after))
-    return f"{label}{picture.before} ({before}) → {picture.after} ({after})"
+    return f"{label}Before: {picture.before} ({before}), now: {picture.after} ({after})"

@@ -72,7 +72,7 @@ def test_what_a_person_says_of_the_values_is_kept_and_the_other_ways_are_listed(
 
 def test_a_demo_is_read_as_its_library_says() -> None:
     report = preview_images(RunSpec(), num_images=None)
-    assert report.reading.facts["Images"].endswith("(the library says so)")
+    assert report.reading.facts["Images"].endswith("(it comes with the network)")
     assert (report.asked, report.layouts) == ((), ())
 
 
