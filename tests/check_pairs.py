@@ -554,7 +554,7 @@ PAIRS: tuple[Pair, ...] = (
         reason="28 × 28 pixels",
     ),
     Pair(name="colour images", make=lambda shop: _sized(shop, 3, 32, 32), expected=FAILS, reason="3 channels"),
-    Pair(name="slower", make=_slow, expected=FAILS, reason="times as long", max_time=1.5),
+    Pair(name="slower", make=_slow, expected=FAILS, reason="× the time", max_time=1.5),
     Pair(name="two inputs", make=_two_inputs, expected=REFUSED, reason="2 inputs"),
     Pair(
         name="cut short",

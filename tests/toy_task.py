@@ -11,11 +11,12 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.metrics import Metric, powers
 from senseapp.tasks import Task
 from senseapp.tasks.base import refuse_output
-from senseapp.tasks.directions import ScanDirections
 from senseapp.tasks.labels import Targets, WrittenLabels
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from senseapp.tasks.directions import ScanDirections
 
 
 @dataclass(frozen=True, kw_only=True)

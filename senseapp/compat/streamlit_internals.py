@@ -122,6 +122,16 @@ def inline_scripts() -> list[str]:
     return _INLINE_SCRIPT.findall(index.read_text(encoding="utf-8"))
 
 
+KNOWN_BASE = 'window.__streamlit = { BACKEND_BASE_URL: new URL(".", location.href).href };'
+"""A script that tells Streamlit's page the server's base URL. Without it, a page opened by its address first requests
+two URLs below that address that do not exist, and the browser logs errors."""
+
+
+def with_known_base(page: bytes) -> bytes:
+    """Return Streamlit's page with :data:`KNOWN_BASE` in its head; any other content unchanged."""
+    return page.replace(b"<head>", f"<head><script>{KNOWN_BASE}</script>".encode(), 1)
+
+
 def login_payload(cookies: Mapping[str, str]) -> bytes:
     """Return the content of :data:`LOGIN_COOKIE` as JSON; empty if it is missing or its signature is wrong."""
     return _get_signed_cookie_with_chunks(dict(cookies), LOGIN_COOKIE) or b""

@@ -119,7 +119,7 @@ class _ReadingSearch:
         if told and labelled and not own.std and (not found or _best(found).is_chance(_LEAST_VALUE)):
             told = False  # it fits no label
         if not (told or self.model.preparation_evidence == "graph"):
-            for words, data in self._ranges(own, labelled=labelled):
+            for words, data in self._ranges(own):
                 found += self._with_preparation(data, (words,), labelled=labelled)
         if not found:
             raise InvalidDataset(
@@ -128,7 +128,7 @@ class _ReadingSearch:
             )
         steps: list[Callable[[DataSpec], Iterator[tuple[str, DataSpec]]]] = []
         if labelled and not told:
-            steps = [self._other_order, self._other_fits]
+            steps = [self._less_mean, self._other_order, self._other_fits]
         elif not (labelled or self._knows_order):
             steps = [self._other_order]
         start = _best(found)
@@ -153,11 +153,18 @@ class _ReadingSearch:
         evidence = self.model.preparation_evidence
         return bool(data.channel_order or data.std) or evidence in ("file", "library") or by_family
 
-    def _ranges(self, own: DataSpec, *, labelled: bool) -> Iterator[tuple[str, DataSpec]]:
+    def _ranges(self, own: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         usual = self.model.preprocessing
         for (mean, std), words in usual_ranges(usual.input_shape[0]).items():
-            if (mean, std) != (usual.mean, usual.std) and (labelled or words != CAFFE):  # near to 0 to 255
+            if (mean, std) != (usual.mean, usual.std) and words != CAFFE:
                 yield words, replace(own, mean=mean, std=std)
+
+    def _less_mean(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
+        """Yield the preparation of Caffe where values from 0 to 255, which are near to it, suit the labels best."""
+        usual = effective_preprocessing(best, self.model.preprocessing)
+        for (mean, std), words in usual_ranges(usual.input_shape[0]).items():
+            if words == CAFFE and std == usual.std and self.model.preparation_evidence != "graph":
+                yield "less the mean of ImageNet", replace(best, mean=mean, std=std)
 
     def _other_fits(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         usual, images = effective_preprocessing(best, self.model.preprocessing), self._some_images(best)
@@ -173,7 +180,8 @@ class _ReadingSearch:
         usual = effective_preprocessing(best, self.model.preprocessing)
         if usual.input_shape[0] == 3 and not self.spec.data.channel_order:
             other: ChannelOrder = "rgb" if usual.channel_order == "bgr" else "bgr"
-            yield other.upper(), replace(best, channel_order=other)
+            mean = best.mean[::-1] if best.mean and max(usual.std) < 0.01 else best.mean  # Caffe's is of its channels
+            yield other.upper(), replace(best, channel_order=other, mean=mean)
 
     def _with_preparation(self, data: DataSpec, words: tuple[str, ...], *, labelled: bool) -> Iterator[Scored]:
         """Yield the candidates of one preparation, from one pass of the network over the images."""

@@ -87,6 +87,7 @@ def test_markup_of_a_run_file_is_shown_as_it_was_written(
     check(page)
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("asked")
 def test_markup_is_shown_as_it_was_written_where_runs_are_together(
     page: Page, server: Server, runs: tuple[Server, list[str]]

@@ -62,7 +62,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     expect(page.get_by_text(AMOUNTS)).to_be_visible()
     verify(page)
     open_part(page, "File that runs")
-    page.get_by_text("All int8", exact=True).click()
+    page.get_by_text("All 8-bit", exact=True).click()
     at_rest(page)
     page.get_by_role("button", name="Make the file and measure it").click()
     button = page.get_by_role("button", name=re.compile("^Get the .*ONNX"))

@@ -98,6 +98,7 @@ def test_a_run_started_by_keyboard_is_found_again_and_told_of_and_cancel_keeps_w
     assert page.evaluate("window.shown[0]").startswith("Digits · zeros: Cancelled")
 
 
+@pytest.mark.wide
 def test_a_menu_that_covers_the_page_closes_with_the_next_page(page: Page, server: Server) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(server.url)

@@ -113,6 +113,7 @@ print(json.dumps([loaded, layouts]))
 """
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_each_is_a_file_and_an_entry_point_outside_of_the_package(tmp_path: Path) -> None:
     installed = tmp_path / "toys-1.0.dist-info"

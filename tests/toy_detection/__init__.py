@@ -15,7 +15,6 @@ from senseapp.records.spec import ModelSpec
 from senseapp.tasks import Task
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PerImage, PictureGeometry
 from senseapp.tasks.base import refuse_output
-from senseapp.tasks.directions import ScanDirections
 from tests.toy_detection.metrics import AP, DIVERGENCE, directions_of, predictions_of
 from tests.toy_rectangles import CLASSES, SIDE, scene
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from senseapp.metrics.predictions import Predictions
     from senseapp.networks.loaded import LoadedModel
+    from senseapp.tasks.directions import ScanDirections
 
 _LEAST_AREA = 4.0  # pixels of the network's input that are left of a box; smaller ones are left out
 _CELLS, _HALF_BOX, _REACH = 4, 6.0, 4.0

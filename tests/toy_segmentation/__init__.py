@@ -13,7 +13,6 @@ from senseapp.records.spec import ModelSpec
 from senseapp.tasks import Task
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
 from senseapp.tasks.base import refuse_output
-from senseapp.tasks.directions import ScanDirections
 from tests.toy_rectangles import CLASSES, SIDE, scene
 from tests.toy_segmentation.metrics import (
     AGREEMENT,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from senseapp.metrics.predictions import Predictions
     from senseapp.networks.loaded import LoadedModel
+    from senseapp.tasks.directions import ScanDirections
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,6 +141,7 @@ def test_a_network_with_dead_parts_is_deployed_in_int8(make: Callable[[], Networ
     assert_does_the_same(found.content, network, images_for(16, seed=4).images)
 
 
+@pytest.mark.wide
 def test_images_that_are_all_zero_are_deployed_and_biases_kept() -> None:
     """Ranges are those of biases alone; on such images the file answers as the network does."""
     network, images = a_network(), torch.zeros(40, 3, 8, 8)
@@ -220,6 +221,7 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert found.reason == "Delivered without repair. Left out, since it failed: repair; ValueError: it broke."
 
 
+@pytest.mark.wide
 def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.default_int8", broken)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.fit.chosen_rounding", broken)

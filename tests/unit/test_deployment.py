@@ -30,6 +30,7 @@ def test_everything_that_is_copied_is_there_and_not_ignored() -> None:
     assert all((ROOT / name).exists() for name in copied())
 
 
+@pytest.mark.wide
 def test_what_is_copied_imports_nothing_of_ours_that_is_not() -> None:
     ours = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
     code = [path for name in copied() for path in ((ROOT / name).rglob("*.py") if (ROOT / name).is_dir() else ())]

@@ -89,6 +89,7 @@ def test_each_pin_of_the_app_lies_in_the_range_of_the_package() -> None:
         assert sorted(part.operator for part in wanted.specifier) == ["<", ">="], wanted
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_wheel_holds_the_app_and_no_tests(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -131,6 +132,7 @@ def test_the_demo_is_measured_from_another_folder(command: Path, elsewhere: Path
     assert len((elsewhere / "run" / "sensitivity.csv").read_text().splitlines()) > DEMO_LAYERS
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_every_page_is_served_from_another_folder(command: Path, elsewhere: Path) -> None:
     app = Server(elsewhere, command=(str(command), "serve"), port_option="--port", cwd=elsewhere)

@@ -67,6 +67,7 @@ def test_hostile_uploads_leave_nothing_and_sound_ones_every_byte(server: Served)
     clear(server)
 
 
+@pytest.mark.wide
 def test_a_refused_file_keeps_its_sentence_until_another_is_chosen(server: Served) -> None:
     async def refused() -> tuple[list[str], list[str], list[str]]:
         async with Visitor(server.url, "runs") as page:

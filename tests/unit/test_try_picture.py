@@ -132,6 +132,7 @@ def test_the_picture_is_shown_as_the_network_sees_it_and_all_of_it_can_be_writte
     assert decode(encode(found), PictureAnswers) == found
 
 
+@pytest.mark.wide
 def test_the_preparation_that_the_run_chose_is_used(tmp_path: Path) -> None:
     model = load_model(DIGITS)
     file = exported(model, tmp_path / "own.onnx", ())
@@ -185,6 +186,7 @@ def an_upload(service: Service, content: bytes) -> Path:
     return path
 
 
+@pytest.mark.wide
 def test_the_picture_is_removed_whatever_comes_of_it(service: Service) -> None:
     run_id = finish(service, service._backend, RunSpec())
     folder = service._backend.store.folder(run_id)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from senseapp.app.common.notices import INLINE_SCRIPTS
 from senseapp.app.logins import logouts
 from senseapp.compat.streamlit_internals import (
+    KNOWN_BASE,
     LOGIN_COOKIE,
     LOGOUT_ROUTE,
     PRIVATE_ROUTES,
@@ -24,6 +25,7 @@ from senseapp.compat.streamlit_internals import (
     inline_scripts,
     listening_address,
     server_address,
+    with_known_base,
 )
 from senseapp.core.errors import InvalidSpec
 
@@ -214,7 +216,7 @@ def content_security_policy() -> str:
     Scripts come from this server only; Streamlit's one inline script and ours are named by their hashes. Styles are
     made in the page by Streamlit's and Vega's code, pictures of charts are data and blob addresses.
     """
-    scripts = (*inline_scripts(), *INLINE_SCRIPTS.values())
+    scripts = (*inline_scripts(), KNOWN_BASE, *INLINE_SCRIPTS.values())
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     framed_by = " ".join(frame_ancestors()) or "'none'"
@@ -234,6 +236,43 @@ def content_security_policy() -> str:
             f"frame-ancestors {framed_by}",
         )
     )
+
+
+class KnownBase:
+    """Middleware that tells a page the address of its server, see :func:`with_known_base`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if (
+            scope["type"] != "http"
+            or scope["method"] != "GET"
+            or "text/html" not in Headers(scope=scope).get("accept", "")
+        ):
+            await self._app(scope, receive, send)
+            return
+        del MutableHeaders(scope=scope)["accept-encoding"]  # a few kB, to be read here
+        start: Message | None = None
+        parts: list[bytes] = []
+
+        async def send_told(message: Message) -> None:
+            nonlocal start
+            headers = Headers(raw=message.get("headers", []))
+            if message["type"] == "http.response.start" and headers.get("content-type", "").startswith("text/html"):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    body = with_known_base(b"".join(parts))
+                    MutableHeaders(scope=start)["content-length"] = str(len(body))
+                    await send(start)
+                    await send({"type": "http.response.body", "body": body})
+
+        await self._app(scope, receive, send_told)
 
 
 class PrivateMetrics:

@@ -29,6 +29,7 @@ from senseapp.app.common.download import remove_new_files
 from senseapp.app.server.downloads import Downloads, download_registry
 from senseapp.app.server.guards import (
     EndedLogins,
+    KnownBase,
     KnownSites,
     PrivateMetrics,
     SecurityHeaders,
@@ -77,6 +78,7 @@ def application() -> st.App:
             Middleware(SecurityHeaders),
             Middleware(KnownSites),
             Middleware(PrivateMetrics),
+            Middleware(KnownBase),
             Middleware(Connections, **configured_limits()),
             Middleware(BoundedMessages),
             Middleware(EndedLogins),

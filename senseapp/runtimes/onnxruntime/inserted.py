@@ -116,20 +116,28 @@ def apply_qdq(content: bytes, plain: bytes, int8: bytes) -> bytes:
         int8: a QDQ file of ``plain``, or of a copy of it with norms folded into convolutions.
     """
     base, after = OnnxGraph(content), OnnxGraph(int8)
+    after.sort()
     read = {name for node in base.nodes for name in read_by(node)}
-    makers = {name: node for node in base.nodes for name in node.output if name}
-    own, new = {node.name: node for node in OnnxGraph(plain).nodes}, list[NodeProto]()
+    own = {node.name: node for node in OnnxGraph(plain).nodes}
+    places = {name: place for place, node in enumerate(base.nodes) for name in node.output if name}
+    made_at, behind = dict(places), dict[int, list[NodeProto]]()
     for node in after.nodes:
         before = own.pop(node.name, None)
         if before is None:
-            new.append(node)
+            made = [made_at[name] for name in node.input if name in made_at and name not in after.initializers]
+            place = max(made, default=-1)
+            behind.setdefault(place, []).append(node)
         else:
-            _rewire(makers[_first(before.output)], before, node)
-    base.remove(*(makers[_first(node.output)] for node in own.values()))
-    base.nodes += new
+            place = places[_first(before.output)]
+            _rewire(base.nodes[place], before, node)
+        made_at.update(dict.fromkeys(filter(None, node.output), place))
+    left_out = {places[_first(node.output)] for node in own.values()}
+    nodes = list(behind.get(-1, ()))
+    for place, node in enumerate(base.nodes):
+        nodes += [*(() if place in left_out else (node,)), *behind.get(place, ())]
+    base.nodes = nodes
     base.rewired()
-    _take_tensors(base, after, read, {name for node in new for name in node.output})
-    base.sort()
+    _take_tensors(base, after, read, {name for some in behind.values() for node in some for name in node.output})
     known = {each.domain for each in base.model.opset_import} | DEFAULT_DOMAINS
     used = {node.domain for node in base.nodes} - known
     base.model.opset_import.extend(each for each in after.model.opset_import if each.domain in used)

@@ -37,6 +37,10 @@ _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
 _FUSED_BEHIND = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Add", "Mul"})
 """Operators that runtimes compute with the product before them."""
+_APPROXIMATE = (
+    "Times of single layers are approximate: the runtime's profile, scaled to the time of the whole file. The file of "
+    "a schedule is timed itself before it is offered."
+)
 _OWN = re.compile(r"product(\d+)(?:[_.]|$)")
 
 Shape = tuple[int, ...]
@@ -96,6 +100,7 @@ def time_layers(
             for (first, second), (count, dims) in edges.items()
         ),
         source=f"measured on {profiler.machine()}",
+        notes=(_APPROXIMATE,),
     )  # fmt: skip
 
 

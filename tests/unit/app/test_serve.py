@@ -7,8 +7,16 @@ from collections.abc import Callable
 
 import pytest
 import streamlit as st
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import HTMLResponse, JSONResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
 from senseapp.app.server import serve
+from senseapp.app.server.guards import KnownBase
+from senseapp.compat.streamlit_internals import KNOWN_BASE
 from senseapp.core.errors import StorageFailed
 from tests.asynchronous import run_async
 
@@ -56,3 +64,18 @@ def test_a_home_that_cannot_be_used_is_left_for_the_pages_to_tell(monkeypatch: p
     monkeypatch.setattr(serve.backend, "warm_up_ahead", fail)
     live_for(60, until=lambda: bool(asked))
     assert asked == ["engine"]
+
+
+def test_pages_are_told_where_their_server_is_and_nothing_else_is_touched() -> None:
+    routes = [
+        Route("/results", lambda _: HTMLResponse("<html><head><title>é</title></head></html>")),
+        Route("/data", lambda _: JSONResponse({"html": "<head>"})),
+    ]
+    with TestClient(
+        Starlette(routes=routes, middleware=[Middleware(KnownBase), Middleware(GZipMiddleware, minimum_size=1)])
+    ) as client:
+        asked = {"accept": "text/html,*/*;q=0.8"}
+        page, data = client.get("/results", headers=asked), client.get("/data", headers=asked)
+    assert page.text == f"<html><head><script>{KNOWN_BASE}</script><title>é</title></head></html>"
+    assert int(page.headers["content-length"]) == len(page.content)
+    assert data.json() == {"html": "<head>"}

@@ -73,6 +73,7 @@ def test_uploads_of_a_server_that_was_killed_go_at_the_next_start(tmp_path: Path
     backend_at(tmp_path).close()
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a folder that not even root can write to")
 def test_a_server_of_a_home_that_cannot_be_used_says_so(tmp_path: Path) -> None:

@@ -83,7 +83,13 @@ def asked(folder, **data):
 
 @pytest.mark.parametrize(
     ("values", "bgr"),
-    first_of([(HALF, False), (NONE, True), (OWN, True), ({"mean": (0.0,) * 3, "std": (1 / 255,) * 3}, False)], 2),
+    first_of(
+        [
+            *((HALF, False), (NONE, True), (OWN, True)),
+            *(({"mean": mean, "std": (1 / 255,) * 3}, False) for mean in (NONE["mean"], OWN["mean"])),
+        ],
+        2,
+    ),
 )
 def test_size_normalisation_and_channel_order_are_found_together(trained, pictures, values, bgr):
     trained(bgr=bgr, **values)

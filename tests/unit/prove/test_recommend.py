@@ -260,6 +260,7 @@ def test_a_run_whose_files_fail_is_done_and_says_why(few_digits, tmp_path, monke
     backend.close()
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_file_does_what_the_recommendation_says(recommended) -> None:
     service, run_id, found = recommended

@@ -256,6 +256,7 @@ def test_pixels_lie_near_steps_of_their_range_and_none_is_clipped(brightest):
     assert error(low, high) <= error(-1.0, float(images.max())) * (0.45 if brightest == 255 else 1)
 
 
+@pytest.mark.wide
 def test_ranges_are_of_least_error_unless_the_widest_are_clearly_better(network, monkeypatch):
     """A gain on one part of the images, and a loss on another, is one by chance."""
     wide = ranges(network, [FITTED], rounded_tensors(network), ["minmax"])["minmax"]

@@ -53,6 +53,7 @@ def test_every_layer_has_two_times_and_neighbours_a_cost(profiler):
         (layer, level) for layer in ("stem", "branch", "head") for level in (32.0, 8.0)
     }
     assert all(each.seconds > 0 for each in found.times)
+    assert "approximate" in found.notes[0]
     neighbours = {frozenset((each.first, each.second)) for each in found.conversions}
     expected = [(FLOAT, "stem"), ("stem", "branch"), ("stem", INT8), ("branch", INT8), ("head", FLOAT)]
     assert {frozenset(pair) for pair in expected} == neighbours  # the mean before the head is always in float

@@ -33,6 +33,7 @@ def spec_of(export: Path, folder: Path, count: int, *, labelled: bool) -> RunSpe
     )
 
 
+@pytest.mark.wide
 def test_where_nothing_decides_each_reading_is_drawn_on_the_same_pictures(export: Path, tmp_path: Path) -> None:
     spec = spec_of(export, tmp_path, 4, labelled=False)
     asked = WorkerRequest(call=partial(preview_images, spec, num_images=4, data_roots=()))
