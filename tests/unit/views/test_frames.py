@@ -169,6 +169,9 @@ def test_a_class_of_too_few_images_has_no_figure() -> None:
         *(("20.0 points", "2.0 to 40.0"), ("too few images", ""), ("1.0 points", "−1.0 to 5.0"))
     ]
     assert "0.7 points on average" in class_note(clear)
+    alike = changed(unclear, unclear)
+    assert alike.sentence == "2 of 269 answers change. No class is sure to lose more than the others."
+    assert replace(alike, num_changed=0).sentence == "0 of 269 answers change."
 
 
 def test_files_of_one_run_have_one_original_size() -> None:
