@@ -130,7 +130,8 @@ class Loud(nn.Module):
         return self.head(self.shared(self.shared(body).relu()).relu().mean((2, 3)))
 
 
-@pytest.mark.parametrize("processor", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("processor", ["AVX2", "AVX512_CORE"])
 def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instructions(processor, tmp_path) -> None:
     """Kernels there add two products in 16 bits; which two, differs where channels are odd."""
     torch.manual_seed(0)
@@ -335,7 +336,8 @@ def test_nobody_is_told_that_openvino_runs(tmp_path) -> None:
     assert not (tmp_path / "intel").exists()  # where its identifier would be kept
 
 
-@pytest.mark.parametrize(("side", "window"), [pytest.param(32, 4, marks=pytest.mark.wide), (64, 7)])
+@pytest.mark.wide
+@pytest.mark.parametrize(("side", "window"), [(32, 4), (64, 7)])
 def test_a_swin_runs_in_int8(side: int, window: int) -> None:
     """OpenVINO removes pads of nothing, and its compiler then crashed on the roundings around them.
 
