@@ -247,7 +247,6 @@ _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
     "zeros": ("Zeros", fmt.count),
     "params": ("Parameters", fmt.count),
     "macs": ("Multiplications", fmt.count),
-    "latency_seconds": ("Time of one image in PyTorch", lambda seconds: f"{1000 * seconds:.3g} ms"),
 }
 
 
