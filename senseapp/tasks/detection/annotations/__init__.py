@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
+from senseapp.tasks.annotations import (
+    AnnotationFiles,
+    AnnotationReader,
+    Listing,
+    PerImage,
+    PictureGeometry,
+    pairs_by_stem,
+)
+from senseapp.tasks.class_numbers import ModelClasses
+from senseapp.tasks.labels import Targets
 
 if TYPE_CHECKING:
     from senseapp.tasks.detection.annotations.boxes import PictureBoxes
@@ -81,6 +90,14 @@ class BoxReader(AnnotationReader):
             "left_out": len(boxes) - len(kept),
             "beyond": int(beyond.any(axis=1).sum()),
         }
+
+    def fitted(
+        self, placed: PerImage, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
+    ) -> Targets:
+        """Return boxes in the model's own classes; objects of others are left out."""
+        from senseapp.tasks.detection.annotations.boxes import fit_boxes
+
+        return fit_boxes(placed, files, model, confirmed)
 
 
 def _some(listing: Listing, paths: Collection[str]) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from senseapp.core.texts import plural
 from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PerImage
 from senseapp.tasks.class_numbers import ModelClasses, WrittenClasses, fit_numbers
 from senseapp.tasks.coco import PictureSize, Written, find_coco
-from senseapp.tasks.labels import FittedAnnotations
+from senseapp.tasks.labels import Targets
 
 MOST_BOXES = 5_000
 """Of one picture; photographs have some tens."""
@@ -121,7 +121,7 @@ def _box(written: Written) -> list[float]:
 
 def fit_boxes(
     targets: PerImage, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
-) -> FittedAnnotations:
+) -> Targets:
     """Return targets, as :class:`BoxReader` places them, with the model's classes; objects without one are left out.
 
     Raises:
