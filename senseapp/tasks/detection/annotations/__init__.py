@@ -52,10 +52,10 @@ class BoxReader(AnnotationReader):
 
     def _of_files(self, listing: Listing, choices: tuple[str, ...], within: str = "") -> AnnotationFiles:
         """Return the file of each picture that has one of its own, below the folder ``within``."""
-        from senseapp.tasks.detection.annotations import voc, yolo
+        from senseapp.tasks.detection.annotations import boxes, yolo
 
         files = [path for path in listing.others if not within or path.startswith(within.rstrip("/") + "/")]
-        for suffix, told_by in ((".xml", voc.told_by), (".txt", yolo.told_by)):
+        for suffix, told_by in ((".xml", boxes.voc_classes), (".txt", yolo.told_by)):
             own = [path for path in files if path.casefold().endswith(suffix) and yolo.is_boxes_name(path)]
             pairs, _ = pairs_by_stem(listing.pictures, own)  # in a folder of labels, else beside the picture
             stems = {path.rpartition(".")[0]: path for path in own}
@@ -67,7 +67,7 @@ class BoxReader(AnnotationReader):
 
     def read(self, content: bytes) -> PictureBoxes:
         """Return the boxes in a text file as YOLO writes it, or in an XML file as Pascal VOC does."""
-        from senseapp.tasks.detection.annotations.voc import read_voc
+        from senseapp.tasks.detection.annotations.boxes import read_voc
         from senseapp.tasks.detection.annotations.yolo import read_yolo
 
         return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content, self.columns)
