@@ -13,7 +13,7 @@ import streamlit as st
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
-from senseapp.app.common.notices import answer_or_wait, complain
+from senseapp.app.common.notices import answer_or_wait, complain, show_notes
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
@@ -113,11 +113,12 @@ def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpos
         help_text="Recognised from the names and shapes of the weights alone. The likeliest comes first: confirm it, "
         "or choose another. Of several that look alike, the images choose the one with which the model answers best.",
     )
+    item = by_title.get(chosen)
     if report.proposal is None:
         st.warning(report.verdict, icon=":material/help:")
     elif chosen == next(iter(options)):
         st.caption(md(":material/help: {}" if alike[0].by_order else ":material/check_circle: {}", report.verdict))
-    elif chosen in by_title and by_title[chosen].by_order:
+    elif item is not None and item.by_order:
         st.caption(
             md(
                 ":material/help: Names are unknown; order and shapes fit {}. This is a guess: the accuracy of the "
@@ -128,9 +129,8 @@ def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpos
     if chosen == _LOOK_ALIKE:
         st.markdown(_read_off(alike[0], report))
         return ModelSpec(library="auto", checkpoint=str(path))
-    if chosen in by_title:
-        st.markdown(_read_off(by_title[chosen], report))
-        item = by_title[chosen]
+    if item is not None:
+        st.markdown(_read_off(item, report))
         return _with_random_head(item, report.model(item)) if item.without_head else report.model(item)
     entry = search_architecture(default=draft.title if draft.name else "", key=f"analyze.model.{purpose}")
     return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
@@ -214,8 +214,7 @@ def _show_differences(fit: MatchReport, title: str, report: CheckpointReport) ->
         height=min(38 + 35 * len(rows), 280),
         alt=f"Weights of the file that do not fit {title}",
     )
-    for note in report.notes:
-        st.caption(md(":material/info: {}", note))
+    show_notes(report.notes)
 
 
 def _shape(sizes: tuple[int, ...] | None) -> str:

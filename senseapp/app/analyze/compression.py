@@ -11,7 +11,7 @@ from senseapp import descriptions
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common.expert import expert
-from senseapp.app.common.notices import complain
+from senseapp.app.common.notices import complain, show_notes
 from senseapp.app.common.state import filled, session
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
@@ -130,13 +130,8 @@ def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:
     others = [each for each in descriptions.all_descriptions() if each.sets_bits and each.pays_when_run]
     if not makes_files(goal) or compression.pays_when_run or not others:
         return
-    st.caption(
-        md(
-            ":material/info: {} save no time and no bytes in a file that runs here. “{}” saves both.",
-            compression.amount,
-            others[0].line,
-        )
-    )
+    text = f"{compression.amount} save no time and no bytes in a file that runs here. “{others[0].line}” saves both."
+    show_notes([text])
 
 
 def _option_key(kind: str, name: str) -> str:

@@ -99,7 +99,7 @@ def _entry_line(entry: CatalogueEntry, here: frozenset[str]) -> str:
     return " · ".join(
         (
             fmt.count(entry.num_params, unit="parameters"),
-            fmt.macs(entry.macs) if entry.macs is not None else "Multiplications unknown",
+            fmt.count(entry.macs, unit="multiplications") if entry.macs is not None else "Multiplications unknown",
             f"{fmt.shape(entry.input_shape)} input",
             fmt.plural(entry.num_layers, "layer"),
             weights if entry.pretrained else "no published weights",

@@ -14,7 +14,7 @@ from senseapp.app.analyze.library import search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.notices import answer_or_wait
+from senseapp.app.common.notices import answer_or_wait, show_notes
 from senseapp.app.common.state import filled, restart_with, session
 from senseapp.app.common.tables import figures_row
 from senseapp.app.common.uploads import forget_refusal
@@ -182,7 +182,6 @@ def _show(profile: ModelProfile, task: Task) -> None:
         "Input": "Channels × height × width.",
     }
     figures_row(figures, helps=helps, key="model_card")
-    for note in profile.notes:
-        st.caption(md(":material/info: {}", note))
+    show_notes(profile.notes)
     if not profile.pretrained:
         st.caption(md(":material/warning: The weights are random: layer costs are right, sensitivities mean little."))

@@ -14,7 +14,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.images import is_at_hand
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.notices import answer_or_wait, is_refused
+from senseapp.app.common.notices import answer_or_wait, is_refused, show_notes
 from senseapp.app.common.state import session
 from senseapp.core.markdown import md
 from senseapp.descriptions import SOURCES
@@ -192,9 +192,8 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
         _change(found, spec, task_key, "Change how it is read")
     if choice is not None and choice.chosen is not None:
         st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
-    for note in (*(choice.caveats if choice is not None else ()), *report.notes):
-        if note not in session().told:
-            st.caption(md(":material/info: {}", note))
+    notes = (*(choice.caveats if choice is not None else ()), *report.notes)
+    show_notes(note for note in notes if note not in session().told)
 
 
 def _show_pictures(pictures: Sequence[SeenPicture]) -> None:

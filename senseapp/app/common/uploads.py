@@ -151,12 +151,11 @@ def store_upload(uploaded: UploadedFile) -> Path:
         SenseError: it was not stored: a quota would be passed, or the disk refuses.
     """
     try:
-        upload = upload_registry().take(session_id(), uploaded.file_id) or _from_memory(uploaded)
+        path = upload_path(uploaded)
     finally:
+        upload_registry().take(session_id(), uploaded.file_id)
         free_upload(uploaded.file_id)
-    if isinstance(upload, str):
-        raise QuotaExceeded(upload)
-    return _named(upload, uploaded.name)
+    return _named(path, uploaded.name)
 
 
 def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:

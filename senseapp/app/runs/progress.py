@@ -13,14 +13,7 @@ from senseapp.app.common.address import hold
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.figure import provenance
-from senseapp.app.common.notices import (
-    complain,
-    errors_here,
-    notify,
-    percent_done,
-    progress_bar,
-    run_script,
-)
+from senseapp.app.common.notices import complain, errors_here, notify, percent_done, progress_bar, run_script
 from senseapp.app.common.state import go_to, restart_with, session
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.recommendation import first_answer

@@ -78,9 +78,7 @@ def choose_schedule(run_id: str, result: RunResult, first: DeltaGenerator) -> Sc
 
 def take_target(run_id: str, result: RunResult, kind: str, figure: float) -> None:
     """Move the target to ``figure`` (a fraction, or average bits) before the page is drawn again."""
-    method = f"choose.{run_id}"
-    if st.session_state.get(method) != "optimal":
-        st.session_state[method] = "optimal"
+    st.session_state[f"choose.{run_id}"] = "optimal"
     if kind == MILLISECONDS:
         st.session_state[f"schedule.ms.{run_id}"] = figure
     elif kind == "bits":

@@ -10,11 +10,10 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure
-from senseapp.app.common.notices import complain
+from senseapp.app.common.notices import complain, show_notes
 from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.core.errors import SenseError
-from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -56,13 +55,8 @@ def trade_off_view(
         st.caption("The trade-off follows once the times of the layers are known.")
         return
     if large := too_large(result):
-        st.caption(
-            md(
-                ":material/info: {} are too large for the trade-off here, and for the uniform schedule beside this "
-                "one. Choose a goal above: one schedule at a time is solved.",
-                large,
-            )
-        )
+        text = f"{large} are too large for the trade-off here, and for the uniform schedule beside this one."
+        show_notes([f"{text} Choose a goal above: one schedule at a time is solved."])
         return
     try:
         curves = _curves(run_id, result, settings, tuple(groups))
