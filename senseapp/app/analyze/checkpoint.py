@@ -37,7 +37,6 @@ _FOLDER = LooseFiles(
     words="files of one model folder",
     main=(".safetensors", ".bin"),
 )
-_ANOTHER = "another"
 _LOOK_ALIKE = "look-alike"
 _DIFFERENCES_SHOWN = 200  # rows of a table: enough for the layers of a large network, and quick to send
 
@@ -104,7 +103,7 @@ def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpos
         others = "a look-alike" if len(alike) == 2 else f"one of {len(alike) - 1} look-alikes"
         options[_LOOK_ALIKE] = f"{alike[0].title} or {others} · the images decide"
     options |= {title: _option(item) for title, item in by_title.items()}
-    options[_ANOTHER] = "Another architecture …"
+    options["another"] = "Another architecture …"
     chosen = choose_one(
         "Architecture",
         options,

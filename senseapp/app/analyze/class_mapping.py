@@ -26,7 +26,6 @@ from senseapp.views.words import format as fmt
 if TYPE_CHECKING:
     from senseapp.records.inputs import ImageSurvey
 
-_TALLEST = 320  # pixels of the table, about eight rows; more are scrolled
 _MOST_NAMED = 3000  # choices of a select box, each sent to the browser; more classes are chosen by number
 _PLACES = {"class folders": "from class folders", "table": "from a table", "image set": "with the labels of the set"}
 
@@ -174,7 +173,7 @@ def _edit(survey: ImageSurvey, classes: dict[str, int], *, key: str) -> dict[str
         hide_index=True,
         key=key,
         disabled=["Name", "Images"],
-        height=min(38 + 35 * len(rows), _TALLEST),
+        height=min(38 + 35 * len(rows), 320),  # pixels: about eight rows
         column_config={"Class": _class_column(survey.class_names)},
         alt="Class of the model for each folder or label",
     )

@@ -27,7 +27,6 @@ _WITH_WEIGHTS = LooseFiles(
     words="one ONNX file and the files with its weights",
     main=(".onnx",),
 )
-_SHOWN = 5  # nodes
 
 
 def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec | None:
@@ -83,7 +82,7 @@ def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> 
         help=md(
             "{}: layers before and behind are measured exactly for sparsity and quantization. There are no quick "
             "estimates, and no channels are removed.",
-            report.barrier or ", ".join(report.in_runtime[:_SHOWN]),
+            report.barrier or ", ".join(report.in_runtime[:5]),  # nodes
         ),
         persist_state="session",
     )

@@ -26,7 +26,6 @@ from senseapp.views.words import format as fmt
 
 UNDERSTOOD = "What we understood"
 _PICTURE, _PAIR, _SMALL, _ASKED = 206, 148, 136, 236  # pixels; a picture alone, with its label, beside a reading
-_USUAL = "As understood"
 _FIELDS = {
     "layout": ("Layout of the outputs", "What the numbers in the outputs mean."),
     "values": ("Values of the pixels", "What the network was trained with. With others a good network looks bad."),
@@ -285,7 +284,7 @@ def preparation_fields(spec: RunSpec, ranges: Mapping[tuple[tuple[float, ...], t
 
 def _field(spec: RunSpec, name: str, options: Mapping[Any, str]) -> None:
     held, (label, about) = _told(spec)[name], _FIELDS[name]
-    offered = {_held(RunSpec())[name]: _USUAL, **options}
+    offered = {_held(RunSpec())[name]: "As understood", **options}
     choose_one(label, {held: "As it was given"} | offered, held, key=_key(name, _files(spec)), help_text=about)
 
 

@@ -26,7 +26,6 @@ from senseapp.server.quotas import UploadLimits
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _CHUNK_BYTES = 4 * 1024 * 1024  # copied at a time: the file is held twice for no more than that
-_LONGEST_NAME = 60  # characters of up to four bytes: file systems take 255
 _MOST_RECENT = 3  # files of this session that are kept beside the chosen one
 
 
@@ -262,4 +261,5 @@ def _from_memory(uploaded: UploadedFile) -> Upload:
 def _safe_name(name: str) -> str:
     """Keep the last part of ``name``, its letters, digits, spaces and common marks; never a hidden file."""
     last = re.split(r"[\\/]", name)[-1]
-    return re.sub(r"[^\w .()+=@,-]+", "_", last)[-_LONGEST_NAME:].strip(" .-") or "upload"
+    # 60 characters of up to four bytes: file systems take 255
+    return re.sub(r"[^\w .()+=@,-]+", "_", last)[-60:].strip(" .-") or "upload"

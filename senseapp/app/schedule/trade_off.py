@@ -37,7 +37,6 @@ from senseapp.views.words.wording import caveat_of
 
 _METHODS = {OURS: ("optimal", 25), UNIFORM: ("uniform", 13), PROPORTIONAL: ("gamma", 13)}
 """Method and number of targets of each curve: each is a solved schedule, and the best one bends."""
-_KEPT = 12  # curves of runs and limits, of all sessions
 
 
 def trade_off_view(
@@ -111,7 +110,7 @@ def _curves(
     return _solved(asked, result, settings, groups)
 
 
-@st.cache_data(show_spinner=False, max_entries=_KEPT)
+@st.cache_data(show_spinner=False, max_entries=12)  # curves of runs and limits, of all sessions
 def _solved(
     asked: str, _result: RunResult, _settings: ScheduleSettings, _groups: tuple[CoupledGroup, ...]
 ) -> dict[str, tuple[TradeOffPoint, ...]]:

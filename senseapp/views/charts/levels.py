@@ -27,8 +27,6 @@ from senseapp.views.charts.axes import (
 from senseapp.views.palette import curve_look, fragility_colour
 
 HOVER = "hover"
-_MOST_BANDS = 8  # intervals of curves, which hide each other beyond
-_MOST_NAMED = 20  # entries of a legend as high as the chart
 _MANY = 40  # curves, from which lines are thin and points small
 _MOST_TICKS = 12  # levels with a tick each; more would overlap
 
@@ -62,7 +60,7 @@ def sensitivity_curves(
     looks = {name: curve_look(index) for index, name in enumerate(all_layers)}
     present = set(rows["row"])
     drawn = [name for name in all_layers if name in present]
-    named = _legend(drawn) if 1 < len(drawn) <= _MOST_NAMED else None
+    named = _legend(drawn) if 1 < len(drawn) <= 20 else None  # entries of a legend as high as the chart
     colours, dashes = (_scale(drawn, looks, part) for part in range(2))
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
@@ -74,7 +72,7 @@ def sensitivity_curves(
     )
     points = _points(tinted, value, y_title, many=len(drawn) > _MANY)
     layers = [zero_line(vertical=False)]
-    if len(drawn) <= _MOST_BANDS:
+    if len(drawn) <= 8:  # intervals of curves, which hide each other beyond
         bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
         layers.append(bands.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")))
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
