@@ -14,6 +14,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, show_notes
+from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
@@ -139,10 +140,9 @@ def _with_random_head(item: ArchitectureMatch, model: ModelSpec) -> ModelSpec | 
     """Offer to measure a checkpoint without classifier; None until that is wanted."""
     wanted = st.toggle(
         "Measure with a random classifier",
-        key=f"analyze.model.head.{item.title}",
+        **kept(f"analyze.model.head.{item.title}"),
         help="The file has all weights but those of the classifier. A random one in its place knows no classes, so "
         "labels are not used; harm shows how far the output moves when a layer is compressed.",
-        persist_state="session",
     )
     entry = find_entry(item.library, item.name)
     num_classes = (entry.num_classes if entry else 0) or IMAGENET_CLASSES

@@ -12,7 +12,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common.expert import expert
 from senseapp.app.common.notices import complain, show_notes
-from senseapp.app.common.state import filled, session
+from senseapp.app.common.state import filled, kept, session
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionConfig, CompressionDescription, options_of
@@ -146,9 +146,8 @@ def _other_levels(compression: CompressionDescription) -> str:
     return st.text_input(
         f"Other levels ({compression.scale.unit}, separated by commas)",
         placeholder=compression.scale.example,
-        key=f"analyze.levels.other.{compression.name}",
+        **kept(f"analyze.levels.other.{compression.name}"),
         help="Added to the levels chosen above.",
-        persist_state="session",
     ) or ""  # fmt: skip
 
 

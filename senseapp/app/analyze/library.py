@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common.notices import complain
+from senseapp.app.common.state import kept
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_here
 from senseapp.networks.sources.catalogue import CatalogueEntry, family_refusal, find_entry, suggest
@@ -42,16 +43,14 @@ def _pick(default: str, key: str, chosen_key: str) -> None:
         # Where the browser draws slower than this, two commits overlap and letters are lost: at four times this
         # machine's time in half of the words with 20 ms, in none with 100 ms, even at ten times.
         live="100ms",
-        key=f"{key}.search",
+        **kept(f"{key}.search"),
         help="A part of a name, or several: resnet, vit tiny. Both libraries are searched.",
-        persist_state="session",
     )
     here = _weights_here()
     is_offline = st.toggle(
         "Works offline",
-        key=f"{key}.offline",
+        **kept(f"{key}.offline"),
         help="Only networks whose published weights are on this machine already.",
-        persist_state="session",
     )
     picked = _list(text or "", here, st.session_state[chosen_key], key, is_offline=is_offline)
     if picked and picked != st.session_state[chosen_key]:

@@ -11,6 +11,7 @@ import streamlit as st
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, show_notes
+from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.core.markdown import Markdown, code, md
@@ -78,13 +79,12 @@ def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> 
     wanted = st.toggle(
         "Let onnxruntime compute what is not read",
         value=draft.in_runtime,
-        key=f"analyze.model.runtime.{path.parent.name}",
+        **kept(f"analyze.model.runtime.{path.parent.name}"),
         help=md(
             "{}: layers before and behind are measured exactly for sparsity and quantization. There are no quick "
             "estimates, and no channels are removed.",
             report.barrier or ", ".join(report.in_runtime[:5]),  # nodes
         ),
-        persist_state="session",
     )
     if report.unread and not wanted:
         st.warning(report.unread, icon=":material/help:")

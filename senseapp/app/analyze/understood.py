@@ -15,7 +15,7 @@ from senseapp.app.analyze.images import is_at_hand
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
 from senseapp.app.common.notices import answer_or_wait, is_refused, show_notes
-from senseapp.app.common.state import session
+from senseapp.app.common.state import kept, session
 from senseapp.core.markdown import md
 from senseapp.descriptions import SOURCES
 from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture
@@ -264,10 +264,9 @@ def _change_reading(found: PreviewReport, spec: RunSpec) -> None:
         st.toggle(
             f"Turn pictures upright ({fmt.plural(found.num_marked, 'picture')} with a rotation mark)",
             value=spec.data.upright,
-            key=_key("upright", _files(spec)),
+            **kept(_key("upright", _files(spec))),
             help="Cameras store a mark (EXIF orientation) in place of turning a picture. Most networks are trained on "
             "pictures as they are stored; turn them where yours was trained on upright ones.",
-            persist_state="session",
         )
     read = (each.spec.data.class_map for each in (choice.trials if choice is not None else ()))
     maps = {pairs: class_map_words(pairs) for pairs in read if pairs}

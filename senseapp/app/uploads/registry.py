@@ -46,9 +46,6 @@ class _Session:
             if isinstance(upload, Path):
                 self.service.inputs.discard_upload(upload)
 
-    def close(self) -> None:
-        self.discard(*self.waiting.values(), *self.taken)
-
 
 class UploadRegistry:
     """Uploads between the network and the pages, by session and file id; safe to use from any thread.
@@ -125,7 +122,7 @@ class UploadRegistry:
                 elif now - session.seen > 600.0:
                     ended.append(self._sessions.pop(session_id))
         for session in ended:
-            session.close()
+            session.discard(*session.waiting.values(), *session.taken)
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import altair as alt
@@ -61,7 +61,7 @@ def sensitivity_curves(
     present = set(rows["row"])
     drawn = [name for name in all_layers if name in present]
     named = _legend(drawn) if 1 < len(drawn) <= 20 else None  # entries of a legend as high as the chart
-    colours, dashes = (_scale(drawn, looks, part) for part in range(2))
+    colours, dashes = (alt.Scale(domain=drawn, range=[looks[name][part] for name in drawn]) for part in range(2))
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
     ends: dict[str, Any] = {"domain": list(y_domain), "nice": False} if y_domain else {}
@@ -90,10 +90,6 @@ def _levels(rows: pd.DataFrame, title: str, falling: bool) -> alt.X:
         axis=alt.Axis(grid=False, labelFlush=False, format=".4~g", **ticks),
         scale=alt.Scale(zero=False, nice=False, padding=14, reverse=falling),
     )
-
-
-def _scale(drawn: Sequence[str], looks: Mapping[str, tuple[Any, ...]], part: int) -> alt.Scale:
-    return alt.Scale(domain=list(drawn), range=[looks[name][part] for name in drawn])
 
 
 def _legend(drawn: Sequence[str]) -> alt.Legend:
