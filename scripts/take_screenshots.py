@@ -152,10 +152,10 @@ def analyze(page: Page, stage: Stage) -> None:
 
 
 def run(page: Page, stage: Stage) -> None:
-    """Show a run in its middle, estimates giving way to measurements; its levels are not those measured already."""
+    """Show a run in its middle, with its bar and its first bars."""
     page.goto(stage.url)
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.get_by_text(re.compile(r"[1-9]\d of \d+ done")).first).to_be_visible()
+    expect(page.get_by_role("progressbar").first).to_be_visible()
     expect(page.locator("path[aria-roledescription=bar]").filter(visible=True).first).to_be_visible()
 
 
@@ -193,7 +193,7 @@ def histograms(page: Page, stage: Stage) -> None:
 def schedule(page: Page, stage: Stage) -> None:
     """Show the schedule that is recommended."""
     page.goto(f"{stage.url}/schedule?run={stage.bits}")
-    expect(page.get_by_text("How much is each layer compressed?")).to_be_visible()
+    expect(page.get_by_text("How many bits does each layer get?")).to_be_visible()
     settled(page)
 
 
