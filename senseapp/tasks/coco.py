@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from senseapp.core.foreign_values import whole
+from senseapp.core.foreign_values import is_int, whole
 from senseapp.core.texts import first_names, plural, printable
 from senseapp.tasks.annotations import AnnotationFiles, Listing
 
@@ -157,14 +157,13 @@ def _pictures(values: list[Any]) -> dict[PictureId, tuple[str, PictureSize]]:
         if number in found:
             raise ValueError(f"two pictures with the id {str(number)[:40]!r}")
         size = each.get("width"), each.get("height")
-        whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size)
-        found[number] = name, size if whole else None
+        found[number] = name, size if all(is_int(side) and side > 0 for side in size) else None
     return found
 
 
 def _id(value: object, key: str, what: str) -> PictureId:
     number = required(value, key, what)
-    if not isinstance(number, int | str) or isinstance(number, bool):
+    if not is_int(number) and not isinstance(number, str):
         raise ValueError(f"{what} whose {key} is neither a number nor a text")
     return number
 
