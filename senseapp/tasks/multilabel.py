@@ -11,8 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from senseapp.core.texts import first_names, listed, plural
-from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
-from senseapp.tasks.base import AnswerChanges, Task, is_row, refuse_output, row_of
+from senseapp.metrics.multilabel import (
+    BCE,
+    BERNOULLI_KL,
+    LABEL_AGREEMENT,
+    LRAP,
+    bernoulli_divergence,
+    binary_cross_entropy,
+    check_truths,
+)
+from senseapp.tasks.base import AnswerChanges, RowTask
 from senseapp.tasks.labels import TABLE_ORDER, LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
@@ -25,17 +33,8 @@ _NO_LABEL = frozenset(("none", "nofinding", "nolabel", "nolabels"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multilabel(Task):
+class Multilabel(RowTask):
     """Which of several labels are true of an image, each independent of the others."""
-
-    def output(self, model_output: object) -> Tensor:
-        """Return the logits, (N, labels)."""
-        return row_of(model_output)
-
-    def check_output(self, model_output: object, num_images: int) -> None:
-        """Refuse what is not one row of logits per image; see :meth:`Task.check_output`."""
-        if not is_row(model_output, num_images):
-            raise refuse_output(f"one logit per label, shape ({num_images}, labels)", model_output, self.name)
 
     def head_note(self, width: int) -> str:
         """Return the note on how the outputs are read."""
@@ -123,8 +122,6 @@ class Multilabel(Task):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean binary cross-entropy."""
-        from senseapp.metrics.multilabel import binary_cross_entropy
-
         return binary_cross_entropy(output, targets).sum()
 
     def output_text(self, output: Tensor, names: Sequence[str]) -> str:
@@ -217,6 +214,7 @@ MULTILABEL = Multilabel(
     label_help="A table with the file and a column of 0 and 1 for each label, or with all labels of a file in one "
     "column.",
     score_label="Highest logit",
+    row="one logit per label, shape ({}, labels)",
     shown_metric=LRAP.name,
     several_labels=True,
     extra_metrics=(LRAP, BCE, BERNOULLI_KL, LABEL_AGREEMENT),
