@@ -21,6 +21,7 @@ from senseapp.metrics.multilabel import (
     check_truths,
 )
 from senseapp.tasks.base import AnswerChanges, RowTask
+from senseapp.tasks.class_numbers import spelling
 from senseapp.tasks.labels import TABLE_ORDER, LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Multilabel(RowTask):
 
         from senseapp.tasks.classification.class_map import resolve_class_map
 
-        nothing = {name for name in written.names if _means_nothing(name)} - {name for name, _ in confirmed}
+        nothing = {name for name in written.names if spelling(name) in _NO_LABEL} - {name for name, _ in confirmed}
         names = [name for name in written.names if name not in nothing]
         chosen, *_ = resolve_class_map(
             names, written.output_names, written.num_outputs, confirmed, own_order=TABLE_ORDER
@@ -76,7 +77,7 @@ class Multilabel(RowTask):
         """Return which output each label means; see :meth:`Task.proposal`."""
         from senseapp.tasks.classification.class_map import class_orders
 
-        names = [name for name in written.names if not _means_nothing(name)]
+        names = [name for name in written.names if spelling(name) not in _NO_LABEL]
         if not names:
             return None
         first, *_ = class_orders(names, written.output_names, written.num_outputs, own_order=TABLE_ORDER)
@@ -185,10 +186,6 @@ class Multilabel(RowTask):
             f"{BCE.value_text(loss)}, more than that of a guess ({math.log(2):.3f}): check the preprocessing, the "
             "order of the labels, and whether the head is multi-label. Sensitivities below mean little."
         )
-
-
-def _means_nothing(name: str) -> bool:
-    return "".join(letter for letter in name.casefold() if letter.isalnum()) in _NO_LABEL
 
 
 def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set[str]) -> tuple[str, ...]:

@@ -129,9 +129,8 @@ def _by_number(names: Sequence[str], first: int, num_classes: int) -> dict[str, 
 
 
 def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
-    if not any(_WORDNET_ID.fullmatch(name) for name in names):
-        return {}
-    subset = infer_imagenet_subset({"num_classes": num_classes})
+    are_ids = any(_WORDNET_ID.fullmatch(name) for name in names)
+    subset = infer_imagenet_subset({"num_classes": num_classes}) if are_ids else None
     if subset is None:
         return {}
     labels: list[str] = ImageNetInfo(subset).label_names()  # type: ignore[no-untyped-call]

@@ -69,10 +69,9 @@ class BoxReader(AnnotationReader):
 
     def read(self, content: bytes) -> PictureBoxes:
         """Return the boxes in a text file as YOLO writes it, or in an XML file as Pascal VOC does."""
-        from senseapp.tasks.detection.annotations.boxes import read_voc
-        from senseapp.tasks.detection.annotations.yolo import read_yolo
+        from senseapp.tasks.detection.annotations import boxes, yolo
 
-        return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content, self.columns)
+        return boxes.read_voc(content) if content.lstrip()[:1] == b"<" else yolo.read_yolo(content, self.columns)
 
     def place(self, annotation: PictureBoxes, geometry: PictureGeometry) -> Any:
         """Return the boxes in pixels of the network's input; those of which less than a pixel is left are left out."""

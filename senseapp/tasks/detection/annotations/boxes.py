@@ -160,8 +160,6 @@ def read_voc(content: bytes) -> PictureBoxes:
         raise ValueError(f"no XML ({error})") from None
     root = builder.close()
     objects, size = root.findall("object"), root.find("size")
-    if len(objects) > MOST_BOXES:
-        raise ValueError(f"more than {MOST_BOXES:,} objects")
     names = [each.findtext("name", "").strip() for each in objects]
     if not all(0 < len(name) <= _LONGEST_TEXT for name in names):
         raise ValueError("an object without a name")

@@ -35,9 +35,8 @@ def head_readers(
         found = list(recognise.of_maps(tensors, size, every=every))
     if not found:
         raise _unknown(raw)
-    return tuple(each for each in found if each.num_classes - (each.background != "none") == num_classes) or tuple(
-        found
-    )
+    fitting = (each for each in found if each.num_classes - (each.background != "none") == num_classes)
+    return tuple(fitting) or tuple(found)
 
 
 def _unknown(raw: object) -> UnsupportedModel:
