@@ -57,18 +57,13 @@ class LegendEntry:
 
 
 def row_bands(rows: pd.DataFrame, metric: Metric) -> pd.Series:
-    """Return the band of each row with ``drop``, ``low`` and ``high`` in display units: see :func:`bands_of`."""
-    low, drop, high = (rows[name].to_numpy(dtype=float) for name in ("low", "drop", "high"))
-    return pd.Series(bands_of(low, drop, high, metric), index=rows.index, dtype="int64")
-
-
-def bands_of(low: np.ndarray, drop: np.ndarray, high: np.ndarray, metric: Metric) -> np.ndarray:
     """Return 0 (tolerable) to 4 (fragile) by ``drop``; :data:`CANNOT_TELL` where the 95 % interval leaves that open.
 
-    All are in display units; an estimate's ``low`` and ``high`` are its drop.
+    ``drop``, ``low`` and ``high`` are in display units; an estimate's ``low`` and ``high`` are its drop.
     """
+    low, drop, high = (rows[name].to_numpy(dtype=float) for name in ("low", "drop", "high"))
     found = band_of(low, drop, high, metric.factor * metric.notable)
-    return np.where(found < 0, CANNOT_TELL, found)
+    return pd.Series(np.where(found < 0, CANNOT_TELL, found), index=rows.index, dtype="int64")
 
 
 def fragility_colour() -> alt.Color:

@@ -13,7 +13,8 @@ import streamlit as st
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
-from senseapp.app.common.notices import answer_or_wait, complain
+from senseapp.app.common.notices import answer_or_wait, complain, show_notes
+from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
@@ -37,7 +38,6 @@ _FOLDER = LooseFiles(
     words="files of one model folder",
     main=(".safetensors", ".bin"),
 )
-_ANOTHER = "another"
 _LOOK_ALIKE = "look-alike"
 _DIFFERENCES_SHOWN = 200  # rows of a table: enough for the layers of a large network, and quick to send
 
@@ -104,7 +104,7 @@ def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpos
         others = "a look-alike" if len(alike) == 2 else f"one of {len(alike) - 1} look-alikes"
         options[_LOOK_ALIKE] = f"{alike[0].title} or {others} · the images decide"
     options |= {title: _option(item) for title, item in by_title.items()}
-    options[_ANOTHER] = "Another architecture …"
+    options["another"] = "Another architecture …"
     chosen = choose_one(
         "Architecture",
         options,
@@ -113,11 +113,12 @@ def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpos
         help_text="Recognised from the names and shapes of the weights alone. The likeliest comes first: confirm it, "
         "or choose another. Of several that look alike, the images choose the one with which the model answers best.",
     )
+    item = by_title.get(chosen)
     if report.proposal is None:
         st.warning(report.verdict, icon=":material/help:")
     elif chosen == next(iter(options)):
         st.caption(md(":material/help: {}" if alike[0].by_order else ":material/check_circle: {}", report.verdict))
-    elif chosen in by_title and by_title[chosen].by_order:
+    elif item is not None and item.by_order:
         st.caption(
             md(
                 ":material/help: Names are unknown; order and shapes fit {}. This is a guess: the accuracy of the "
@@ -128,9 +129,8 @@ def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpos
     if chosen == _LOOK_ALIKE:
         st.markdown(_read_off(alike[0], report))
         return ModelSpec(library="auto", checkpoint=str(path))
-    if chosen in by_title:
-        st.markdown(_read_off(by_title[chosen], report))
-        item = by_title[chosen]
+    if item is not None:
+        st.markdown(_read_off(item, report))
         return _with_random_head(item, report.model(item)) if item.without_head else report.model(item)
     entry = search_architecture(default=draft.title if draft.name else "", key=f"analyze.model.{purpose}")
     return ModelSpec(library=entry.library, name=entry.name, checkpoint=str(path)) if entry else None
@@ -140,10 +140,9 @@ def _with_random_head(item: ArchitectureMatch, model: ModelSpec) -> ModelSpec | 
     """Offer to measure a checkpoint without classifier; None until that is wanted."""
     wanted = st.toggle(
         "Measure with a random classifier",
-        key=f"analyze.model.head.{item.title}",
+        **kept(f"analyze.model.head.{item.title}"),
         help="The file has all weights but those of the classifier. A random one in its place knows no classes, so "
         "labels are not used; harm shows how far the output moves when a layer is compressed.",
-        persist_state="session",
     )
     entry = find_entry(item.library, item.name)
     num_classes = (entry.num_classes if entry else 0) or IMAGENET_CLASSES
@@ -214,8 +213,7 @@ def _show_differences(fit: MatchReport, title: str, report: CheckpointReport) ->
         height=min(38 + 35 * len(rows), 280),
         alt=f"Weights of the file that do not fit {title}",
     )
-    for note in report.notes:
-        st.caption(md(":material/info: {}", note))
+    show_notes(report.notes)
 
 
 def _shape(sizes: tuple[int, ...] | None) -> str:

@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
-from senseapp.app.common.notices import answer_or_wait, complain, wait_for
+from senseapp.app.common.notices import answer_or_wait, complain, show_notes, wait_for
 from senseapp.app.common.state import session
 from senseapp.app.common.uploads import refuse_upload
 from senseapp.core.errors import InvalidDataset, NoPictures, ReadingStopped, SenseError
@@ -26,7 +26,6 @@ from senseapp.views.words import format as fmt
 if TYPE_CHECKING:
     from senseapp.records.inputs import ImageSurvey
 
-_TALLEST = 320  # pixels of the table, about eight rows; more are scrolled
 _MOST_NAMED = 3000  # choices of a select box, each sent to the browser; more classes are chosen by number
 _PLACES = {"class folders": "from class folders", "table": "from a table", "image set": "with the labels of the set"}
 
@@ -101,7 +100,7 @@ def _with_labels(
         return model, None
     if survey.task not in ("", model.task) and model.library != "demo":
         model = replace(model, task=survey.task)
-        st.caption(md(":material/info: {}", survey.notes[-1]))
+        show_notes(survey.notes[-1:])
     _show_contents(survey, task_named(model.task))
     if survey.proposal is None and (survey.label_counts or survey.layout == "annotations"):  # they are what they say
         return model, data
@@ -110,8 +109,7 @@ def _with_labels(
         if not survey.tables:
             choice.empty()
         session().told = survey.notes
-        for note in (*survey.notes, "There are no labels here: outputs are compared with the original model's."):
-            st.caption(md(":material/info: {}", note))
+        show_notes((*survey.notes, "There are no labels here: outputs are compared with the original model's."))
         return model, data
     known = dict(draft.class_map) if _is_of(draft, data) else {}
     return model, _confirmed(data, survey, survey.proposal, known, model)
@@ -175,7 +173,7 @@ def _edit(survey: ImageSurvey, classes: dict[str, int], *, key: str) -> dict[str
         hide_index=True,
         key=key,
         disabled=["Name", "Images"],
-        height=min(38 + 35 * len(rows), _TALLEST),
+        height=min(38 + 35 * len(rows), 320),  # pixels: about eight rows
         column_config={"Class": _class_column(survey.class_names)},
         alt="Class of the model for each folder or label",
     )

@@ -11,8 +11,8 @@ from senseapp import descriptions
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.start import choose_measuring
 from senseapp.app.common.expert import expert
-from senseapp.app.common.notices import complain
-from senseapp.app.common.state import filled, session
+from senseapp.app.common.notices import complain, show_notes
+from senseapp.app.common.state import filled, kept, session
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionConfig, CompressionDescription, options_of
@@ -130,13 +130,8 @@ def say_what_pays(compression: CompressionDescription, goal: Goal) -> None:
     others = [each for each in descriptions.all_descriptions() if each.sets_bits and each.pays_when_run]
     if not makes_files(goal) or compression.pays_when_run or not others:
         return
-    st.caption(
-        md(
-            ":material/info: {} save no time and no bytes in a file that runs here. “{}” saves both.",
-            compression.amount,
-            others[0].line,
-        )
-    )
+    text = f"{compression.amount} save no time and no bytes in a file that runs here. “{others[0].line}” saves both."
+    show_notes([text])
 
 
 def _option_key(kind: str, name: str) -> str:
@@ -151,9 +146,8 @@ def _other_levels(compression: CompressionDescription) -> str:
     return st.text_input(
         f"Other levels ({compression.scale.unit}, separated by commas)",
         placeholder=compression.scale.example,
-        key=f"analyze.levels.other.{compression.name}",
+        **kept(f"analyze.levels.other.{compression.name}"),
         help="Added to the levels chosen above.",
-        persist_state="session",
     ) or ""  # fmt: skip
 
 

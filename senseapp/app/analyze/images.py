@@ -12,7 +12,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.class_mapping import confirm_classes
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.notices import complain
-from senseapp.app.common.state import filled
+from senseapp.app.common.state import filled, kept
 from senseapp.app.common.uploads import LooseFiles, forget_refusal, upload_field
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
@@ -158,9 +158,8 @@ def _folder(draft: DataSpec) -> DataSpec | None:
         "Folder on the server",
         max_chars=4_096,
         value=draft.path or str(roots[0]),
-        key="analyze.data.folder",
+        **kept("analyze.data.folder"),
         help="Folders that this server lets you read: " + ", ".join(str(root) for root in roots),
-        persist_state="session",
     )
     folder = Path(text or "").expanduser()
     if not folder.is_dir() or not any(folder.resolve().is_relative_to(root) for root in roots):

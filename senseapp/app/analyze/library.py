@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from senseapp.app.common.notices import complain
+from senseapp.app.common.state import kept
 from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_here
 from senseapp.networks.sources.catalogue import CatalogueEntry, family_refusal, find_entry, suggest
@@ -12,9 +13,6 @@ from senseapp.views.words import format as fmt
 
 _SHOWN = 6  # networks with three lines each, which fit on the page above the next block
 _MOST_FOUND = 200  # networks that are ranked; beyond it the count says "or more"
-# Where the browser draws slower than this, two commits overlap and letters are lost: at four times this machine's time
-# in half of the words with 20 ms, in none with 100 ms, even at ten times.
-_TYPING_PAUSE = "100ms"
 
 
 def search_architecture(*, default: str, key: str) -> CatalogueEntry | None:
@@ -42,17 +40,17 @@ def _pick(default: str, key: str, chosen_key: str) -> None:
         value=default,
         placeholder="resnet18, vit tiny, mobilenet …",
         type="search",
-        live=_TYPING_PAUSE,
-        key=f"{key}.search",
+        # Where the browser draws slower than this, two commits overlap and letters are lost: at four times this
+        # machine's time in half of the words with 20 ms, in none with 100 ms, even at ten times.
+        live="100ms",
+        **kept(f"{key}.search"),
         help="A part of a name, or several: resnet, vit tiny. Both libraries are searched.",
-        persist_state="session",
     )
     here = _weights_here()
     is_offline = st.toggle(
         "Works offline",
-        key=f"{key}.offline",
+        **kept(f"{key}.offline"),
         help="Only networks whose published weights are on this machine already.",
-        persist_state="session",
     )
     picked = _list(text or "", here, st.session_state[chosen_key], key, is_offline=is_offline)
     if picked and picked != st.session_state[chosen_key]:
@@ -99,7 +97,7 @@ def _entry_line(entry: CatalogueEntry, here: frozenset[str]) -> str:
     return " · ".join(
         (
             fmt.count(entry.num_params, unit="parameters"),
-            fmt.macs(entry.macs) if entry.macs is not None else "Multiplications unknown",
+            fmt.count(entry.macs, unit="multiplications") if entry.macs is not None else "Multiplications unknown",
             f"{fmt.shape(entry.input_shape)} input",
             fmt.plural(entry.num_layers, "layer"),
             weights if entry.pretrained else "no published weights",

@@ -14,8 +14,8 @@ from senseapp.app.analyze.library import search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.notices import answer_or_wait
-from senseapp.app.common.state import filled, restart_with, session
+from senseapp.app.common.notices import answer_or_wait, show_notes
+from senseapp.app.common.state import filled, kept, restart_with, session
 from senseapp.app.common.tables import figures_row
 from senseapp.app.common.uploads import forget_refusal
 from senseapp.core.files import MB
@@ -107,10 +107,9 @@ def _library(draft: ModelSpec) -> ModelSpec | None:
         pretrained = st.toggle(
             "Use the published weights",
             value=True,
-            key="analyze.model.pretrained",
+            **kept("analyze.model.pretrained"),
             help="Downloaded once by the library, then kept. Without them the weights are random: layer costs are "
             "right, sensitivities mean little.",
-            persist_state="session",
         )
     return ModelSpec(library=entry.library, name=entry.name, pretrained=pretrained)
 
@@ -182,7 +181,6 @@ def _show(profile: ModelProfile, task: Task) -> None:
         "Input": "Channels × height × width.",
     }
     figures_row(figures, helps=helps, key="model_card")
-    for note in profile.notes:
-        st.caption(md(":material/info: {}", note))
+    show_notes(profile.notes)
     if not profile.pretrained:
         st.caption(md(":material/warning: The weights are random: layer costs are right, sensitivities mean little."))

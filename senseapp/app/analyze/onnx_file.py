@@ -10,7 +10,8 @@ import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
-from senseapp.app.common.notices import answer_or_wait
+from senseapp.app.common.notices import answer_or_wait, show_notes
+from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.core.markdown import Markdown, code, md
@@ -27,7 +28,6 @@ _WITH_WEIGHTS = LooseFiles(
     words="one ONNX file and the files with its weights",
     main=(".onnx",),
 )
-_SHOWN = 5  # nodes
 
 
 def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec | None:
@@ -49,16 +49,14 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         st.session_state[TASK_KEY] = held
     file = ModelSpec(library="onnx", checkpoint=str(path), task=choose_task())
     usual = _report(file, path)
-    if usual is None:
-        return None
-    if usual.unread or usual.barrier:
+    if usual is not None and (usual.unread or usual.barrier):
         if _leaves_to_the_runtime(usual, draft, path):
             file = replace(file, in_runtime=True)
             usual = _report(file, path)
         elif usual.unread:
             return None
-        if usual is None:
-            return None
+    if usual is None:
+        return None
     if len(usual.fitting_tasks) == 1 and guessed not in st.session_state:
         st.session_state[guessed] = usual.fitting_tasks[0]
         st.rerun()
@@ -70,8 +68,7 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         return None
     st.markdown(_found(report))
     if report.problem:
-        for note in report.notes:  # else they are on the card of the model
-            st.caption(md(":material/info: {}", note))
+        show_notes(report.notes)  # else they are on the card of the model
         st.warning(report.problem, icon=":material/help:")
         return None
     return model
@@ -82,13 +79,12 @@ def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> 
     wanted = st.toggle(
         "Let onnxruntime compute what is not read",
         value=draft.in_runtime,
-        key=f"analyze.model.runtime.{path.parent.name}",
+        **kept(f"analyze.model.runtime.{path.parent.name}"),
         help=md(
             "{}: layers before and behind are measured exactly for sparsity and quantization. There are no quick "
             "estimates, and no channels are removed.",
-            report.barrier or ", ".join(report.in_runtime[:_SHOWN]),
+            report.barrier or ", ".join(report.in_runtime[:5]),  # nodes
         ),
-        persist_state="session",
     )
     if report.unread and not wanted:
         st.warning(report.unread, icon=":material/help:")

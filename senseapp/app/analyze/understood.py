@@ -14,8 +14,8 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.images import is_at_hand
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.notices import answer_or_wait, is_refused
-from senseapp.app.common.state import session
+from senseapp.app.common.notices import answer_or_wait, is_refused, show_notes
+from senseapp.app.common.state import kept, session
 from senseapp.core.markdown import md
 from senseapp.descriptions import SOURCES
 from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture
@@ -26,7 +26,6 @@ from senseapp.views.words import format as fmt
 
 UNDERSTOOD = "What we understood"
 _PICTURE, _PAIR, _SMALL, _ASKED = 206, 148, 136, 236  # pixels; a picture alone, with its label, beside a reading
-_USUAL = "As understood"
 _FIELDS = {
     "layout": ("Layout of the outputs", "What the numbers in the outputs mean."),
     "values": ("Values of the pixels", "What the network was trained with. With others a good network looks bad."),
@@ -192,9 +191,8 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
         _change(found, spec, task_key, "Change how it is read")
     if choice is not None and choice.chosen is not None:
         st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
-    for note in (*(choice.caveats if choice is not None else ()), *report.notes):
-        if note not in session().told:
-            st.caption(md(":material/info: {}", note))
+    notes = (*(choice.caveats if choice is not None else ()), *report.notes)
+    show_notes(note for note in notes if note not in session().told)
 
 
 def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
@@ -266,10 +264,9 @@ def _change_reading(found: PreviewReport, spec: RunSpec) -> None:
         st.toggle(
             f"Turn pictures upright ({fmt.plural(found.num_marked, 'picture')} with a rotation mark)",
             value=spec.data.upright,
-            key=_key("upright", _files(spec)),
+            **kept(_key("upright", _files(spec))),
             help="Cameras store a mark (EXIF orientation) in place of turning a picture. Most networks are trained on "
             "pictures as they are stored; turn them where yours was trained on upright ones.",
-            persist_state="session",
         )
     read = (each.spec.data.class_map for each in (choice.trials if choice is not None else ()))
     maps = {pairs: class_map_words(pairs) for pairs in read if pairs}
@@ -286,7 +283,7 @@ def preparation_fields(spec: RunSpec, ranges: Mapping[tuple[tuple[float, ...], t
 
 def _field(spec: RunSpec, name: str, options: Mapping[Any, str]) -> None:
     held, (label, about) = _told(spec)[name], _FIELDS[name]
-    offered = {_held(RunSpec())[name]: _USUAL, **options}
+    offered = {_held(RunSpec())[name]: "As understood", **options}
     choose_one(label, {held: "As it was given"} | offered, held, key=_key(name, _files(spec)), help_text=about)
 
 

@@ -15,7 +15,7 @@ from senseapp.app.analyze.model import choose_task, with_task
 from senseapp.app.analyze.understood import UNDERSTOOD, as_told, preparation_fields, understand
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain, wait_for
-from senseapp.app.common.state import session
+from senseapp.app.common.state import kept, session
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, SenseError
 from senseapp.core.markdown import md
@@ -81,9 +81,8 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
         (_UPLOAD, _RUN),
         default=_UPLOAD,
         required=True,
-        key=f"check.{purpose}.source",
+        **kept(f"check.{purpose}.source"),
         label_visibility="collapsed",
-        persist_state="session",
     )
     if chosen == _RUN:
         return _of_run(purpose)
@@ -197,10 +196,9 @@ def _limits(task: Task) -> tuple[float | None, float | None]:
         min_value=0.0,
         value=round(metric.factor * metric.tolerable, 6),
         step=0.5 if metric.is_share else 0.01,
-        key=f"check.drop.{task.name}",
+        **kept(f"check.drop.{task.name}"),
         help=f"{metric.change_title}, or answers that change where images have no labels: at most this much, with 95 % "
         "confidence on new images.",
-        persist_state="session",
     )
     time = right.number_input(
         "Largest time (times the reference)",
@@ -208,9 +206,8 @@ def _limits(task: Task) -> tuple[float | None, float | None]:
         value=None,
         step=0.1,
         placeholder="no limit",
-        key="check.time",
+        **kept("check.time"),
         help="Median of calls in turns, on one thread of this machine.",
-        persist_state="session",
     )
     return drop / metric.factor, time
 

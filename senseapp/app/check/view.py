@@ -10,7 +10,7 @@ from senseapp.app.check.form import PARAMETER
 from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.notices import complain, progress_bar
+from senseapp.app.common.notices import complain, progress_bar, show_notes
 from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -21,6 +21,7 @@ from senseapp.views.words.check import (
     CHANGE_COLUMNS,
     OPERATOR_COLUMNS,
     TENSOR_COLUMNS,
+    all_notes,
     bound_text,
     change_rows,
     conditions,
@@ -67,11 +68,7 @@ def _progress(record: CheckRecord) -> None:
         st.rerun()
     progress_bar(snapshot)
     st.button(
-        "Cancel",
-        key="check.cancel",
-        icon=":material/stop_circle:",
-        on_click=checks.cancel,
-        args=(record.check_id,),
+        "Cancel", key="check.cancel", icon=":material/stop_circle:", on_click=checks.cancel, args=(record.check_id,)
     )
 
 
@@ -119,8 +116,7 @@ def _details(report: CheckReport) -> None:
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
     for sentence in report.reading.sentences if report.reading is not None else ():
         st.caption(sentence)
-    for note in (*report.reference.notes, *report.candidate.notes, *report.notes):
-        st.caption(md(":material/info: {}", note))
+    show_notes(all_notes(report))
 
 
 def _downloads(report: CheckReport) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import segno
@@ -78,16 +77,15 @@ _SYSTEM_HELPS = {
     "Waiting": "Jobs in the queue, and how many it takes.",
     "Memory of runs": "Of the processes that measure, where they are not the one that makes the pages.",
 }
-_AS_USUAL: Mapping[str, str] = MappingProxyType({})
 
 
-def link_of(record: RunRecord, settings: Mapping[str, str] = _AS_USUAL, *, base: str = "") -> str:
+def link_of(record: RunRecord, settings: Mapping[str, str] | None = None, *, base: str = "") -> str:
     """Return the address of a run's results: its shared link where there is one.
 
     ``settings`` of its views, by their names in the address, are part of it. Where the address of this server is not
     known, it begins with ``base``, and without one it is empty.
     """
-    seen, query = st.context.url or base, {RUN_PARAMETER: record.link or record.run_id, **settings}
+    seen, query = st.context.url or base, {RUN_PARAMETER: record.link or record.run_id, **(settings or {})}
     return urljoin(seen, f"results?{urlencode(query)}") if seen else ""
 
 

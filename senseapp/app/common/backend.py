@@ -85,8 +85,6 @@ T = TypeVar("T")
 
 _AFTER_PAINT_SECONDS = 0.7  # in which a first page is sent; a longer pause would delay the engine
 _KEPT_RESULTS = 8  # results in memory, of all sessions; a ninth run is read from disk again
-_KEPT_ANSWERS = 128  # answers of all sessions, small ones; older ones are computed again
-_RELOAD_SECONDS = 3.0  # a page that is reloaded has connected again by then
 
 
 def service() -> Service:
@@ -111,7 +109,7 @@ class PageClosed:
             return False
         now = self._clock()
         self._gone_since = now if self._gone_since is None else self._gone_since
-        return now - self._gone_since >= _RELOAD_SECONDS
+        return now - self._gone_since >= 3.0  # a page that is reloaded has connected again by then
 
 
 def result_of(run_id: str) -> RunResult | None:
@@ -239,7 +237,7 @@ def _request(key: tuple[Hashable, ...], answer: Callable[[Service], T]) -> T | N
         answers[key] = Future()
         arguments = key, answers[key], lambda: answer(owned)
         threading.Thread(target=_find, args=arguments, name=str(key[0]), daemon=True).start()
-        while len(answers) > _KEPT_ANSWERS:
+        while len(answers) > 128:  # answers of all sessions, small ones; older ones are computed again
             answers.pop(next(iter(answers)))
     found = answers.get(key)
     return found.result() if found is not None and found.done() else None

@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 import streamlit as st
 
 from senseapp.app.common import backend
+from senseapp.app.common.notices import show_notes
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.compat.streamlit_internals import browser_key, session_id
 from senseapp.core.errors import SenseError
 from senseapp.core.files import home, storage_errors
-from senseapp.core.markdown import md
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import small_form
 from senseapp.records.file_names import file_name
@@ -106,7 +106,7 @@ def file_button(run_id: str, candidate: Candidate, *, primary: bool = False, key
     try:
         owned.work.candidate_file(run_id, candidate)
     except SenseError as error:
-        st.caption(md(":material/info: {}", error))
+        show_notes([error])
         return
     primary_label = f"Get the file that runs ({candidate.runtime.file_title})"
     label = primary_label if primary and candidate.runs else f"Get the {candidate.title}"
@@ -131,7 +131,7 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
         if chosen is not None and chosen.runs and chosen.runtime.is_installed:
             offer_file(
                 "Deployment kit (zip)",
-                partial(_kit, owned, run_id, chosen),
+                lambda: owned.work.pack_kit(run_id, chosen, new_file()),
                 f"{_name(run_id, chosen).removesuffix(chosen.suffix)}-kit.zip",
                 is_temporary=True,
                 key=f"recommendation.kit.{run_id}",
@@ -145,7 +145,3 @@ def other_files(run_id: str, candidates: Sequence[Candidate], chosen: Candidate 
         if (small := small_form(each.file)) is not None:
             with st.popover("Open compact weights in Python"):
                 st.code(small.reader(_name(run_id, each)), language=None, wrap_lines=True)
-
-
-def _kit(owned: Service, run_id: str, candidate: Candidate) -> Path:
-    return owned.work.pack_kit(run_id, candidate, new_file())

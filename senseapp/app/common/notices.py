@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
@@ -33,6 +33,12 @@ def errors_here() -> Iterator[None]:
         yield
     except SenseError as error:
         complain(str(error))
+
+
+def show_notes(notes: Iterable[object]) -> None:
+    """Show each of the ``notes`` in small print."""
+    for note in notes:
+        st.caption(md(":material/info: {}", note))
 
 
 def empty_state(text: str, *, level: Literal[1, 2] = 2) -> None:

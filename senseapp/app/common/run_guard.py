@@ -80,12 +80,8 @@ def run_header(record: RunRecord, *, line: bool = True) -> st.delta_generator.De
         if line:
             st.caption(run_line(record))
         if record.read_only:
-            st.caption(
-                md(
-                    ":material/visibility: Shared by {}; you can look, not change.",
-                    record.owner_name or "its owner",
-                )
-            )
+            owner = record.owner_name or "its owner"
+            st.caption(md(":material/visibility: Shared by {}; you can look, not change.", owner))
         if record.origin:
             st.caption(md(":material/history: {}", record.origin))
     return beside
@@ -120,11 +116,7 @@ def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: 
 
 
 def make_report(
-    service: Service,
-    record: RunRecord,
-    result: RunResult,
-    schedules: tuple[Schedule, ...],
-    asked: Asked | None = None,
+    service: Service, record: RunRecord, result: RunResult, schedules: tuple[Schedule, ...], asked: Asked | None = None
 ) -> bytes:
     """Return the report with all proofs that the run has, and the answer to what the page asks."""
     candidates = service.work.candidates(record.run_id)

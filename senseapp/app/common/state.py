@@ -15,7 +15,6 @@ from senseapp.server.inputs import UploadPurpose, upload_of
 
 RUN_PARAMETER = "run"
 _KEY = "senseapp.session"
-_ANALYZE = "analyze."
 
 
 @dataclass(slots=True)
@@ -143,7 +142,7 @@ def restart_with(spec: RunSpec) -> None:
     session().draft, session().shown = spec, None
     files = {purpose: upload_of(spec, purpose) for purpose in get_args(UploadPurpose)}
     session().uploads.update({purpose: Path(path) for purpose, path in files.items() if path})
-    for key in [key for key in st.session_state if str(key).startswith(_ANALYZE)]:
+    for key in [key for key in st.session_state if str(key).startswith("analyze.")]:
         del st.session_state[key]
 
 

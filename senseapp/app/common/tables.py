@@ -18,8 +18,6 @@ from senseapp.views.frames.files import CLASS_COLUMNS, class_note, class_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import differing_settings
 
-_SIGN = "Above zero is worse."
-
 
 def text_table(columns: Sequence[str], rows: Any, *, alt_text: str, key: str) -> None:
     """Show rows of texts under these heads, without an index."""
@@ -53,7 +51,9 @@ def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, An
         columns["reached_text"] = st.column_config.TextColumn("Reached", help=about, width=70)
     columns |= {
         "change_text": st.column_config.TextColumn(
-            metric.change_title if metric.divergence else "Drop", help=f"{metric.change_title}. {_SIGN}", width=105
+            metric.change_title if metric.divergence else "Drop",
+            help=f"{metric.change_title}. Above zero is worse.",
+            width=105,
         ),
         "interval_text": st.column_config.TextColumn("95 % interval", width=95),
     }
@@ -82,7 +82,6 @@ def settings_table(sides: Sequence[Side]) -> None:
 
 
 _PICTURE_WIDTH = 110  # pixels: captions of two lines fit below
-_DRAWN_WIDTH = 92  # three beside each other in the panel of a layer
 _MOST_DRAWN, _GAP = 6, 8  # pictures, each drawn two or three times; pixels between them
 _DRAWN = {"original": "Original", "compressed": "Compressed", "label": "As labelled"}
 """Titles of the pictures with an answer drawn in them."""
@@ -113,7 +112,7 @@ def _drawn_pictures(found: ChangedAnswers, *, key: str, width: int) -> None:
     """Show the answers of both models drawn into each picture, side by side, the worst first."""
     if found.legend:
         st.image(found.legend, width="content", alt="The colours of the classes")
-    width = _DRAWN_WIDTH if width == _PICTURE_WIDTH else width
+    width = 92 if width == _PICTURE_WIDTH else width  # three beside each other in the panel of a layer
     rows = st.container(horizontal=True, gap="medium", key=f"answers.pictures.{key}")
     for picture in found.pictures[:_MOST_DRAWN]:
         block = rows.container(gap="xsmall", width=len(picture.drawn) * (width + _GAP))

@@ -26,7 +26,6 @@ from senseapp.server.quotas import UploadLimits
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _CHUNK_BYTES = 4 * 1024 * 1024  # copied at a time: the file is held twice for no more than that
-_LONGEST_NAME = 60  # characters of up to four bytes: file systems take 255
 _MOST_RECENT = 3  # files of this session that are kept beside the chosen one
 
 
@@ -151,12 +150,11 @@ def store_upload(uploaded: UploadedFile) -> Path:
         SenseError: it was not stored: a quota would be passed, or the disk refuses.
     """
     try:
-        upload = upload_registry().take(session_id(), uploaded.file_id) or _from_memory(uploaded)
+        path = upload_path(uploaded)
     finally:
+        upload_registry().take(session_id(), uploaded.file_id)
         free_upload(uploaded.file_id)
-    if isinstance(upload, str):
-        raise QuotaExceeded(upload)
-    return _named(upload, uploaded.name)
+    return _named(path, uploaded.name)
 
 
 def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:
@@ -263,4 +261,5 @@ def _from_memory(uploaded: UploadedFile) -> Upload:
 def _safe_name(name: str) -> str:
     """Keep the last part of ``name``, its letters, digits, spaces and common marks; never a hidden file."""
     last = re.split(r"[\\/]", name)[-1]
-    return re.sub(r"[^\w .()+=@,-]+", "_", last)[-_LONGEST_NAME:].strip(" .-") or "upload"
+    # 60 characters of up to four bytes: file systems take 255
+    return re.sub(r"[^\w .()+=@,-]+", "_", last)[-60:].strip(" .-") or "upload"

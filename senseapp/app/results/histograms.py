@@ -6,7 +6,7 @@ import streamlit as st
 
 from senseapp.app.common.address import SWITCH, bound, choose, one_of
 from senseapp.app.common.figure import figure
-from senseapp.app.common.notices import errors_here
+from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.tables import figures_row
 from senseapp.app.results.view import RunView
@@ -120,8 +120,7 @@ def _show(histogram: QuantizationHistogram, view: RunView) -> None:
         lines=_lines(histogram, view),
         data=bin_frame(histogram, every_bin=True),
     )
-    for note in histogram.notes:
-        st.caption(md(":material/info: {}", note))
+    show_notes(histogram.notes)
 
 
 def _lines(histogram: QuantizationHistogram, view: RunView) -> tuple[str, str]:

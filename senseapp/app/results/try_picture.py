@@ -43,7 +43,7 @@ def _dialog(run_id: str, chosen: Candidate) -> None:
         uploaded = st.file_uploader(
             "A picture",
             type=[suffix.removeprefix(".") for suffix in sorted(PICTURE_SUFFIXES)],
-            key=f"try.picture.{run_id}.{session().upload_round.get(_ROUND, 0)}",
+            key=f"try.picture.{run_id}.{session().upload_round[_ROUND]}",
             max_upload_size=MOST_PICTURE_MEGABYTES,
             label_visibility="collapsed",
         )
@@ -73,7 +73,7 @@ def _take(run_id: str, uploaded: UploadedFile) -> None:
         session().tried[run_id] = store_upload(uploaded)
     except SenseError as error:
         st.session_state[_REFUSED] = str(error)
-    session().upload_round[_ROUND] = session().upload_round.get(_ROUND, 0) + 1
+    session().upload_round[_ROUND] += 1
     st.rerun()
 
 

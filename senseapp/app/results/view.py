@@ -23,9 +23,6 @@ from senseapp.server.leaderboard import headline_level, shown_metric
 from senseapp.views.frames.results import at_level, measurement_frame, metrics_of, ordered_levels
 from senseapp.views.words.wording import compression_text, provenance_text
 
-_KEPT_FRAMES = 32  # tables of runs and metrics, of all sessions
-_MOST_BUTTONS = 7  # more levels are slid through
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
@@ -172,7 +169,7 @@ def kept_frame(run_id: str, result: RunResult, metric: str) -> pd.DataFrame:
     return _made_frame(run_id, metric, state, result)
 
 
-@st.cache_resource(show_spinner=False, max_entries=_KEPT_FRAMES)
+@st.cache_resource(show_spinner=False, max_entries=32)  # tables of runs and metrics, of all sessions
 def _made_frame(run_id: str, metric: str, state: tuple[float, ...], _result: RunResult) -> pd.DataFrame:
     return measurement_frame(_result, metric)
 
@@ -210,7 +207,7 @@ def _choose_level(
     key, about = f"{page}.level.{run_id}", compression.description.levels_help
     look: dict[str, Any] = {"format_func": scale.text, "help": about, "label_visibility": "collapsed"}
     look |= bound(run_id, "level", named({f"{level:g}": level for level in options}), usual, key=key)
-    if len(options) > _MOST_BUTTONS:
+    if len(options) > 7:  # more levels are slid through
         chosen = row.select_slider("Level", options, width=230, **look)
     else:
         chosen = row.segmented_control("Level", options, required=True, **look)

@@ -21,7 +21,7 @@ from senseapp.app.common.decided import decisions
 from senseapp.app.common.download import new_file, offer_file
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
-from senseapp.app.common.state import RUN_PARAMETER, go_to, restart_with, session
+from senseapp.app.common.state import RUN_PARAMETER, go_to, kept, restart_with, session
 from senseapp.app.compare.view import MOST_RUNS
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -40,25 +40,20 @@ def search_runs(records: Sequence[RunRecord]) -> list[RunRecord]:
     text = st.text_input(
         "Search runs",
         placeholder="Title, model, compression, state, result or tag",
-        key="runs.search",
+        **kept("runs.search"),
         type="search",
         label_visibility="collapsed",
-        persist_state="session",
     )
-    found = matching_runs(records, text or "")
+    words = (text or "").casefold().split()
+    found = [record for record in records if all(word in _text_of(record) for word in words)]
     if not found:
         st.info(f"No run has all of the words {text!r}. Clear the search to see all {len(records)}.",
                 icon=":material/search_off:")  # fmt: skip
     return found
 
 
-def matching_runs(records: Sequence[RunRecord], text: str) -> list[RunRecord]:
-    """Return the runs that hold every word of ``text`` somewhere in what is shown of them."""
-    words = text.casefold().split()
-    return [record for record in records if all(word in _text_of(record) for word in words)]
-
-
 def _text_of(record: RunRecord) -> str:
+    """Return what is shown of a run, for the words that are searched for."""
     settings = record.spec.sensitivity
     parts = (
         record.title,

@@ -13,14 +13,7 @@ from senseapp.app.common.address import hold
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.figure import provenance
-from senseapp.app.common.notices import (
-    complain,
-    errors_here,
-    notify,
-    percent_done,
-    progress_bar,
-    run_script,
-)
+from senseapp.app.common.notices import complain, errors_here, notify, percent_done, progress_bar, run_script
 from senseapp.app.common.state import go_to, restart_with, session
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.recommendation import first_answer
@@ -35,8 +28,6 @@ from senseapp.server.operations import LogEntry
 from senseapp.views.frames.levels import marked
 from senseapp.views.words.wording import STATES
 
-_REDRAW_SECONDS = 2.0  # charts of a run are drawn again no sooner, however many watch it
-_BEFORE_A_CHART = 0.4  # times the usual seconds between two looks
 _KEPT_CHARTS = 32  # of all runs that are watched, with those of other levels and metrics
 
 
@@ -46,7 +37,7 @@ def progress_panel(record: RunRecord) -> None:
     The page runs again when the run begins or ends.
     """
     seconds, waits = seconds_to_next_look(), not _has_chart(record.run_id)
-    run_every = seconds * _BEFORE_A_CHART if waits else seconds
+    run_every = seconds * 0.4 if waits else seconds  # times the usual seconds between two looks
     st.fragment(_panel, run_every=run_every)(record, seconds, waits)
 
 
@@ -80,7 +71,7 @@ def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
             run_script("ask_to_notify")
     with errors_here():
         first_answer(record)
-    if _chart_so_far(run_id, time.time() // _REDRAW_SECONDS) and waits:
+    if _chart_so_far(run_id, time.time() // 2.0) and waits:  # seconds, however many watch it
         st.rerun()  # from here on, look as often as usual
 
 
@@ -146,9 +137,6 @@ def _bars(run_id: str, metric: str, level: float, found: tuple[int, int], _view:
     bars_figure(_view, marked(_view.rows), key=f"run.bars.{run_id}", picks=False)
 
 
-_SHOWN = 200  # lines of the end of a log; the whole can be downloaded
-
-
 def run_log(run_id: str) -> None:
     """Show the end of a run's log in a folded block, with a button that saves all of it; nothing if there is none."""
     with errors_here():
@@ -156,7 +144,8 @@ def run_log(run_id: str) -> None:
         if not entries:
             return
         with st.expander("Log of this run", icon=":material/receipt_long:"):
-            st.code(_text(entries[-_SHOWN:]), language=None, wrap_lines=True, height=min(400, 60 + 30 * len(entries)))
+            # the last 200 lines; the whole can be downloaded
+            st.code(_text(entries[-200:]), language=None, wrap_lines=True, height=min(400, 60 + 30 * len(entries)))
             name = f"senseapp-{run_id[:8]}.log"
             offer_file("Download log", lambda: _text(entries), name, mime="text/plain", key="run.log", type="tertiary")
 

@@ -42,8 +42,6 @@ _BUDGET_HELP = (
 )
 _PERCENTS = (1, 99)  # of a slider: 0 asks for nothing, and 100 leaves no network
 _USUAL_PERCENT = 50  # the first target of a run without a recommendation: the middle of the slider
-_ROOM_LEFT = 2 / 3
-"""Of the strongest level measured; at all of it, every layer would be taken to its end."""
 
 
 def choose_schedule(run_id: str, result: RunResult, first: DeltaGenerator) -> ScheduleSettings:
@@ -78,9 +76,7 @@ def choose_schedule(run_id: str, result: RunResult, first: DeltaGenerator) -> Sc
 
 def take_target(run_id: str, result: RunResult, kind: str, figure: float) -> None:
     """Move the target to ``figure`` (a fraction, or average bits) before the page is drawn again."""
-    method = f"choose.{run_id}"
-    if st.session_state.get(method) != "optimal":
-        st.session_state[method] = "optimal"
+    st.session_state[f"choose.{run_id}"] = "optimal"
     if kind == MILLISECONDS:
         st.session_state[f"schedule.ms.{run_id}"] = figure
     elif kind == "bits":
@@ -126,8 +122,8 @@ def _first_percent(run_id: str, result: RunResult) -> int:
         return min(max(round(100 * recommended), least), most)
     if result.compression.description.sets_bits:
         return _USUAL_PERCENT
-    strongest = 100 * max(result.levels)
-    return max(1, min(_USUAL_PERCENT, int(_ROOM_LEFT * strongest)))
+    strongest = 100 * max(result.levels)  # at which every layer would be taken to its end
+    return max(1, min(_USUAL_PERCENT, int(strongest * 2 / 3)))
 
 
 def _choose_bits(run_id: str, result: RunResult) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import streamlit as st
 
@@ -12,7 +11,7 @@ from senseapp.app.common.address import bound, choose, number, whole
 from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
 from senseapp.app.common.download import file_button, other_files
 from senseapp.app.common.expert import expert
-from senseapp.app.common.notices import errors_here
+from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.tables import text_table
 from senseapp.app.schedule.settings import choose_runtime
@@ -166,8 +165,8 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
             ):
                 _measured(each.deployment, f"{run_id}.{place}")
         else:
-            _notes(each.deployment.notes)
-    _notes(delivery.notes)
+            show_notes(each.deployment.notes)
+    show_notes(delivery.notes)
     if good:
         other_files(run_id, good, next((each for each in running if each in good), good[0]))
 
@@ -203,9 +202,4 @@ def _measured(record: Deployment, run_id: str) -> None:
             alt_text="What operators of each kind take in the original and in the file",
             key=f"schedule.operators.{run_id}",
         )
-    _notes(record.notes)
-
-
-def _notes(notes: Sequence[str]) -> None:
-    for note in notes:
-        st.caption(md(":material/info: {}", note))
+    show_notes(record.notes)

@@ -7,7 +7,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import choose
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.notices import errors_here, wait_for
+from senseapp.app.common.notices import answer_or_wait, errors_here, show_notes
 from senseapp.core.markdown import md
 from senseapp.formats.base import ExportFormat
 from senseapp.formats.registry import FORMATS
@@ -33,8 +33,7 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner
         st.caption(chosen.reader)
         text = _text(chosen, schedule, profile, run_id, stem)
         _buttons(chosen, text, schedule, run_id, stem, command)
-        for note in chosen.notes(schedule, profile) if text else ():
-            st.caption(md(":material/info: {}", note))
+        show_notes(chosen.notes(schedule, profile) if text else ())
     if not text:
         return
     lines = text.splitlines()
@@ -70,9 +69,7 @@ def _text(chosen: ExportFormat, schedule: Schedule, profile: ModelProfile, run_i
     with errors_here():
         if chosen.render is not None:
             text = chosen.write(schedule, profile)
-        elif (graph := backend.graph_of(run_id)) is None:
-            wait_for(lambda: backend.graph_of(run_id), "Exporting the network as a graph")
-        else:
+        elif graph := answer_or_wait(lambda: backend.graph_of(run_id), "Exporting the network as a graph"):
             text = graph.overlay(schedule)
             offer_file(  # the overlay is of no use without it
                 "Download the graph (.pt2)",

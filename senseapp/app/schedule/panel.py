@@ -7,7 +7,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure
-from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.notices import complain, show_notes, wait_for
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.tables import figures_row
 from senseapp.app.schedule.controls import choose_schedule, take_target
@@ -190,8 +190,7 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult) 
     }
     figures_row(figures, helps=helps, key="schedule_figures")
     if settings.time is not None:
-        for note in schedule.notes:
-            st.caption(md(":material/info: {}", note))
+        show_notes(schedule.notes)
 
 
 def _left(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> dict[str, str]:
@@ -236,5 +235,4 @@ def _notes(schedule: Schedule, settings: ScheduleSettings, result: RunResult) ->
     if settings.partner is not None and settings.limits.fixed:
         locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
         st.caption(md(":material/lock: Locked for {}, before the runs were combined: {}.", kind, locked))
-    for note in schedule.notes:
-        st.caption(md(":material/info: {}", note))
+    show_notes(schedule.notes)

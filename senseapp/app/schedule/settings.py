@@ -17,7 +17,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import Form, bound, choose, named, number
-from senseapp.app.common.notices import errors_here
+from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.run_guard import outcome_or_offer, run_line
 from senseapp.app.common.state import LayerEdits
 from senseapp.app.common.tables import text_table
@@ -148,9 +148,7 @@ def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
             help="The program that the file is written for, and measured in. Times in the others are measured beside "
             "it where they open its file.",
         )
-    for other in RUNTIMES.values():
-        if not other.is_installed:
-            st.caption(md(":material/info: {}", other.how_to_add))
+    show_notes(other.how_to_add for other in RUNTIMES.values() if not other.is_installed)
     return chosen
 
 
@@ -275,8 +273,7 @@ def _from_files(run_id: str, result: RunResult) -> LayerTimes | None:
 
 def _say_how_matched(times: LayerTimes, result: RunResult) -> None:
     """Show the notes of files, and the rows and layers that have no partner."""
-    for note in times.notes:
-        st.caption(md(":material/info: {}", note))
+    show_notes(times.notes)
     untimed = times.untimed(result.profile)
     if times.unmatched or untimed:
         with st.expander("Rows of no layer, layers without a time", icon=":material/link_off:"):

@@ -10,11 +10,10 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.figure import figure
-from senseapp.app.common.notices import complain
+from senseapp.app.common.notices import complain, show_notes
 from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.core.errors import SenseError
-from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
@@ -38,7 +37,6 @@ from senseapp.views.words.wording import caveat_of
 
 _METHODS = {OURS: ("optimal", 25), UNIFORM: ("uniform", 13), PROPORTIONAL: ("gamma", 13)}
 """Method and number of targets of each curve: each is a solved schedule, and the best one bends."""
-_KEPT = 12  # curves of runs and limits, of all sessions
 
 
 def trade_off_view(
@@ -56,13 +54,8 @@ def trade_off_view(
         st.caption("The trade-off follows once the times of the layers are known.")
         return
     if large := too_large(result):
-        st.caption(
-            md(
-                ":material/info: {} are too large for the trade-off here, and for the uniform schedule beside this "
-                "one. Choose a goal above: one schedule at a time is solved.",
-                large,
-            )
-        )
+        text = f"{large} are too large for the trade-off here, and for the uniform schedule beside this one."
+        show_notes([f"{text} Choose a goal above: one schedule at a time is solved."])
         return
     try:
         curves = _curves(run_id, result, settings, tuple(groups))
@@ -117,7 +110,7 @@ def _curves(
     return _solved(asked, result, settings, groups)
 
 
-@st.cache_data(show_spinner=False, max_entries=_KEPT)
+@st.cache_data(show_spinner=False, max_entries=12)  # curves of runs and limits, of all sessions
 def _solved(
     asked: str, _result: RunResult, _settings: ScheduleSettings, _groups: tuple[CoupledGroup, ...]
 ) -> dict[str, tuple[TradeOffPoint, ...]]:

@@ -27,8 +27,6 @@ from senseapp.core.files import storage_errors
 from senseapp.server.settings import LOCAL_OWNER
 
 _ROUTE = re.compile(r"/download/(?P<token>[A-Za-z0-9_-]{43})$")
-_KEPT_SECONDS = 600.0  # for a click: the browser fetches at once, and may resume for some minutes
-_CHUNK_BYTES = 256 * 1024  # read and sent at once: larger ones hold more memory for each slow reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ class DownloadRegistry:
             download=download,
             name=name,
             mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
-            until=self._clock() + _KEPT_SECONDS,
+            until=self._clock() + 600.0,  # for a click: the browser fetches at once, and may resume for some minutes
         )
         with self._lock:
             self._offers[token] = offer
@@ -156,7 +154,7 @@ class Downloads:
             return PlainTextResponse("There is no such download, or it has expired. Press the button again.", 404)
         headers = {"Cache-Control": "no-store"}
         response = FileResponse(offer.path, filename=offer.name, media_type=offer.mime, headers=headers)
-        response.chunk_size = _CHUNK_BYTES
+        response.chunk_size = 256 * 1024  # read and sent at once: larger ones hold more memory for each slow reader
         return response
 
 

@@ -94,14 +94,17 @@ def configured_hosts() -> tuple[str, ...]:
     Raises:
         InvalidSpec: one of them is no name of a host.
     """
-    names = tuple(os.environ.get("SENSEAPP_HOSTS", "").replace(",", " ").lower().split())
-    for name in names:
-        if not _PATTERN.fullmatch(name):
-            raise InvalidSpec(
-                "SENSEAPP_HOSTS lists names without scheme and port, such as app.example.org or *.example.org, with "
-                f"spaces between them; got {name!r}."
-            )
-    return names
+    about = "names without scheme and port, such as app.example.org or *.example.org"
+    return tuple(name.lower() for name in _configured("SENSEAPP_HOSTS", _PATTERN, about))
+
+
+def _configured(variable: str, pattern: re.Pattern[str], about: str) -> tuple[str, ...]:
+    """Return the entries of a variable, separated by spaces or commas; InvalidSpec for one that is not ``about``."""
+    entries = tuple(os.environ.get(variable, "").replace(",", " ").split())
+    for entry in entries:
+        if not pattern.fullmatch(entry):
+            raise InvalidSpec(f"{variable} lists {about}, with spaces between them; got {entry!r}.")
+    return entries
 
 
 def known_hosts(address: str) -> tuple[str, ...]:
@@ -195,19 +198,13 @@ class SecurityHeaders:
 
 
 def frame_ancestors() -> tuple[str, ...]:
-    """Return the origins whose pages may show the app in a frame: ``SENSEAPP_FRAME_ANCESTORS``, separated by spaces.
+    """Return the origins whose pages may show the app in a frame: ``SENSEAPP_FRAME_ANCESTORS``, by spaces or commas.
 
     Raises:
         InvalidSpec: one of them is no origin; a policy is made of them.
     """
-    origins = tuple(os.environ.get("SENSEAPP_FRAME_ANCESTORS", "").split())
-    for origin in origins:
-        if not _FRAMING_ORIGIN.fullmatch(origin):
-            raise InvalidSpec(
-                "SENSEAPP_FRAME_ANCESTORS lists origins such as https://example.org or https://*.example.org, "
-                f"separated by spaces; got {origin!r}."
-            )
-    return origins
+    about = "origins such as https://example.org or https://*.example.org"
+    return _configured("SENSEAPP_FRAME_ANCESTORS", _FRAMING_ORIGIN, about)
 
 
 def content_security_policy() -> str:
@@ -254,23 +251,18 @@ class KnownBase:
             await self._app(scope, receive, send)
             return
         del MutableHeaders(scope=scope)["accept-encoding"]  # a few kB, to be read here
-        start: Message | None = None
-        parts: list[bytes] = []
+        is_page = False
 
         async def send_told(message: Message) -> None:
-            nonlocal start
-            headers = Headers(raw=message.get("headers", []))
-            if message["type"] == "http.response.start" and headers.get("content-type", "").startswith("text/html"):
-                start = message
-            elif start is None:
-                await send(message)
-            else:
-                parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    body = with_known_base(b"".join(parts))
-                    MutableHeaders(scope=start)["content-length"] = str(len(body))
-                    await send(start)
-                    await send({"type": "http.response.body", "body": body})
+            nonlocal is_page
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                is_page = headers.get("content-type", "").startswith("text/html")
+                if is_page:
+                    del headers["content-length"]  # the page gets longer
+            elif is_page:
+                message = {**message, "body": with_known_base(message.get("body", b""))}
+            await send(message)
 
         await self._app(scope, receive, send_told)
 

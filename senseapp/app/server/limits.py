@@ -127,8 +127,6 @@ def _table_parts(text: str) -> Iterator[tuple[int, str]]:
 SILENT_SECONDS = 10.0
 """For which a connection may be open before its first message; pages send one at once."""
 
-_TRY_AGAIN = 1013  # close code registered with IANA: try again later
-
 
 class Connections:
     """Counts the connections of pages, and hands one on once its first message has come.
@@ -161,7 +159,7 @@ class Connections:
         address = (scope.get("client") or ("",))[0]
         if self._open[address] >= self._per_address or self._open.total() >= self._in_all:
             await receive()
-            await send({"type": "websocket.close", "code": _TRY_AGAIN})  # answers with 403
+            await send({"type": "websocket.close", "code": 1013})  # IANA: try again later; answers with 403
             return
         self._open[address] += 1
         try:

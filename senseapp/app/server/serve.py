@@ -36,13 +36,7 @@ from senseapp.app.server.guards import (
     configured_hosts,
     frame_ancestors,
 )
-from senseapp.app.server.limits import (
-    SILENT_SECONDS,
-    BoundedMessages,
-    Connections,
-    configured_limits,
-    descriptors,
-)
+from senseapp.app.server.limits import SILENT_SECONDS, BoundedMessages, Connections, configured_limits, descriptors
 from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
 from senseapp.compat.streamlit_internals import (

@@ -18,9 +18,6 @@ from senseapp.core.errors import QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
 from senseapp.server.service import Service
 
-_KEPT_SECONDS = 600.0
-"""How long files outlive their session's connection: longer than Streamlit keeps a session for its browser."""
-_MOST_WAITING = 512  # files of one session that no page has taken
 _LEAST_STEP_BYTES, _MOST_STEP_BYTES = 128 * 1024, 16 * 1024 * 1024  # reserved at once
 
 
@@ -48,9 +45,6 @@ class _Session:
         for upload in uploads:
             if isinstance(upload, Path):
                 self.service.inputs.discard_upload(upload)
-
-    def close(self) -> None:
-        self.discard(*self.waiting.values(), *self.taken)
 
 
 class UploadRegistry:
@@ -84,7 +78,7 @@ class UploadRegistry:
             session = self._sessions.setdefault(session_id, _Session(service, self._clock()))
             removed = [session.waiting.pop(file_id, None)]
             session.waiting[file_id] = upload
-            while len(session.waiting) > _MOST_WAITING:
+            while len(session.waiting) > 512:  # files of one session that no page has taken
                 removed.append(session.waiting.pop(next(iter(session.waiting))))
         session.discard(*removed)
 
@@ -119,16 +113,16 @@ class UploadRegistry:
             session.discard(upload)
 
     def close_ended(self, is_connected: Callable[[str], bool]) -> None:
-        """Remove the files of sessions that have been disconnected for a while."""
+        """Remove the files of sessions that have been disconnected for longer than Streamlit keeps them."""
         now, ended = self._clock(), []
         with self._lock:
             for session_id, session in list(self._sessions.items()):
                 if is_connected(session_id):
                     session.seen = now
-                elif now - session.seen > _KEPT_SECONDS:
+                elif now - session.seen > 600.0:
                     ended.append(self._sessions.pop(session_id))
         for session in ended:
-            session.close()
+            session.discard(*session.waiting.values(), *session.taken)
 
 
 @functools.cache

@@ -27,7 +27,6 @@ from senseapp.server.service import Service
 from senseapp.server.settings import LOCAL_OWNER
 
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most
-_WRITE_BYTES = 128 * 1024  # held in memory for each file, at most
 _WINDOW_SECONDS = 30.0  # a pause of a mobile connection is shorter; longer holds the place of others
 _WINDOW_BYTES = 64 * 1024  # that come within, at least
 _CLOSE = {"Connection": "close"}
@@ -183,7 +182,7 @@ async def _transfer(receive: Receive, form: FormFile, incoming: IncomingFile) ->
             raise HTTPException(413, "The file is too large.", _CLOSE)
         form.read(piece)
         more = message.get("more_body", False)
-        if form.num_waiting >= _WRITE_BYTES or not more:
+        if form.num_waiting >= 128 * 1024 or not more:  # held in memory for each file, at most
             await to_thread.run_sync(incoming.write, form.content())
 
 

@@ -165,7 +165,6 @@ def _without(data: Any, layer: Any) -> Any:
 
 
 _WIDTH = 760  # points of a saved picture, wide enough for names and values beside each other
-_PIXELS_PER_POINT = 2  # sharp on screens of high density
 LANGUAGE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 LOOK: dict[str, Any] = {
     "background": "white",
@@ -221,7 +220,7 @@ def picture_svg(chart: alt.TopLevelMixin, **options: Any) -> str:
 
 def picture_png(chart: alt.TopLevelMixin, **options: Any) -> bytes:
     """Return ``chart`` as an image of two pixels per point; ``options`` are those of :func:`picture_spec`."""
-    return vl_convert.vegalite_to_png(picture_spec(chart, **options), vl_version=LANGUAGE, scale=_PIXELS_PER_POINT)
+    return vl_convert.vegalite_to_png(picture_spec(chart, **options), vl_version=LANGUAGE, scale=2)
 
 
 def frame_csv(frame: pd.DataFrame) -> str:

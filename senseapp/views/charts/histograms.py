@@ -28,7 +28,6 @@ SENSITIVITY_TITLES = {
     "mean": "|gradient| of the mean output",
 }
 _FINEST_BITS = 5  # 512 bins: finer ones would be about a pixel wide
-_MARKED_CELLS = 31  # beyond it, marks at every mean would hide the bars
 
 
 def bin_frame(
@@ -59,7 +58,7 @@ def mark_frame(histogram: QuantizationHistogram) -> pd.DataFrame:
     """
     means = [place for place in histogram.centroids if not math.isnan(place)]
     rows = [{"place": _shown(histogram, place), "mark": "mean of a cell"} for place in means]
-    rows = rows if histogram.cells <= _MARKED_CELLS else []
+    rows = rows if histogram.cells <= 31 else []  # beyond it, marks at every mean would hide the bars
     if not math.isnan(histogram.scale):
         rows += [{"place": end, "mark": "end of the true range"} for end in (histogram.low, histogram.high)]
     return pd.DataFrame(rows, columns=["place", "mark"])

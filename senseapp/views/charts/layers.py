@@ -98,13 +98,9 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Char
     return cast(alt.Chart, chart.properties(height=alt.Step(ROW_STEP)))
 
 
-_BAR_STEP = 9  # pixels of one side's bar: half of a row, so that a pair takes little more than one
-_GAP = 6  # pixels between the layers
-
-
 def pair_step(sides: int) -> int:
-    """Return the height of a layer's row, in pixels."""
-    return sides * _BAR_STEP + _GAP
+    """Return the height of a layer's row, in pixels: 9 for each bar, so that a pair takes little more, and a gap."""
+    return sides * 9 + 6
 
 
 def side_colour(labels: Sequence[str], *, field: str = "side") -> alt.Color:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import altair as alt
@@ -27,8 +27,6 @@ from senseapp.views.charts.axes import (
 from senseapp.views.palette import curve_look, fragility_colour
 
 HOVER = "hover"
-_MOST_BANDS = 8  # intervals of curves, which hide each other beyond
-_MOST_NAMED = 20  # entries of a legend as high as the chart
 _MANY = 40  # curves, from which lines are thin and points small
 _MOST_TICKS = 12  # levels with a tick each; more would overlap
 
@@ -62,8 +60,8 @@ def sensitivity_curves(
     looks = {name: curve_look(index) for index, name in enumerate(all_layers)}
     present = set(rows["row"])
     drawn = [name for name in all_layers if name in present]
-    named = _legend(drawn) if 1 < len(drawn) <= _MOST_NAMED else None
-    colours, dashes = (_scale(drawn, looks, part) for part in range(2))
+    named = _legend(drawn) if 1 < len(drawn) <= 20 else None  # entries of a legend as high as the chart
+    colours, dashes = (alt.Scale(domain=drawn, range=[looks[name][part] for name in drawn]) for part in range(2))
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
     ends: dict[str, Any] = {"domain": list(y_domain), "nice": False} if y_domain else {}
@@ -74,7 +72,7 @@ def sensitivity_curves(
     )
     points = _points(tinted, value, y_title, many=len(drawn) > _MANY)
     layers = [zero_line(vertical=False)]
-    if len(drawn) <= _MOST_BANDS:
+    if len(drawn) <= 8:  # intervals of curves, which hide each other beyond
         bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
         layers.append(bands.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")))
     whole = LayeredChart(layer=[*layers, lines, points], height=height)
@@ -92,10 +90,6 @@ def _levels(rows: pd.DataFrame, title: str, falling: bool) -> alt.X:
         axis=alt.Axis(grid=False, labelFlush=False, format=".4~g", **ticks),
         scale=alt.Scale(zero=False, nice=False, padding=14, reverse=falling),
     )
-
-
-def _scale(drawn: Sequence[str], looks: Mapping[str, tuple[Any, ...]], part: int) -> alt.Scale:
-    return alt.Scale(domain=list(drawn), range=[looks[name][part] for name in drawn])
 
 
 def _legend(drawn: Sequence[str]) -> alt.Legend:

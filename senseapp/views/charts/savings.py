@@ -48,7 +48,9 @@ def candidates_chart(
     ends = [float(values.min()), float(values.max())]
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
-        y=alt.Y("value:Q", axis=_above(y_title), scale=value_scale(y_title, domain=ends, nice=True, clamp=True)),
+        y=alt.Y(
+            "value:Q", axis=_above(y_title), scale=value_scale(y_title, domain=ends, nice=True, zero=False, clamp=True)
+        ),
         color=side_colour(runs, field="run"),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )

@@ -110,7 +110,6 @@ def unmatched_frame(comparison: Comparison) -> pd.DataFrame:
 
 # Spearman's correlation from which each is said; below the last, the order is opposite
 _WORDS = ((0.9, "almost alike"), (0.7, "much alike"), (0.4, "only partly alike"), (-0.4, "differently"))
-_OPPOSITE = "in the opposite order"
 
 
 def finding(comparison: Comparison) -> str:
@@ -127,7 +126,7 @@ def finding(comparison: Comparison) -> str:
         return f"How far others rank {count} layers as A does (1 is the same order): {found}.{_sure_moves(comparison)}"
     parts = {side.part for side in comparison.sides}
     subject = "Estimate and measurement" if parts == {ComparedPart.ESTIMATED, ComparedPart.MEASURED} else "A and B"
-    alike = next((words for least, words in _WORDS if values[0] >= least), _OPPOSITE)
+    alike = next((words for least, words in _WORDS if values[0] >= least), "in the opposite order")
     return f"{subject} rank {count} layers {alike}: {numbers[0]}, where 1 is the same order.{_sure_moves(comparison)}"
 
 
@@ -159,9 +158,6 @@ def caveat_of_sides(sides: Sequence[Side]) -> str:
     """Return which sides are indicative only, and why; empty where none is."""
     found = [(letter(index), caveat_of(side.result)) for index, side in enumerate(sides)]
     return "; ".join(f"{name}: {caveat}" for name, caveat in found if caveat)
-
-
-_MOST_BARS = 12  # the grid leaves 2 pixels between bars: of 24 in 64 pixels it draws none
 
 
 def runs_frame(
@@ -202,5 +198,5 @@ def small_bars(result: RunResult) -> list[float]:
     metric = shown_metric(result)
     level = opening_level(result, metric)
     losses = [max(0.0, change.delta) for item in result.at(level) if (change := item.change(metric)) is not None]
-    step = -(-len(losses) // _MOST_BARS) or 1
+    step = -(-len(losses) // 12) or 1  # the grid leaves 2 pixels between bars: of 24 in 64 pixels it draws none
     return [max(losses[start : start + step]) for start in range(0, len(losses), step)]

@@ -297,25 +297,21 @@ def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
 
     Where no class has images enough to tell its drop, there are no rows.
     """
-    marks = {True: "loses more", False: "loses less"}
+    marks, few = {True: "loses more", False: "loses less"}, ("too few images", "")
     if not any(map(_tells, found.classes)):
         return []
     return [
         (
             *(each.name, each.num_images),
-            *((f"{fmt.points(each.drop)} points", fmt.points(each.low, each.high)) if _tells(each) else _FEW_IMAGES),
+            *((f"{fmt.points(each.drop)} points", fmt.points(each.low, each.high)) if _tells(each) else few),
             marks[each.drop > found.drop] if each.stands_out else "",
         )
         for each in found.classes
     ]
 
 
-_FEW_IMAGES = ("too few images", "")
-_UNTOLD = 0.1  # of a class: an interval from no loss to a larger one tells nothing
-
-
 def _tells(each: ClassDrop) -> bool:
-    return each.low > 0 or each.high <= _UNTOLD
+    return each.low > 0 or each.high <= 0.1  # of a class: an interval from no loss to a larger one tells nothing
 
 
 def difference_sentence(found: AnswerDifferences) -> str:

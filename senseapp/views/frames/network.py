@@ -18,13 +18,6 @@ Sizes = tuple[int, int, int]
 
 _INDENT = "\u2003"
 _KEPT = "\u200b"  # has no width; without it the charts trim the indentation
-WITHOUT_VALUE: dict[Hashable, Any] = {
-    "change_text": "no value",
-    "level_text": "",
-    "worst_text": "–",
-    "interval_text": "–",
-    "source": "none",
-}
 COLUMNS = (
     "node", "row", "layer", "is_block", "kind", "layers", "params", "macs", "share", "param_share", "mac_share",
     "params_text", "macs_text", "drop", "low", "high", "change_text", "worst_text", "level_text", "interval_text",
@@ -75,18 +68,14 @@ def network_frame(
         block: shows only what is inside it; empty for the whole network.
         by_macs: whether ``share`` counts MACs.
     """
-    values, whole = values_of_layers(rows), _sizes(profile.layers)
+    whole = _sizes(profile.layers)
+    values = {member: record for record in rows.to_dict("records") for member in str(record["members"]).split(", ")}
     nodes = [
         _node(name, layers, whole, metric, values, by_macs) | {"row": _mark(name, layers, opened, block)}
         for name, layers in _visible(profile, block, opened).items()
     ]
     frame = pd.DataFrame(nodes, columns=list(COLUMNS))
     return frame.assign(band=row_bands(frame, metric).where(frame["known"].astype(bool), NO_VALUE))
-
-
-def values_of_layers(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
-    """Return the row that holds each layer, alone or in a coupled group, by the layer's name."""
-    return {member: record for record in rows.to_dict("records") for member in str(record["members"]).split(", ")}
 
 
 def ancestors(name: str) -> Iterator[str]:
@@ -169,7 +158,8 @@ def _loss(
     The mean of the ends is an interval of the mean loss that is never too short, whatever the layers share.
     """
     if not known:
-        return {**dict.fromkeys(("drop", "low", "high"), 0.0), **WITHOUT_VALUE}
+        texts = {"change_text": "no value", "level_text": "", "worst_text": "–", "interval_text": "–"}
+        return {"drop": 0.0, "low": 0.0, "high": 0.0, "source": "none", **texts}
     worst = values[max(known, key=lambda layer: float(values[layer.name]["drop"])).name]
     worst_text = f"{worst['layer']}: {worst['change_text']}"
     if is_layer:

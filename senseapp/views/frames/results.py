@@ -214,13 +214,6 @@ def _bytes_left(entries: list[ScheduleEntry], result: RunResult) -> tuple[float,
     return 100 * left / weight_bytes(weights), " and ".join(words) or "left alone"
 
 
-_FRAGILE = 2.0
-"""Loss of a layer alone, in losses of the median layer, from which it is called fragile."""
-
-_SMALL = 0.5
-"""Share of the weights, in even shares, below which a layer is called small."""
-
-
 def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usual: float) -> str:
     """Return why a layer is left alone, from its ``loss`` alone and that of the median layer; empty for the others."""
     if entry.compression != "none":
@@ -231,9 +224,9 @@ def _reason(entry: ScheduleEntry, result: RunResult, *, loss: float | None, usua
         return "cannot be pruned" if result.compression.description.removes_channels else "not measured"
     num_params = {layer.name: layer.num_params for layer in result.profile.layers}
     weights = sum(num_params.get(name, 0) for name in entry.members)
-    if loss > _FRAGILE * usual:
+    if loss > 2 * usual:
         return "too fragile"
-    if weights < _SMALL * sum(num_params.values()) / max(1, len(num_params)):
+    if weights < 0.5 * sum(num_params.values()) / max(1, len(num_params)):  # half of an even share
         return "nothing to gain: few weights"
     return "not needed for the target"
 

@@ -90,7 +90,7 @@ def bound_text(bound: LossBound) -> str:
     kind = "guaranteed" if bound.guaranteed else "approximate"
     return (
         f"{metric.change_inside} at most {metric.change_text(bound.upper)} with {100 * bound.confidence:.0f} % "
-        f"confidence on new images like these ({kind}: {bound.how})"
+        f"certainty on new images like these ({kind}: {bound.how})"
     )
 
 
@@ -137,6 +137,11 @@ def picture_row(picture: ChangedPicture) -> tuple[str, ...]:
     return (picture.name, picture.label, *(f"{text} ({fmt.percent(sure)})" for text, sure in sides))
 
 
+def all_notes(report: CheckReport) -> list[str]:
+    """Return the notes on both files and on the check."""
+    return [*report.reference.notes, *report.candidate.notes, *report.notes]
+
+
 def json_of(report: CheckReport) -> dict[str, object]:
     """Return the verdict and its figures for programs, without pictures."""
     bound, ratio, first = report.bound, report.time_ratio, report.divergence.first if report.divergence else None
@@ -172,7 +177,7 @@ def json_of(report: CheckReport) -> dict[str, object]:
             }
             for each in report.operators
         ],
-        "notes": [*report.reference.notes, *report.candidate.notes, *report.notes],
+        "notes": all_notes(report),
         "machine": report.machine,
     }
 
@@ -214,8 +219,7 @@ def markdown_summary(report: CheckReport) -> str:
         parts.append(md("Inside: {}", report.divergence.sentence))
     if report.answers is not None:
         parts += list(_answers(report.answers))
-    notes = [*report.reference.notes, *report.candidate.notes, *report.notes]
-    if notes:
+    if notes := all_notes(report):
         parts += [md("<details><summary>Notes</summary>"), md("\n").join(md("- {}", note) for note in notes)]
         parts.append(md("</details>"))
     return "\n\n".join(parts) + "\n"

@@ -24,11 +24,6 @@ def count(number: float, *, unit: str = "") -> str:
     return f"{number:,.0f}{suffix}"
 
 
-def macs(number: float) -> str:
-    """Return multiply-accumulates for one image, for example ``1.82 G multiplications``."""
-    return count(number, unit="multiplications")
-
-
 def percent(fraction: float, *, digits: int = 0) -> str:
     """Return a fraction as percent: ``0.5`` becomes ``50 %``."""
     return f"{100 * fraction:.{digits}f} %"

@@ -18,7 +18,7 @@ from tests.pages.records import result
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (fmt.macs(1_822_177_768), "1.82 G multiplications"),
+        (fmt.count(1_822_177_768, unit="multiplications"), "1.82 G multiplications"),
         (fmt.count(11_689_512), "11.7 M"),
         (fmt.count(999), "999"),
         (fmt.count(0), "0"),

@@ -12,7 +12,7 @@ from senseapp.metrics import METRICS
 from senseapp.views.charts.axes import picture_spec
 from senseapp.views.charts.levels import sensitivity_heatmap
 from senseapp.views.frames.results import measurement_frame
-from senseapp.views.palette import CANNOT_TELL, FRAGILITY, UNCLEAR, bands_of, fragility_legend, row_bands
+from senseapp.views.palette import CANNOT_TELL, FRAGILITY, UNCLEAR, fragility_legend, row_bands
 from tests.pages.records import NAMES, result
 
 TOP1 = METRICS["top1"]
@@ -62,8 +62,8 @@ def test_colours_differ_for_those_who_do_not_see_green() -> None:
     ],
 )
 def test_blue_is_only_what_the_interval_leaves_tolerable(low: float, drop: float, high: float, band: int) -> None:
-    ends = (np.array([value]) for value in (low, drop, high))
-    assert bands_of(*ends, TOP1).tolist() == [band]
+    rows = pd.DataFrame({"low": [low], "drop": [drop], "high": [high]})
+    assert row_bands(rows, TOP1).tolist() == [band]
 
 
 def test_a_metric_in_nats_has_the_same_bands_in_its_own_unit() -> None:
