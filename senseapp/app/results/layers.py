@@ -35,30 +35,24 @@ def layers_tab(view: RunView) -> None:
     beside_chart = side.container()
     with chart:
         head = figure_head()
+    run_id = view.run_id
     with head[1].popover("Order and look", icon=":material/tune:", type="tertiary"):
-        by_sensitivity, is_log = _choose_look(view)
-    rows = marked(view.ranked if by_sensitivity else view.rows)
+        order = choose("Order", (_NETWORK, _SENSITIVITY), _NETWORK, run_id, "order", label_visibility="collapsed")
+        is_log = st.toggle(
+            "Logarithmic",
+            **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
+            help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
+        )
+    rows = marked(view.ranked if order == _SENSITIVITY else view.rows)
 
     with beside_chart:  # a click changes this column, so it is drawn before the chart
         if view.picked:
             layer_panel(view)
         values_table(view)
     with chart:
-        bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}", is_log=is_log, head=head)
+        bars_figure(view, rows, key=f"bars.{run_id}.{session().pick_round}", is_log=is_log, head=head)
     _layers_apart(view)
     layer_files(view)
-
-
-def _choose_look(view: RunView) -> tuple[bool, bool]:
-    """Show the controls of the chart; return whether by sensitivity, and whether logarithmic."""
-    run_id = view.run_id
-    order = choose("Order", (_NETWORK, _SENSITIVITY), _NETWORK, run_id, "order", label_visibility="collapsed")
-    is_log = st.toggle(
-        "Logarithmic",
-        **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
-        help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
-    )
-    return order == _SENSITIVITY, is_log
 
 
 def bars_figure(
