@@ -157,13 +157,8 @@ def _loss(
     The mean of the ends is an interval of the mean loss that is never too short, whatever the layers share.
     """
     if not known:
-        texts: dict[Hashable, Any] = {
-            "change_text": "no value",
-            "level_text": "",
-            "worst_text": "–",
-            "interval_text": "–",
-        }
-        return texts | {"drop": 0.0, "low": 0.0, "high": 0.0, "source": "none"}
+        nothing: dict[Hashable, Any] = {"drop": 0.0, "low": 0.0, "high": 0.0, "source": "none", "level_text": ""}
+        return nothing | {"change_text": "no value", "worst_text": "–", "interval_text": "–"}
     worst = values[max(known, key=lambda layer: float(values[layer.name]["drop"])).name]
     worst_text = f"{worst['layer']}: {worst['change_text']}"
     if is_layer:
