@@ -161,12 +161,6 @@ def _listed(rows: pd.DataFrame, title: str, note: str, *, key: str) -> None:
         st.dataframe(rows, hide_index=True, alt=title, key=key, width="stretch")
 
 
-_CURVES_READING = (
-    "One curve per layer, compressed alone; bands are 95 % intervals. A flat curve can be compressed far, one that "
-    "bends upwards only as far as its bend."
-)
-
-
 def curves_tab(view: RunView) -> None:
     """Show how the loss of each chosen layer grows with compression."""
     chart, side = st.columns([7, 3], gap="medium")
@@ -197,7 +191,8 @@ def _curves(view: RunView, chosen: list[str]) -> None:
         key=f"curves.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
         caveat=caveat_of(view.result),
-        reading=_CURVES_READING,
+        reading="One curve per layer, compressed alone; bands are 95 % intervals. A flat curve can be compressed far, "
+        "one that bends upwards only as far as its bend.",
         lines=view.lines,
     )
 
@@ -206,12 +201,6 @@ def _levels_in_words(view: RunView, layers: int) -> str:
     worst = view.frame.sort_values("drop", ascending=False).head(1)
     most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
     return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
-
-
-_HEATMAP_READING = (
-    "Compress each layer up to where its row leaves blue. A ring: no clear loss; grey: these images cannot tell "
-    "whether it is tolerable. Click a cell to see its layer."
-)
 
 
 def heatmap_tab(view: RunView) -> None:
@@ -232,7 +221,8 @@ def _cells(view: RunView) -> None:
         key=f"heatmap.{view.run_id}.{session().pick_round}",
         run_id=view.run_id,
         caveat=caveat_of(view.result),
-        reading=_HEATMAP_READING,
+        reading="Compress each layer up to where its row leaves blue. A ring: no clear loss; grey: these images cannot "
+        "tell whether it is tolerable. Click a cell to see its layer.",
         legend=fragility_legend(view.metric),
         frame_height=rows_height(len(order)),
         shown=place_of(view.picked_row, list(dict.fromkeys(view.frame["layer"]))),
