@@ -31,7 +31,7 @@ REFERENCE and CANDIDATE are ONNX files of any program, checkpoints, folders of o
 runs: of a run the reference is its uncompressed network, and the candidate its recommended file. --model names the
 architecture of checkpoints (default: it is recognised). Both answer the same images, prepared as the reference needs
 them; with labels the loss is that of right answers, else answers that change. The candidate holds if the loss is at
-most --max-drop with 95 % confidence on new images, and its time at most --max-time times that of the reference. Where
+most --max-drop with 95 % certainty on new images, and its time at most --max-time times that of the reference. Where
 images are too few to show that, the check fails, and says how many are needed. Images should be others than those that
 the candidate was made with.
 

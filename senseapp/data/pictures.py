@@ -34,7 +34,7 @@ from senseapp.records.inputs import ImageSurvey
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import MULTILABEL, Task
 from senseapp.tasks.class_numbers import Background, ModelClasses
-from senseapp.tasks.labels import FittedAnnotations, Targets, WrittenLabels
+from senseapp.tasks.labels import Targets, WrittenLabels
 
 _LEAST_SIDE, _MOST_SIDE = 96, 160
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
@@ -229,9 +229,8 @@ def _image_set(
     """Put the drawn pictures into the order of their names."""
     chosen = sorted([index for index in order if index in drawn.rows][: request.num_samples])
     labels = None if targets.values is None else chosen_of(targets.values, chosen)
-    fitted: FittedAnnotations | None = None
-    if arrangement.annotations is not None:
-        fitted = request.task.fitted(
+    if (reader := request.task.annotations) is not None and arrangement.annotations is not None:
+        fitted = reader.fitted(
             drawn.targets(chosen),
             arrangement.annotations.found,
             ModelClasses(
@@ -241,8 +240,7 @@ def _image_set(
             ),
             request.spec.class_map,
         )
-        labels, notes = fitted.values, (*targets.notes, *fitted.notes)
-        targets = replace(targets, names=fitted.names, notes=notes, orders=fitted.orders)
+        labels, targets = fitted.values, replace(fitted, notes=(*targets.notes, *fitted.notes))
     return PreparedImages(
         drawn.pixels,
         request.preprocessing,
@@ -254,8 +252,8 @@ def _image_set(
         picture_size=drawn.usual_size,
         num_marked=drawn.num_marked,
         label_orders=targets.orders,
-        written=fitted.written if fitted else None,
-        read_as=fitted.read_as if fitted else None,
+        written=targets.written,
+        read_as=targets.read_as,
     )
 
 

@@ -20,7 +20,7 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.repair_choice import Measured, measured
 from senseapp.prove.strongest import couplings_of
 from senseapp.reconstruct.apply import AppliedModel
-from senseapp.reconstruct.sizes import latency, pass_seconds, sizes_of
+from senseapp.reconstruct.sizes import pass_seconds, sizes_of
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.measurement import RunResult, change_in, loss_with_interval
 from senseapp.records.promise import Promise, verdict_of
@@ -192,7 +192,7 @@ class MeasuredSchedule:
         changed = changed_answers(before, outputs, proof, task=task, names=names, subject=_subject(final))
         example = evaluator.dense.batches(0, 1)[0]
         seconds = pass_seconds((evaluator.dense.model, applied.model), example)
-        sizes = _sizes(evaluator, applied) | {"latency_seconds": (latency(seconds[0]), latency(seconds[1]))}
+        sizes = _sizes(evaluator, applied)
         evaluator.progress("Measuring a uniform schedule of equal cost")
         rival, rival_note = _uniform(evaluator, final, applied)
         uniform = None

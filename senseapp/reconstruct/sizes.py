@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -82,16 +81,10 @@ def _size(applied: AppliedModel) -> ModelSize:
     )
 
 
-def latency(seconds: Sequence[float]) -> float:
-    """Return the lower quartile of the seconds of several passes, since other work can only slow a pass down."""
-    return statistics.quantiles(seconds, n=4, method="inclusive")[0]
-
-
 def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = 21) -> list[list[float]]:
     """Return, for each model, the seconds of ``passes`` passes of ``image``, (N, C, H, W).
 
-    The models alternate, so that other work on the machine affects all alike. Of 21 passes up to 15 may be slowed by
-    other programs, since their lower quartile counts.
+    The models alternate, so that other work on the machine affects all alike.
     """
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():

@@ -91,7 +91,8 @@ class ChangedAnswers:
             if worse
             else ""
         )
-        none = "" if worse or len(self.classes) < 2 else " No class is sure to lose more than the others."
+        is_alike = self.num_changed and len(self.classes) > 1 and not worse
+        none = " No class is sure to lose more than the others." if is_alike else ""
         said = self.said or f"{self.num_changed} of {plural(self.num_images, 'answer')} change."
         return f"{said}{pay or none}"
 

@@ -255,8 +255,10 @@ def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENC
         whole = view.counted == "answers"
         did = f"{round(change.delta * count)} of {count} did" if whole else f"{view.change_text(change.delta)} did"
         return f"At most {share} % of {view.counted} change, with {sure}; {did}."
-    found = f"{view.change_title}: {view.change_text(change.delta)} on {plural(count, 'image')}"
-    return f"{found}; on new images at most {_above(view, bound)}, with {sure}."
+    images, most = plural(count, "image"), f"at most {_above(view, bound)}, with {sure}."
+    if change.delta < 0:  # "a drop of −0.2" says it less plainly
+        return f"{view.label}: {view.change_text(-change.delta)} better on {images}; on new images a loss of {most}"
+    return f"{view.change_title}: {view.change_text(change.delta)} on {images}; on new images {most}"
 
 
 register(Promise)

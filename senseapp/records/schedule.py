@@ -183,7 +183,7 @@ class ValidationResult:
         tried: how many alternatives, this one included, held-out images compared.
         predicted: damage, in the schedule's own metric.
         sizes: figures before and after: ``params``, ``zeros``, ``macs`` (after: without those of zeros in sparse
-            layers), ``latency_seconds`` (of one image), and ``file_bytes`` (of the plain state dict, as a file).
+            layers), and ``file_bytes`` (of the plain state dict, as a file).
         notes: sentences a person should read.
         files: bytes on the disk of each file of the compressed model, by suffix; the plain state dict first.
     """

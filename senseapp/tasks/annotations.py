@@ -13,9 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from senseapp.tasks.labels import Targets
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
+
+    from senseapp.tasks.class_numbers import ModelClasses
 
 PerImage: TypeAlias = Any
 """What is known of each image, which only its task reads: a tensor, images first, or a tuple of one object for each
@@ -145,6 +149,15 @@ class AnnotationReader(ABC):
     @abstractmethod
     def place(self, annotation: Any, geometry: PictureGeometry) -> Any:
         """Return the annotation in the coordinates of the network's input."""
+
+    def fitted(
+        self, placed: PerImage, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
+    ) -> Targets:
+        """Return annotations that were found in ``files``, as they were ``placed``, in the classes of a model.
+
+        ``confirmed`` are pairs (label, output) that a person gave. Raises InvalidDataset where classes mean nothing.
+        """
+        return Targets(values=placed, names=files.names)
 
 
 def pairs_by_stem(pictures: Iterable[str], annotations: Iterable[str]) -> tuple[dict[str, str], set[str]]:

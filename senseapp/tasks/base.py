@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from senseapp.core.errors import InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.metrics import METRICS, Metric
 from senseapp.metrics.base import AnswerDrop
-from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, PerImage
-from senseapp.tasks.class_numbers import Background, ModelClasses
-from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal, Targets, WrittenLabels
+from senseapp.tasks.annotations import AnnotationReader
+from senseapp.tasks.class_numbers import Background
+from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 from senseapp.tasks.reading import OutputReader
 
 if TYPE_CHECKING:
@@ -226,19 +226,6 @@ class Task(ABC):
     def background(self, output: Tensor) -> Background:
         """Return which class of :meth:`output` says that there is nothing."""
         return "unknown"
-
-    def fitted(
-        self,
-        annotations: PerImage,
-        files: AnnotationFiles,
-        model: ModelClasses,
-        confirmed: Sequence[tuple[str, int]] = (),
-    ) -> FittedAnnotations:
-        """Return annotations that were found in ``files``, in the classes of a model.
-
-        ``confirmed`` are pairs (label, output) that a person gave. Raises InvalidDataset where classes mean nothing.
-        """
-        return FittedAnnotations(values=annotations, names=files.names)
 
     def label_notes(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Return sentences on labels that make poor targets."""

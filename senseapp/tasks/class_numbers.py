@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import first_names, listed, printable
 from senseapp.tasks.annotations import PerImage
-from senseapp.tasks.labels import FittedAnnotations, LabelMapProposal
+from senseapp.tasks.labels import LabelMapProposal, Targets
 
 Background: TypeAlias = Literal["first", "last", "none", "unknown"]
 """Which output of a model means that there is no object."""
@@ -116,7 +116,7 @@ def fit_numbers(
     *,
     confirmed: Sequence[tuple[str, int]] = (),
     more: Sequence[Numbering] = (),
-) -> FittedAnnotations:
+) -> Targets:
     """Return annotations, ``values``, in the model's class numbers, by the first of the readings that fit.
 
     ``confirmed`` are pairs (label, output) that a person gave, which win; ``more`` readings are known for such files.
@@ -138,8 +138,8 @@ def fit_numbers(
     fitted, shown = read_as(values, orders[0] if orders else LabelMapProposal(pairs=()))
     notes = tuple(_notes(orders, written, model)) if orders else ()
     if not orders or orders[0].words in (_BY_NAME, _GIVEN):
-        return FittedAnnotations(values=fitted, names=shown, notes=notes)
-    return FittedAnnotations(values=fitted, names=shown, notes=notes, orders=orders, written=values, read_as=read_as)
+        return Targets(values=fitted, names=shown, notes=notes)
+    return Targets(values=fitted, names=shown, notes=notes, orders=orders, written=values, read_as=read_as)
 
 
 def class_readings(

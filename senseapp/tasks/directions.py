@@ -86,14 +86,23 @@ class ScoreDirections:
         return {"kl": divergence} | ({"loss": (before - after)[:, 0]} if self.labelled else {})
 
 
+def fisher_probe(probabilities: Tensor, signs: Tensor, dim: int) -> Tensor:
+    """Return v = B ε, B = diag(√p) − p √pᵀ, of the class ``probabilities`` p along ``dim`` and independent ``signs`` ε.
+
+    B Bᵀ is the Fisher matrix F = diag(p) − p pᵀ of a softmax, so E[v vᵀ] = F, and E[(v·δz)²] / 2 is, to second order,
+    the KL divergence of a small change δz of the logits.
+
+    Source: Martens (2020), New insights and perspectives on the natural gradient method, JMLR 21, section 9, for KL's
+    second-order term; Hutchinson (1990) for the probe.
+    """
+    signed = probabilities.sqrt() * signs
+    return signed - probabilities * signed.sum(dim=dim, keepdim=True)
+
+
 def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most: int) -> ScoreDirections:
     """Return at most ``most`` directions for each image: its label, its most probable classes, and the rest's probe.
 
     Shapes: ``logits`` and ``signs`` (±1) are (N, classes), ``labels`` (N,); see :meth:`senseapp.tasks.Task.directions`.
-
-    Source: Martens (2020), New insights and perspectives on the natural gradient method, JMLR 21, section 9, for
-    KL's second-order term; Hutchinson (1990) for the probe: with w the distribution within the rest and
-    B = diag(√w) - w √wᵀ, the matrix B Bᵀ is the Fisher matrix of the rest, so v = B ε with random signs ε will do.
     """
     scores = logits.detach().double().log_softmax(dim=1)  # (N, classes)
     classes = scores.shape[1]
@@ -105,8 +114,7 @@ def choose_directions(logits: Tensor, labels: Tensor | None, signs: Tensor, most
     weights = (rest - rest_mass).exp()  # the distribution within the rest, 0 at the heads
     vectors = [F.one_hot(head, classes) - weights for head in heads.unbind(dim=1)]
     if num_heads < classes - 1:
-        signed = weights.sqrt() * signs
-        vectors.append(signed - weights * signed.sum(dim=1, keepdim=True))
+        vectors.append(fisher_probe(weights, signs, dim=1))
     return ScoreDirections(
         vectors=tuple(vector.float() for vector in vectors),
         log_masses=torch.cat([scores.gather(1, heads), rest_mass], dim=1),

@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from senseapp.tasks.annotations import PerImage
-
 if TYPE_CHECKING:
-    from torch import Tensor
+    from senseapp.tasks.annotations import PerImage
 
 SET_ORDER, TABLE_ORDER = "in the set's own order", "by the order of the table"
 """Names of orders of labels that are not the alphabetical one."""
@@ -77,36 +75,21 @@ class LabelMapProposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Meaning of the labels of pictures.
+    """Meaning of the labels or annotations of pictures, in the model's own classes.
 
     Attributes:
         values: of the pictures kept, images first; None where the labels say nothing, so that all are unlabelled.
-        kept: positions of the pictures that have one.
-        names: of the model's outputs, as people read them; empty where unknown.
-        orders: where several orders of the outputs fit the labels, all of them, first the one that ``values`` follow.
-    """
-
-    values: Tensor | None
-    kept: Sequence[int] = ()
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    orders: tuple[LabelMapProposal, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedAnnotations:
-    """Annotations of images in the model's own classes.
-
-    Attributes:
-        values: of the images, images first.
+        kept: positions of the pictures that have a label.
         names: of the model's outputs, as people read them; empty where unknown.
         notes: sentences on what was matched and what was left out.
-        orders: where the reading of their class numbers is not certain, all that fit, first the one of ``values``.
-        written: where it is not, annotations in the class numbers of their files.
+        orders: where several orders of the outputs fit the labels, or readings of class numbers are not certain, all of
+            them, first the one that ``values`` follow.
+        written: of such annotations, what they are in the class numbers of their files.
         read_as: makes of these, or of some of them, values and names by one of ``orders``.
     """
 
-    values: PerImage
+    values: PerImage | None
+    kept: Sequence[int] = ()
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     orders: tuple[LabelMapProposal, ...] = ()

@@ -73,7 +73,8 @@ _IS_ON_TOP = """button => {
 }"""
 
 
-@pytest.mark.parametrize("size", [(1280, 600), pytest.param((390, 720), marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("size", [(1280, 600), (390, 720)])
 def test_run_is_in_sight_and_so_is_the_second_demo(page: Page, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     for name in ("Run", "Photographs"):

@@ -27,7 +27,7 @@ from tests.onnx_files import exported
 from tests.ray_cluster import compare
 from tests.small_models import images_for, small_network
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.wide]
 
 TWO = (0.3, 0.6)
 SETTINGS = {
@@ -64,10 +64,7 @@ def opened(
     )
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize(
-    "name", ["sparsity", *(pytest.param(each, marks=pytest.mark.wide) for each in list(SETTINGS)[1:])]
-)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_two_nodes_find_what_one_machine_finds(name: str, joined: Offer) -> None:
     images = images_for(70)
     local, shared = opened(None, images, SETTINGS[name]), opened(joined, images, SETTINGS[name])
@@ -83,7 +80,6 @@ def test_two_nodes_find_what_one_machine_finds(name: str, joined: Offer) -> None
     compare(parts, whole)
 
 
-@pytest.mark.wide
 def test_a_network_from_an_onnx_file_goes_to_the_nodes(joined: Offer) -> None:
     images = images_for(40)
     model = open_onnx(exported(small_network())).network
@@ -91,7 +87,6 @@ def test_a_network_from_an_onnx_file_goes_to_the_nodes(joined: Offer) -> None:
     compare(list(shared.measure()), list(local.measure()))
 
 
-@pytest.mark.wide
 def test_half_of_a_run_here_and_half_on_the_cluster_make_one(joined: Offer) -> None:
     images = images_for(70)
     whole = list(opened(None, images, SETTINGS["sparsity"]).measure())
@@ -110,7 +105,6 @@ def test_stopping_early_takes_the_tasks_back(joined: Offer) -> None:
     assert len(list(sweep.measure())) == sweep.total
 
 
-@pytest.mark.wide
 def test_images_beyond_the_object_store_go_by_way_of_the_disk(joined: Offer) -> None:
     images = TensorImages(torch.randn(3, 3, 1024, 1024).repeat(3, 1, 1, 1))  # 108 MiB in a store of 100
     model = nn.Sequential(nn.AvgPool2d(128), nn.Flatten(), nn.Linear(3 * 8 * 8, 6)).eval()

@@ -100,11 +100,11 @@ def test_a_click_is_answered_before_the_chart_is_sent_again(
     for label, name in (("Heat map", "heatmap"), ("Layers", "bars")):
         results.session_state[pick_key(finished_run)] = "fc"
         open_tab(results, finished_run, label)
-        assert sent == [name, "panel"]  # the tab was asked for
+        assert sent == ["panel", name]
         sent.clear()
         results.session_state[pick_key(finished_run)] = FRAGILE
         results.run()
-        assert sent == ["panel", name]  # the layer was
+        assert sent == ["panel", name]
         sent.clear()
 
 

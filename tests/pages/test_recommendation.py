@@ -164,6 +164,7 @@ def test_every_file_stands_in_one_table_with_its_button(app: AppTest, finished_r
     ]
     labels = [each.label for each in app.get("download_button") if each.label.startswith("Get the")]
     assert len(labels) == 4
+    assert "on 1 thread of the processor Some CPU, in turns with the original." in texts(app)
     assert "Deployment kit (zip)" in [each.label for each in app.get("download_button")]
 
 

@@ -237,7 +237,8 @@ def check_choice(it: Checked) -> None:
     assert answer.headline.startswith((f"{before} → {size_text} · ", f"{size_text}, as before · "))
     ends = it.choice.figures.time_ratio
     is_known = ends.high <= 1.5 * ends.low
-    assert f"{time(it.choice):.2f} × the time{' (' if is_known else ', while the computer was busy'}" in answer.headline
+    assert f"{time(it.choice):.2f} × the time ({ends.low:.2f} to {ends.high:.2f})" in answer.headline
+    assert is_known is not (", while the computer was busy" in answer.headline)
 
 
 def check_alternatives(it: Checked) -> None:

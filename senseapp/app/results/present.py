@@ -103,11 +103,13 @@ def _bars(view: RunView) -> None:
 
 
 def _on_layers(view: RunView) -> str:
-    """Return how many layers lose more than is tolerable at the level shown, in the metric of the bars."""
+    """Return how many layers lose more than people mind at the level shown, in the metric of the bars."""
     known = view.rows["drop"].dropna()
-    fragile = int((known > view.metric.factor * view.metric.notable).sum())
+    minded = view.metric.factor * view.metric.notable
+    fragile = int((known > minded).sum())
     total, lost = fmt.plural(len(known), view.target_noun), view.metric.change_inside
-    return f"{fragile or 'None'} of {total} with {lost} above what is tolerable at {view.level_text}"
+    least = f"{minded:g} {view.metric.change_unit}".strip()
+    return f"{fragile or 'None'} of {total} with {lost} above {least} at {view.level_text}"
 
 
 def _range(run_id: str, found: Recommendation, result: RunResult) -> None:

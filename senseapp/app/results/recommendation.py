@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -21,6 +22,7 @@ from senseapp.app.common.decided import (
     has_enough_images,
 )
 from senseapp.app.common.download import file_button, offer_file, other_files
+from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import outcome_or_offer, watched
@@ -223,10 +225,11 @@ def _timed(candidate: Candidate) -> str:
     """Return what runs the file and the original while their times are taken."""
     if candidate.deployment is None:
         return "Times of PyTorch weights: in PyTorch, in turns with the original there."
-    settings = candidate.deployment.settings
+    settings, machine = candidate.deployment.settings, candidate.deployment.machine
+    where = machine if expert() else f"the processor {re.split(' without | with |,', machine)[0]}"
     return (
         f"Times of {candidate.runtime.file_title} files: {fmt.plural(settings.batch, 'image')} a call on "
-        f"{fmt.plural(settings.threads, 'thread')} of {candidate.deployment.machine}, in turns with the original."
+        f"{fmt.plural(settings.threads, 'thread')} of {where}, in turns with the original."
     )
 
 

@@ -119,7 +119,7 @@ class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
 
     def class_values(self, records: Sequence[Record], counts: Floats) -> dict[int, ClassValues]:
         """Return the average precision of each class that has an object, a mean over thresholds."""
-        from senseapp.metrics.detection.average_precision import average_precisions, tables_of
+        from senseapp.metrics.detection.matching import average_precisions, tables_of
 
         return {
             label: ClassValues(int((table.num_objects > 0).sum()), average_precisions(table, counts).mean(axis=1))
@@ -128,7 +128,7 @@ class AveragePrecision(ClassMeanMetric, DetectionRecordMetric):
 
     def nothing_lost(self, before: Sequence[Record], after: Sequence[Record]) -> bool:
         """Return whether every object that was found still is, at the least overlap, wherever its box moved."""
-        from senseapp.metrics.detection.average_precision import found_objects
+        from senseapp.metrics.detection.matching import found_objects
 
         first, second = (found_objects(side, len(self.thresholds)) for side in (before, after))
         return all(second[key] >= count for key, count in first.items())

@@ -1,4 +1,6 @@
-"""Detections of one image matched with its objects, as pycocotools matches them, and the record of that image.
+"""Detections of one image matched with its objects, as pycocotools matches them, and average precision of all images.
+
+The record of each image holds its matches, so that the images can have any weights, such as those of bootstrap draws.
 
 Source: Lin et al. (2014), Microsoft COCO, and ``pycocotools.cocoeval``: detections are matched in order of their score,
 each with the free object of its class that it overlaps most; crowds may be matched any number of times and count
@@ -7,6 +9,7 @@ nothing, nor do objects outside of a range of areas.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,8 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.metrics.detection.rules import AREAS, MOST_DETECTIONS, THRESHOLDS
+from senseapp.metrics.records import Record
 
 Floats: TypeAlias = NDArray[np.float64]
+_RECALLS: Floats = np.linspace(0.0, 1.0, 101)  # at which precision is averaged, as by pycocotools
+_TINY = np.spacing(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,3 +173,91 @@ def unpacked(numbers: Sequence[float], num_thresholds: int = len(THRESHOLDS)) ->
             ignored=(ignored.astype(np.int64)[None] & bits) > 0,
         )
         start += 3 + 3 * count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTable:
+    """All detections of one class, the highest scores first.
+
+    Attributes:
+        num_objects: of each image, (images,).
+        images: of each detection, (n,).
+        right, wrong: (thresholds, n); those that are neither count nothing.
+    """
+
+    num_objects: Floats
+    images: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
+
+
+def found_objects(records: Sequence[Record], num_thresholds: int) -> Counter[tuple[int, int]]:
+    """Return how many objects of each image and class are found at the least overlap."""
+    found: Counter[tuple[int, int]] = Counter()
+    for image, record in enumerate(records):
+        for each in unpacked(record, num_thresholds):
+            found[image, each.label] += int(each.right[0].sum())
+    return found
+
+
+def tables_of(records: Sequence[Record], num_thresholds: int) -> dict[int, ClassTable]:
+    """Return the table of each class that records of images name."""
+    found: dict[int, list[tuple[int, ClassRecord]]] = {}
+    for image, record in enumerate(records):
+        for each in unpacked(record, num_thresholds):
+            found.setdefault(each.label, []).append((image, each))
+    return {label: _table(rows, len(records)) for label, rows in sorted(found.items())}
+
+
+def _table(rows: Sequence[tuple[int, ClassRecord]], num_images: int) -> ClassTable:
+    num_objects = np.zeros(num_images)
+    num_objects[[image for image, _ in rows]] = [each.num_objects for _, each in rows]
+    order = np.argsort(-np.concatenate([each.scores for _, each in rows]), kind="stable")
+    right = np.concatenate([each.right for _, each in rows], axis=1)[:, order]
+    ignored = np.concatenate([each.ignored for _, each in rows], axis=1)[:, order]
+    return ClassTable(
+        num_objects=num_objects,
+        images=np.repeat([image for image, _ in rows], [len(each.scores) for _, each in rows])[order],
+        right=right,
+        wrong=~right & ~ignored,
+    )
+
+
+def average_precisions(table: ClassTable, weights: Floats) -> Floats:
+    """Return the average precision of one class, (draws, thresholds); NaN where a draw has no object of it.
+
+    ``weights`` are how often each image counts, (draws, images).
+    """
+    totals = weights @ table.num_objects  # (draws,)
+    kinds = [kind.tobytes() for kind in np.stack([table.right, table.wrong], axis=1)]
+    alike = [kinds.index(kind) for kind in kinds]  # the first threshold with the same outcomes, (thresholds,)
+    found = np.zeros((len(weights), len(kinds)))
+    # Numbers of one array over draws and detections: it stays in the cache.
+    step = max(1, 2**15 // max(1, len(table.images)))
+    for start in range(0, len(weights), step):
+        drawn = slice(start, start + step)
+        each = weights[drawn][:, table.images]  # (draws, n)
+        everything = np.cumsum(each, axis=1)
+        for row in sorted(set(alike)):
+            right, counted = table.right[row], table.right[row] | table.wrong[row]
+            numbers = everything if counted.all() else np.cumsum(each * counted, axis=1)
+            found[drawn, row] = _area(each[:, right], numbers[:, right], totals[drawn])
+    found[totals == 0] = np.nan
+    return found[:, alike]
+
+
+def _area(hits: Floats, numbers: Floats, totals: Floats) -> Floats:
+    """Return the mean over 101 recalls of the best precision at that recall or a higher one, (draws,).
+
+    ``hits`` are how often each right detection counts, (draws, right); ``numbers`` those of all detections up to it.
+    """
+    if not hits.shape[1]:
+        return np.zeros(len(hits))
+    right = np.cumsum(hits, axis=1)
+    precision = right / (numbers + _TINY)
+    best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    recall = right / np.maximum(totals, _TINY)[:, None]
+    reached = np.searchsorted(_RECALLS, recall.ravel(), side="right").reshape(recall.shape)
+    gained = np.diff(reached, axis=1, prepend=0)
+    area: Floats = (best * gained).sum(axis=1) / len(_RECALLS)
+    return area

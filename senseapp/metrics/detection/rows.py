@@ -39,7 +39,8 @@ class RowKind(IntEnum):
     """As SOFTMAX, of a region that the network itself chose: rows of two networks are paired by overlap."""
 
 
-_SOFTMAX = (RowKind.SOFTMAX, RowKind.SOFTMAX_LAST, RowKind.PROPOSAL)
+SOFTMAX = (RowKind.SOFTMAX, RowKind.SOFTMAX_LAST, RowKind.PROPOSAL)
+"""Kinds whose classes exclude each other."""
 
 
 def assembled(
@@ -75,7 +76,7 @@ def class_scores(rows: Tensor, kind: RowKind) -> Tensor:
     logits, objects = rows[..., CLASSES], rows[..., OBJECT : OBJECT + 1]
     if kind is RowKind.ANCHOR:
         return objects.sigmoid()
-    if kind in _SOFTMAX:
+    if kind in SOFTMAX:
         shares = logits.softmax(dim=-1)
         background = 0 if kind is not RowKind.SOFTMAX_LAST else shares.shape[-1] - 1
         kept = shares.new_ones(shares.shape[-1])
@@ -94,7 +95,7 @@ def scores(rows: Tensor, kind: RowKind) -> Tensor:
 
 def class_divergence(before: Tensor, after: Tensor, kind: RowKind) -> Tensor:
     """Return the KL divergence, in nats, of the class probabilities of each row of one kind, (N, R)."""
-    if kind in _SOFTMAX:
+    if kind in SOFTMAX:
         old, new = (each[..., CLASSES].log_softmax(dim=-1) for each in (before, after))
         return (old.exp() * (old - new)).sum(dim=-1).clamp_min(0)
     used = slice(OBJECT, OBJECT + 1) if kind is RowKind.ANCHOR else slice(OBJECT, None)

@@ -11,8 +11,6 @@ AREAS = {
     "large": (96.0**2, 1e10),
 }
 """Ranges of areas, in square pixels of the network's input."""
-NUM_RECALLS = 101
-"""At which precision is averaged, as by pycocotools."""
 MOST_DETECTIONS = 100
 """Of one image and class, those of the highest scores."""
 LEAST_SCORE = 0.02

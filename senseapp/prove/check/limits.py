@@ -71,7 +71,7 @@ def loss_limit(bound: LossBound) -> CheckedLimit:
     metric = METRICS[bound.metric]
     lost, upper = metric.change_text(bound.delta), metric.change_text(bound.upper)
     allowed, images = metric.change_text(bound.allowed), plural(bound.images, "image")
-    said = f"{metric.change_title}: {lost} on {images}, with {100 * bound.confidence:.0f} % confidence at most {upper}"
+    said = f"{metric.change_title}: {lost} on {images}, with {100 * bound.confidence:.0f} % certainty at most {upper}"
     if bound.upper <= bound.allowed:
         return CheckedLimit(name="loss", holds=True, sentence=f"{said}; {allowed} are allowed.")
     undecided = bound.delta <= bound.allowed

@@ -10,11 +10,10 @@ from senseapp.core.errors import InvalidInput
 from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
 from senseapp.metrics.detection.rows import NUM_FIXED
 from senseapp.metrics.detection.rules import FOUND, SURE_SCORE
-from senseapp.tasks.annotations import AnnotationFiles, PerImage
+from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.base import AnswerChanges, Task, refuse_output
-from senseapp.tasks.class_numbers import Background, ModelClasses
+from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.detection.annotations import BOXES
-from senseapp.tasks.labels import FittedAnnotations
 from senseapp.tasks.reading import OutputReader
 
 if TYPE_CHECKING:
@@ -174,18 +173,6 @@ class Detection(Task):
             return "first"
         return "last" if RowKind.SOFTMAX_LAST in kinds else "none" if kinds else "unknown"
 
-    def fitted(
-        self,
-        annotations: PerImage,
-        files: AnnotationFiles,
-        model: ModelClasses,
-        confirmed: Sequence[tuple[str, int]] = (),
-    ) -> FittedAnnotations:
-        """Return boxes in the model's own classes; see :meth:`Task.fitted`."""
-        from senseapp.tasks.detection.annotations.boxes import fit_boxes
-
-        return fit_boxes(annotations, files, model, confirmed)
-
     def score(self, output: Tensor) -> Tensor:
         """Return the sum of each image's highest score."""
         return _best_scores(output).amax(dim=1).sum()
@@ -221,20 +208,19 @@ class Detection(Task):
 
     def answer_changes(self, before: Any, after: Any, targets: Any) -> AnswerChanges:
         """Return which objects are lost, moved or new; see :meth:`Task.answer_changes`."""
-        from senseapp.tasks.detection.display import changes_of
+        from senseapp.tasks.display import object_changes
 
-        return changes_of(before, after, targets)
+        return object_changes(before, after, targets)
 
     def drawn_target(self, picture: NDArray[np.uint8], target: Any) -> NDArray[np.uint8]:
         """Return the picture with the annotated boxes."""
-        from senseapp.tasks.detection.display import boxes_drawn
+        from senseapp.tasks.display import boxes_drawn
 
         return boxes_drawn(picture, target["boxes"].double().numpy(), target["labels"].tolist())
 
     def legend(self, outputs: Sequence[Any], names: Sequence[str]) -> bytes:
         """Return the colours of the classes that are detected."""
-        from senseapp.tasks.detection.display import colour_of
-        from senseapp.tasks.segmentation.display import legend
+        from senseapp.tasks.display import colour_of, legend
 
         found = {label for each in outputs for label in self.answer(each)["labels"].tolist()}
         return legend([(label, self.output_name(label, names)) for label in sorted(found)], colour_of)

@@ -6,8 +6,6 @@ The first is of class logits: v with E[v vᵀ] = F, the Fisher matrix of the cla
 itself, the box part loses Σ score · |δ/size|, which by Cauchy and Schwarz is at most √(Σ score · Σ score · |δ/size|²),
 and so much where all boxes move alike. The sums are over the boxes that a layer moves: a layer in the head of one
 feature map moves those of this map only, and the scores of all others would make its loss several times too large.
-
-Source: Martens (2020), JMLR 21, section 9, for the second-order term of KL; Hutchinson (1990) for random signs.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ import torch
 from torch import Tensor
 
 from senseapp.metrics.detection import DIVERGENCE
-from senseapp.metrics.detection.rows import BOX, CLASSES, OBJECT, RowKind, blocks, scores
+from senseapp.metrics.detection.rows import BOX, CLASSES, OBJECT, SOFTMAX, RowKind, blocks, scores
+from senseapp.tasks.directions import fisher_probe
 
 _SHIFT_TO_OVERLAP = 1.6 * math.sqrt(math.pi / 2)
 """1 − IoU of a small shift, over the mean of |v·δz| that it gives, for four sides that move alike.
 
 It is 1.6 times the root of the mean of |v·δz|², of which the mean of |v·δz|, a sum over many boxes, is √(2/π).
 """
-_SOFTMAX = (RowKind.SOFTMAX, RowKind.SOFTMAX_LAST, RowKind.PROPOSAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +60,8 @@ def choose_directions(rows: Tensor, signs: Tensor) -> BoxDirections:
         old, sign = rows[:, place], signs[:, place].to(rows.dtype)
         score = scores(old, kind)
         weights[:, place] = score.double()
-        if kind in _SOFTMAX:
-            shares = old[..., CLASSES].softmax(dim=-1)
-            signed = shares.sqrt() * sign[..., CLASSES]
-            classes[:, place, CLASSES] = signed - shares * signed.sum(dim=-1, keepdim=True)
+        if kind in SOFTMAX:
+            classes[:, place, CLASSES] = fisher_probe(old[..., CLASSES].softmax(dim=-1), sign[..., CLASSES], dim=-1)
         else:
             used = slice(OBJECT, OBJECT + 1) if kind is RowKind.ANCHOR else slice(OBJECT, None)
             shares = old[..., used].sigmoid()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import UnsupportedModel
@@ -26,10 +27,7 @@ from senseapp.metrics.segmentation import (
     masks_like,
     predictions_of,
 )
-from senseapp.tasks.annotations import AnnotationFiles
 from senseapp.tasks.base import AnswerChanges, Task, refuse_output
-from senseapp.tasks.class_numbers import ModelClasses
-from senseapp.tasks.labels import FittedAnnotations
 from senseapp.tasks.reading import OutputReader
 from senseapp.tasks.segmentation.masks import MASKS
 
@@ -120,18 +118,6 @@ class Segmentation(Task):
         places = (masks * num_outputs + found)[masks < num_outputs]
         return places.bincount(minlength=num_outputs**2).reshape(num_outputs, num_outputs).float()
 
-    def fitted(
-        self,
-        annotations: Tensor,
-        files: AnnotationFiles,
-        model: ModelClasses,
-        confirmed: Sequence[tuple[str, int]] = (),
-    ) -> FittedAnnotations:
-        """Return masks with the model's class numbers; see :meth:`Task.fitted`."""
-        from senseapp.tasks.segmentation.masks import fit_masks
-
-        return fit_masks(annotations, files, model, confirmed)
-
     def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
         """Refuse masks with classes that the model does not have; see :meth:`Task.check_targets`."""
         check_masks(targets, num_images, num_outputs)
@@ -141,20 +127,14 @@ class Segmentation(Task):
     def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
         """Return random directions that the divergence of all pixels adds up in; see :meth:`Task.directions`.
 
-        To second order the divergence of one pixel is ½ δzᵀ F δz with F = diag(p) − p pᵀ, and F = B Bᵀ for
-        B = diag(√p) − p √pᵀ. With independent random signs ε of each pixel and class, v = B ε has E[v vᵀ] = F for a
-        pixel, and 0 for two pixels: so one inner product over all positions of an image, squared, estimates their sum.
-        Signs of further directions are the same ones, turned around by rows and classes: any two differ at random.
-
-        Source: Martens (2020), JMLR 21, section 9, for the Fisher matrix of a softmax; Hutchinson (1990) for the probe.
+        Signs of each pixel and class are independent, so for two pixels E[v vᵀ] is 0, and one inner product over all
+        positions of an image, squared, estimates the sum of their divergences. Signs of further directions are the same
+        ones, turned around by rows and classes: any two differ at random.
         """
-        from senseapp.tasks.directions import RandomDirections
+        from senseapp.tasks.directions import RandomDirections, fisher_probe
 
         probability = output.detach().float().softmax(1)
-        vectors = []
-        for index in range(most):
-            signed = probability.sqrt() * signs.roll((index, 7 * index), dims=(1, 3))
-            vectors.append(signed - probability * signed.sum(1, keepdim=True))
+        vectors = [fisher_probe(probability, signs.roll((at, 7 * at), dims=(1, 3)), dim=1) for at in range(most)]
         factor = 1 / (2 * output[0, 0].numel())
         return RandomDirections(vectors=tuple(vectors), metric=DIVERGENCE.name, factor=factor)
 
@@ -196,25 +176,39 @@ class Segmentation(Task):
 
     def drawn_target(self, picture: NDArray[np.uint8], target: Tensor) -> NDArray[np.uint8]:
         """Return a picture under the colours of its mask; see :meth:`Task.drawn`."""
-        from senseapp.tasks.segmentation.display import overlaid
+        from senseapp.tasks.display import overlaid
 
         return overlaid(picture, target.cpu().numpy())
 
     def legend(self, outputs: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> bytes:
         """Return the colours of the classes that some predictions name; see :meth:`Task.legend`."""
-        from senseapp.tasks.segmentation.display import legend
+        from senseapp.tasks.display import legend, palette
 
         found = {int(number) for each in outputs for number in each["classes"].flatten().bincount().nonzero()} - {VOID}
-        return legend([(number, self.output_name(number, names)) for number in sorted(found)])
+        return legend(
+            [(number, self.output_name(number, names)) for number in sorted(found)],
+            lambda number: tuple(palette()[number].tolist()),
+        )
 
     def answer_changes(self, before: Columns, after: Columns, targets: Tensor | None) -> AnswerChanges:
         """Return how many pixels of each image get another class; see :meth:`Task.answer_changes`.
 
         Drops of classes are of their IoU with the masks, or without any with what ``before`` finds.
         """
-        from senseapp.tasks.segmentation.display import changes_of
-
-        return changes_of(before, after, targets)
+        old, new = classes_of(before), classes_of(after)
+        changed = (old != new).flatten(1).count_nonzero(1).double() / old[0].numel()
+        metric, kept = MIOU_AGREEMENT if targets is None else MIOU, 1 - changed
+        return AnswerChanges(
+            changed=changed > 0,
+            damage=changed,
+            said=(
+                f"Of 100 pixels, {_of_hundred(float(kept.mean()))} keep their class; in the picture that changes "
+                f"most, {_of_hundred(float(kept.min()))}."
+            ),
+            captions=[f"{_of_hundred(share)} of 100 pixels keep their class" for share in kept.tolist()],
+            class_drops=partial(metric.of_classes, metric.moments(before, after, targets)),
+            measure="IoU with the original's classes" if targets is None else "IoU with the masks",
+        )
 
     def baseline_warning(self, baseline: Mapping[str, float], num_images: int, num_outputs: int) -> str:
         """Return a warning if the classes of pixels are no better than chance."""
@@ -226,6 +220,12 @@ class Segmentation(Task):
             f"chance ({100 / num_outputs:.2g} % for {num_outputs:,} classes): check the preprocessing and the class "
             "numbers of the masks. Sensitivities below mean little."
         )
+
+
+def _of_hundred(share: float) -> str:
+    """Return a share as pixels of a hundred; only all of them are 100."""
+    text = f"{100 * share:.1f}"
+    return "more than 99.9" if share < 1 and text == "100.0" else text.removesuffix(".0")
 
 
 def main_map(model_output: object) -> object:

@@ -27,7 +27,7 @@ from senseapp.tasks.annotations import (
     pairs_by_stem,
 )
 from senseapp.tasks.class_numbers import ModelClasses, Numbering, WrittenClasses, fit_numbers
-from senseapp.tasks.labels import FittedAnnotations
+from senseapp.tasks.labels import Targets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,12 +80,32 @@ class MaskReader(AnnotationReader):
             return annotation.placed(geometry)
         return geometry.mask(annotation if annotation.ndim == 2 else _of_colours(annotation), fill=VOID)
 
+    def fitted(
+        self, placed: Tensor, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
+    ) -> Targets:
+        """Return masks, uint8 (N, H, W), in the model's class numbers; values that mean no class are void."""
+        import numpy as np
+
+        from senseapp.tasks.segmentation.coco import REST
+
+        present: set[int] = set().union(*(np.unique(mask.numpy()).tolist() for mask in placed))
+        model = replace(model, background="none")
+        more = [*_shades(present, model.num_outputs), *_ids(present - {VOID}, model.num_outputs)]
+        white = any(VOID in each.meaning for each in more) or str(VOID) in dict(confirmed)
+        written = WrittenClasses(
+            used=(present - {VOID}).union(files.used, {VOID} & present if white else ()),
+            names={number: name for number, name in enumerate(files.names) if name},
+            rest=REST if files.parsed else None,
+            blank=() if files.parsed else {0},
+        )
+        return fit_numbers(placed, written, model, _renumbered, confirmed=confirmed, more=more)
+
 
 def _of_colours(colours: Any) -> Any:
     """Return the class of each colour, (H, W, 3), in Pascal VOC's palette; raises ValueError for others."""
     import numpy as np
 
-    from senseapp.tasks.segmentation.display import palette
+    from senseapp.tasks.display import palette
 
     shifts = 1 << np.array([16, 8, 0])
     known = np.append(palette()[:VOID] @ shifts, _VOC_VOID @ shifts)
@@ -161,31 +181,6 @@ def _without(path: str, ending: str) -> str:
 
 
 # ---- values of masks as classes of a model
-
-
-def fit_masks(
-    masks: Tensor, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
-) -> FittedAnnotations:
-    """Return masks, uint8 (N, H, W), in the model's class numbers; values that mean no class are void.
-
-    Raises:
-        InvalidDataset: values cannot be the model's classes.
-    """
-    import numpy as np
-
-    from senseapp.tasks.segmentation.coco import REST
-
-    present: set[int] = set().union(*(np.unique(mask.numpy()).tolist() for mask in masks))
-    model = replace(model, background="none")
-    more = [*_shades(present, model.num_outputs), *_ids(present - {VOID}, model.num_outputs)]
-    white = any(VOID in each.meaning for each in more) or str(VOID) in dict(confirmed)
-    written = WrittenClasses(
-        used=(present - {VOID}).union(files.used, {VOID} & present if white else ()),
-        names={number: name for number, name in enumerate(files.names) if name},
-        rest=REST if files.parsed else None,
-        blank=() if files.parsed else {0},
-    )
-    return fit_numbers(masks, written, model, _renumbered, confirmed=confirmed, more=more)
 
 
 def _shades(present: Collection[int], num_classes: int) -> Iterator[Numbering]:

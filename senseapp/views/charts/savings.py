@@ -45,7 +45,7 @@ def candidates_chart(
     axis = alt.Axis(title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
-        y=alt.Y("value:Q", axis=axis, scale=value_scale(y_title, domain=ends, nice=True, clamp=True)),
+        y=alt.Y("value:Q", axis=axis, scale=value_scale(y_title, domain=ends, nice=True, zero=False, clamp=True)),
         color=side_colour(runs, field="run"),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )

@@ -114,8 +114,9 @@ def differing_settings(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
 
 def baselines_of(result: RunResult) -> dict[str, str]:
     """Return how well the uncompressed model does; metrics that compare with it say nothing about it."""
+    images = fmt.plural(result.num_samples, "image")
     return {
-        f"{metric.label}, uncompressed": metric.value_text(result.baseline[name])
+        f"{metric.label}, uncompressed": f"{metric.value_text(result.baseline[name])} ({images})"
         for name, metric in METRICS.items()
         if metric.needs_labels and metric.primary and name in result.baseline
     }
@@ -243,7 +244,6 @@ _SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
     "zeros": ("Zeros", fmt.count),
     "params": ("Parameters", fmt.count),
     "macs": ("Multiplications", fmt.count),
-    "latency_seconds": ("Time of one image in PyTorch", lambda seconds: f"{1000 * seconds:.3g} ms"),
 }
 
 

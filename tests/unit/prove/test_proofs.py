@@ -126,7 +126,6 @@ def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
         evaluator.profile.macs,
         pytest.approx(evaluator.profile.macs - zero_macs, rel=0.001),
     )
-    assert all(seconds > 0 for seconds in result.sizes["latency_seconds"])
     assert any("BatchNorm" in note for note in result.notes)
 
 

@@ -40,6 +40,8 @@ def test_a_file_carries_the_bound_of_its_own_loss() -> None:
     assert labelled.bound_text == (
         "Loss of right answers: 0.4 points on 500 images; on new images at most 1.4 points, with 95 % certainty."
     )
+    gains = a_judged_candidate(1, 500, better=3, metric="top1").bound_text
+    assert gains.startswith("Right answers: 0.4 points better on 500 images; on new images a loss of at most ")
 
 
 def test_what_was_compared_on_the_same_images_widens_the_bound() -> None:

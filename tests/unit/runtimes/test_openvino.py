@@ -130,7 +130,8 @@ class Loud(nn.Module):
         return self.head(self.shared(self.shared(body).relu()).relu().mean((2, 3)))
 
 
-@pytest.mark.parametrize("processor", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("processor", ["AVX2", "AVX512_CORE"])
 def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instructions(processor, tmp_path) -> None:
     """Kernels there add two products in 16 bits; which two, differs where channels are odd."""
     torch.manual_seed(0)

@@ -6,9 +6,10 @@ import sys
 import pytest
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
-@pytest.mark.parametrize(("engine", "kills"), [("fake", 1), pytest.param("real", 2, marks=pytest.mark.wide)])
+@pytest.mark.parametrize(("engine", "kills"), [("fake", 1), ("real", 2)])
 def test_a_server_killed_at_random_moments_loses_nothing(engine, kills):
     soak = [
         sys.executable,

@@ -10,9 +10,10 @@ import torch
 from senseapp.core.errors import InvalidDataset
 from senseapp.metrics.detection.rows import RowKind, assembled
 from senseapp.metrics.segmentation import VOID
-from senseapp.tasks import SEGMENTATION, TASKS
+from senseapp.tasks import TASKS
 from senseapp.tasks.annotations import AnnotationFiles
 from senseapp.tasks.class_numbers import Background, ModelClasses, WrittenClasses, class_readings, fit_numbers
+from senseapp.tasks.segmentation.masks import MASKS
 
 COCO = ("person", "bicycle", "car", "motorcycle")
 
@@ -171,7 +172,7 @@ def test_a_doubt_is_said() -> None:
 def numbers_of(values: list[int], num_classes: int, order: int = 0, **more: Any) -> list[int]:
     """Return what values of masks are read as, by one of the readings that fit."""
     masks = torch.tensor(values, dtype=torch.uint8).reshape(1, 1, -1)
-    fitted = SEGMENTATION.fitted(masks, AnnotationFiles(**more), model(num_classes, "unknown"))
+    fitted = MASKS.fitted(masks, AnnotationFiles(**more), model(num_classes, "unknown"))
     if not order:
         return fitted.values.flatten().tolist()
     assert fitted.read_as is not None

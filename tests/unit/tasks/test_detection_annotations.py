@@ -18,7 +18,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec
 from senseapp.tasks import TASKS
 from senseapp.tasks.coco import parsed_json
-from senseapp.tasks.detection.annotations.voc import read_voc
+from senseapp.tasks.detection.annotations.boxes import read_voc
 from senseapp.tasks.detection.annotations.yolo import names_of, read_yolo, told_in
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 

@@ -35,8 +35,9 @@ from senseapp.records.spec import DataSpec, ModelSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION
 from senseapp.tasks.annotations import AnnotationFiles
 from senseapp.tasks.class_numbers import ModelClasses
+from senseapp.tasks.display import colour_of, legend, overlaid, palette
 from senseapp.tasks.segmentation.coco import REST, Shapes
-from senseapp.tasks.segmentation.display import legend, overlaid, palette
+from senseapp.tasks.segmentation.masks import MASKS
 from tests.pictures import encoded, random_picture, write_folder, write_zip
 from tests.plain_loop import sampled, sparse_logits
 from tests.toy_rectangles import SIDE, scene
@@ -238,13 +239,13 @@ def test_class_numbers_are_fitted_to_the_model(folder: Callable[[Files], DataSpe
     assert np.array_equal(images.labels[0], (one > 0).astype(np.uint8))
     assert any(note == "Class numbers are read as shades from black to white." for note in images.notes)
     ids = np.array([[7, 33], [26, 4]], dtype=np.uint8).repeat(16, 0).repeat(16, 1)
-    fitted = SEGMENTATION.fitted(torch.from_numpy(ids)[None], AnnotationFiles(), ModelClasses(num_outputs=19))
+    fitted = MASKS.fitted(torch.from_numpy(ids)[None], AnnotationFiles(), ModelClasses(num_outputs=19))
     assert fitted.values[0, ::16, ::16].tolist() == [[0, 18], [13, VOID]]
     assert "ids of Cityscapes" in fitted.notes[0]
     numbers = torch.arange(4, dtype=torch.uint8).reshape(1, 2, 2)
     files = AnnotationFiles(names=("", "Cat", "zebra", "TV monitor"))
     model = ModelClasses(num_outputs=3, names=("__background__", "tvmonitor", "cat"))
-    fitted = SEGMENTATION.fitted(numbers, files, model)
+    fitted = MASKS.fitted(numbers, files, model)
     assert fitted.values.tolist() == [[[0, 2], [VOID, 1]]]
     assert fitted.notes == ("The model has no class zebra.",)
 
@@ -475,7 +476,7 @@ def test_an_overlay_has_the_colours_of_the_classes() -> None:
     assert seen.shape == grey.shape
     assert seen[0, 0].tolist() == seen[-1, -1].tolist() == [45, 45, 45]
     assert seen[0, -1].tolist() == [115, 45, 45]
-    assert legend([]) == b""
+    assert legend([], colour_of) == b""
 
 
 def test_answers_are_said_by_the_share_of_pixels() -> None:

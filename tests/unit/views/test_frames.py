@@ -169,6 +169,9 @@ def test_a_class_of_too_few_images_has_no_figure() -> None:
         *(("20.0 points", "2.0 to 40.0"), ("too few images", ""), ("1.0 points", "−1.0 to 5.0"))
     ]
     assert "0.7 points on average" in class_note(clear)
+    alike = changed(unclear, unclear)
+    assert alike.sentence == "2 of 269 answers change. No class is sure to lose more than the others."
+    assert replace(alike, num_changed=0).sentence == "0 of 269 answers change."
 
 
 def test_files_of_one_run_have_one_original_size() -> None:
@@ -185,4 +188,4 @@ def test_the_axis_of_answers_ends_where_files_and_their_intervals_do() -> None:
     original = pd.DataFrame({"value": [46.3], "megabytes": 2})
     drawn = candidates_chart(rows, against="megabytes", y_title="Detection score (%)", originals=original)
     scales = [part["encoding"]["y"].get("scale") for part in drawn.to_dict()["layer"]]
-    assert scales[1] == {"domain": [45.5, 47.4], "nice": True, "clamp": True}
+    assert scales[1] == {"domain": [45.5, 47.4], "nice": True, "zero": False, "clamp": True}

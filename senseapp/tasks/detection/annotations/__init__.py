@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PictureGeometry, pairs_by_stem
+from senseapp.tasks.annotations import (
+    AnnotationFiles,
+    AnnotationReader,
+    Listing,
+    PerImage,
+    PictureGeometry,
+    pairs_by_stem,
+)
+from senseapp.tasks.class_numbers import ModelClasses
+from senseapp.tasks.labels import Targets
 
 if TYPE_CHECKING:
     from senseapp.tasks.detection.annotations.boxes import PictureBoxes
@@ -43,10 +52,10 @@ class BoxReader(AnnotationReader):
 
     def _of_files(self, listing: Listing, choices: tuple[str, ...], within: str = "") -> AnnotationFiles:
         """Return the file of each picture that has one of its own, below the folder ``within``."""
-        from senseapp.tasks.detection.annotations import voc, yolo
+        from senseapp.tasks.detection.annotations import boxes, yolo
 
         files = [path for path in listing.others if not within or path.startswith(within.rstrip("/") + "/")]
-        for suffix, told_by in ((".xml", voc.told_by), (".txt", yolo.told_by)):
+        for suffix, told_by in ((".xml", boxes.voc_classes), (".txt", yolo.told_by)):
             own = [path for path in files if path.casefold().endswith(suffix) and yolo.is_boxes_name(path)]
             pairs, _ = pairs_by_stem(listing.pictures, own)  # in a folder of labels, else beside the picture
             stems = {path.rpartition(".")[0]: path for path in own}
@@ -58,7 +67,7 @@ class BoxReader(AnnotationReader):
 
     def read(self, content: bytes) -> PictureBoxes:
         """Return the boxes in a text file as YOLO writes it, or in an XML file as Pascal VOC does."""
-        from senseapp.tasks.detection.annotations.voc import read_voc
+        from senseapp.tasks.detection.annotations.boxes import read_voc
         from senseapp.tasks.detection.annotations.yolo import read_yolo
 
         return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content, self.columns)
@@ -81,6 +90,14 @@ class BoxReader(AnnotationReader):
             "left_out": len(boxes) - len(kept),
             "beyond": int(beyond.any(axis=1).sum()),
         }
+
+    def fitted(
+        self, placed: PerImage, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
+    ) -> Targets:
+        """Return boxes in the model's own classes; objects of others are left out."""
+        from senseapp.tasks.detection.annotations.boxes import fit_boxes
+
+        return fit_boxes(placed, files, model, confirmed)
 
 
 def _some(listing: Listing, paths: Collection[str]) -> Iterator[bytes]:

@@ -1,10 +1,20 @@
-"""The boxes of one picture as its file stores them, those of COCO files, and the classes of all pictures."""
+"""The boxes of one picture as its file stores them, those of COCO and Pascal VOC, and the classes of all pictures.
+
+A parser that knows no entities reads XML, so that a small file cannot grow.
+
+Source: Everingham et al. (2010), The Pascal Visual Object Classes challenge, and its development kit.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal, NoReturn
+from xml.etree import ElementTree
+from xml.parsers import expat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +24,14 @@ from senseapp.core.texts import plural
 from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PerImage
 from senseapp.tasks.class_numbers import ModelClasses, WrittenClasses, fit_numbers
 from senseapp.tasks.coco import PictureSize, Written, find_coco
-from senseapp.tasks.labels import FittedAnnotations
+from senseapp.tasks.labels import Targets
 
 MOST_BOXES = 5_000
 """Of one picture; photographs have some tens."""
 _MOST_BEYOND = 0.4  # share of boxes: corners in place of widths and heights are more than that
 MOST_CLASSES = 10_000  # LVIS has 1,203; results keep a number for each
+_MOST_XML_BYTES = 4_000_000  # 5,000 objects of 500 bytes, and more
+_LONGEST_TEXT = 200  # letters of a number or of a name in XML
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +108,9 @@ def check_box(box: Sequence[float]) -> None:
         raise ValueError(f"a box of negative size, {box[2] - box[0]:g} × {box[3] - box[1]:g}")
 
 
+# ---- COCO: one JSON file for all pictures
+
+
 def find_boxes(listing: Listing) -> AnnotationFiles | None:
     """Return the boxes of the first file that lists pictures which are there; see :func:`find_coco`."""
     return find_coco(listing, _boxes_of, part="bbox", check=_box, most=MOST_CLASSES)
@@ -119,9 +134,79 @@ def _box(written: Written) -> list[float]:
     return corners
 
 
+# ---- Pascal VOC: one XML file for each picture
+
+
+def voc_classes(_: Listing, contents: Iterable[bytes]) -> tuple[AnnotationFiles, Literal["unknown"]]:
+    """Return the classes in some files of a set."""
+    used: Counter[str] = Counter()
+    for content in contents:
+        with suppress(ValueError):  # its picture is left out with the reason once it is drawn
+            used.update({*read_voc(content).names})
+    names = tuple(sorted(used))
+    counts = {number: used[name] for number, name in enumerate(names)}
+    return AnnotationFiles(names=names, used=counts, numbered=False), "unknown"
+
+
+def read_voc(content: bytes) -> PictureBoxes:
+    """Return the boxes in a file; those marked as difficult are never missed. Raises ValueError where it is damaged."""
+    if len(content) > _MOST_XML_BYTES:
+        raise ValueError(
+            f"{len(content) / 1e6:.0f} MB, and an XML file of boxes may have {_MOST_XML_BYTES / 1e6:.0f} MB"
+        )
+    builder, parser = ElementTree.TreeBuilder(), expat.ParserCreate()
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.data
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = parser.ExternalEntityRefHandler = _refuse
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"no XML ({error})") from None
+    root = builder.close()
+    objects, size = root.findall("object"), root.find("size")
+    if len(objects) > MOST_BOXES:
+        raise ValueError(f"more than {MOST_BOXES:,} objects")
+    names = [each.findtext("name", "").strip() for each in objects]
+    if not all(0 < len(name) <= _LONGEST_TEXT for name in names):
+        raise ValueError("an object without a name")
+    boxes = []
+    for each in objects:  # pixels are counted from 1, and both corners belong to the box
+        left, top, right, bottom = (
+            _number(each, f"bndbox/{side}", "an object") for side in ("xmin", "ymin", "xmax", "ymax")
+        )
+        boxes.append([left - 1, top - 1, right, bottom])
+    width, height = (0.0 if size is None else _number(size, key, "a size") for key in ("width", "height"))
+    if not (math.isfinite(width) and math.isfinite(height)):
+        raise ValueError("a size that is not finite")
+    return PictureBoxes.of(
+        boxes,
+        names=names,
+        crowd=[each.findtext("difficult", "").strip() == "1" for each in objects],
+        size=(int(width), int(height)) if width and height else None,
+    )
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise ValueError("a document type or an entity, which a file of boxes has no use for")
+
+
+def _number(found: ElementTree.Element, path: str, what: str) -> float:
+    text, name = found.findtext(path), path.rpartition("/")[2]
+    if text is None:
+        raise ValueError(f"{what} without {name}")
+    try:
+        return float(text[:_LONGEST_TEXT])
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {text[:40]!r}") from None
+
+
+# ---- classes of all pictures
+
+
 def fit_boxes(
     targets: PerImage, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
-) -> FittedAnnotations:
+) -> Targets:
     """Return targets, as :class:`BoxReader` places them, with the model's classes; objects without one are left out.
 
     Raises:

@@ -1,15 +1,16 @@
-"""Boxes drawn into pictures in the colours of their classes, and differences between two predictions, for display."""
+"""Answers drawn into pictures, as masks or boxes in the colours of their classes, and changes of boxes, for display."""
 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from senseapp.core.texts import plural
 from senseapp.metrics.base import AnswerDrop
@@ -19,11 +20,63 @@ from senseapp.metrics.detection.matching import ClassRecord, match_image
 from senseapp.metrics.detection.rules import FOUND, SURE_SCORE
 from senseapp.metrics.intervals import proportion_interval
 from senseapp.metrics.predictions import Columns
+from senseapp.metrics.segmentation import VOID
 from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.base import AnswerChanges
-from senseapp.tasks.segmentation.display import Colour
 
+Colour = tuple[int, int, int]
+_SHARE = 0.55  # of the mask in what is seen
+_LINE, _SQUARE, _WIDTH = 18, 12, 640  # pixels of a line, of its square and of the whole legend
 _LEAST_SIDE = 160  # pixels: smaller pictures are enlarged, so that a line is thin beside an object
+
+
+def palette() -> NDArray[np.uint8]:
+    """Return the colour of each class number, uint8 (256, 3): that of Pascal VOC, whose background and void are black.
+
+    Source: Everingham and Winn, The PASCAL VOC development kit, ``VOClabelcolormap``.
+    """
+    numbers = np.arange(VOID + 1)
+    colours = np.zeros((VOID + 1, 3), dtype=np.uint8)
+    for bit in range(8):
+        for channel in range(3):
+            colours[:, channel] |= (((numbers >> (3 * bit + channel)) & 1) << (7 - bit)).astype(np.uint8)
+    colours[VOID] = 0
+    return colours
+
+
+def overlaid(picture: NDArray[np.uint8], classes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a picture, RGB (H, W, 3), under the colours of ``classes`` (H', W'), uint8; class 0 darkens it."""
+    height, width = picture.shape[:2]
+    rows, columns = (
+        (2 * np.arange(wanted) + 1) * there // (2 * wanted)
+        for wanted, there in zip((height, width), classes.shape, strict=True)
+    )
+    colours = palette()[classes[np.ix_(rows, columns)]]
+    return np.rint((1 - _SHARE) * picture + _SHARE * colours).astype(np.uint8)
+
+
+def legend(names: Sequence[tuple[int, str]], colour: Callable[[int], Colour]) -> bytes:
+    """Return a PNG file with the colour and the name of each class; empty without any."""
+    shown = [(number, name[:24]) for number, name in names][:24]  # a few lines
+    if not shown:
+        return b""
+    font = ImageFont.load_default(_SQUARE)
+    places, left, top, right = [], 0, 0, 0
+    for number, name in shown:
+        width = _LINE + round(font.getlength(name))
+        if left and left + width + _LINE > _WIDTH:
+            left, top = 0, top + _LINE
+        places.append((left, top, number, name))
+        right = max(right, left + width)
+        left += width + _LINE
+    image = Image.new("RGB", (right + 1, top + _LINE), "white")
+    draw = ImageDraw.Draw(image)
+    for left, top, number, name in places:
+        draw.rectangle((left, top + 3, left + _SQUARE, top + 3 + _SQUARE), fill=colour(number), outline="grey")
+        draw.text((left + _LINE, top + 2), name, fill="black", font=font)
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    return file.getvalue()
 
 
 def boxes_drawn(picture: NDArray[np.uint8], boxes: NDArray[np.float64], labels: Sequence[int]) -> NDArray[np.uint8]:
@@ -48,7 +101,7 @@ def colour_of(label: int) -> Colour:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def changes_of(before: Columns, after: Columns, targets: PerImage | None) -> AnswerChanges:
+def object_changes(before: Columns, after: Columns, targets: PerImage | None) -> AnswerChanges:
     """Return the changes; an image is changed where an object is. See :meth:`senseapp.tasks.Task.answer_changes`.
 
     Sure detections of both models are paired as by the F1 of :mod:`senseapp.metrics.detection`.
