@@ -127,17 +127,18 @@ def tensors_of(predictions: Predictions) -> Iterator[Tensor]:
     """Yield each tensor, also those inside of objects."""
     if isinstance(predictions, Columns):
         for part in predictions.parts.values():
-            yield from _tensors_in(part)
+            yield from tensors_in(part)
     else:
         yield predictions
 
 
-def _tensors_in(part: Any) -> Iterator[Tensor]:
-    if isinstance(part, tuple):
-        for each in part:
-            yield from _tensors_in(each)
-    elif _is_tensor(part):
-        yield part
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield all tensors of nested tuples, lists and dictionaries, in order."""
+    if _is_tensor(value):
+        yield value
+    elif isinstance(value, tuple | list | Mapping):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(each)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -167,7 +168,7 @@ def num_not_finite(predictions: Predictions) -> int:
     bad = torch.zeros(len(predictions), dtype=torch.bool)
     for part in _named(predictions).values():
         if isinstance(part, tuple):
-            finite = [all(bool(each.isfinite().all()) for each in _tensors_in(one)) for one in part]
+            finite = [all(bool(each.isfinite().all()) for each in tensors_in(one)) for one in part]
             bad |= ~torch.tensor(finite, dtype=torch.bool)
         else:  # in parts, as it takes as much memory again
             rows = [each.isfinite().reshape(len(each), -1).all(1).cpu() for each in part.split(64)]  # images

@@ -331,16 +331,26 @@ class Task(ABC):
         return ""
 
 
-def is_row(model_output: object, num_images: int) -> bool:
-    """Return whether an output is one row of numbers for each image: (N,), (N, K), or that with axes of length 1."""
-    first, *others = getattr(model_output, "shape", None) or (0,)
-    return first == num_images and 0 not in others and sum(length > 1 for length in others) <= 1
+@dataclass(frozen=True, kw_only=True)
+class RowTask(Task):
+    """A task of one row of numbers for each image: (N,), (N, K), or that with further axes of length 1.
 
+    Attributes:
+        row: what the output of a network must be, with a place for the number of images.
+    """
 
-def row_of(model_output: object) -> Tensor:
-    """Return an output that :func:`is_row` as (N, K)."""
-    output = cast("Tensor", model_output)
-    return output.reshape(len(output), -1)
+    row: str
+
+    def output(self, model_output: object) -> Tensor:
+        """Return the rows, (N, K)."""
+        output = cast("Tensor", model_output)
+        return output.reshape(len(output), -1)
+
+    def check_output(self, model_output: object, num_images: int) -> None:
+        """Refuse what is not one row for each image; see :meth:`Task.check_output`."""
+        first, *others = getattr(model_output, "shape", None) or (0,)
+        if first != num_images or 0 in others or sum(length > 1 for length in others) > 1:
+            raise refuse_output(self.row.format(num_images), model_output, self.name)
 
 
 def refuse_output(expected: str, model_output: object, task: str) -> UnsupportedModel:

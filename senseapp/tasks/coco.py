@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from senseapp.core.foreign_values import whole
+from senseapp.core.foreign_values import is_int, whole
 from senseapp.core.texts import first_names, plural, printable
 from senseapp.tasks.annotations import AnnotationFiles, Listing
 
@@ -47,11 +47,11 @@ def find_coco(
     elsewhere: AnnotationFiles | None = None
     for path in [listing.chosen] if listing.chosen else likely[:8]:
         try:
-            content = parsed_json(listing.read(path))
-            if not _is_wanted(content, part, is_chosen=bool(listing.chosen)):
+            lists = _lists(parsed_json(listing.read(path)), part, is_chosen=bool(listing.chosen))
+            if lists is None:
                 continue
-            pictures = _pictures(_listed(content["images"], "images"))
-            names, objects, notes = _objects(content, path, part, check, most)
+            pictures = _pictures(lists["images"])
+            names, objects, notes = _objects(lists, path, part, check, most)
             paths_of = listing.named([name for name, _ in pictures.values()], beside=path)
             present = {there: number for number, there in zip(pictures, paths_of, strict=True) if there is not None}
             parsed = {there: parse(objects.get(number, ()), pictures[number][1]) for there, number in present.items()}
@@ -73,22 +73,31 @@ def find_coco(
     return elsewhere
 
 
-def _is_wanted(content: object, part: str, *, is_chosen: bool) -> bool:
-    """Return whether a file is one of COCO's whose annotations have such a part; raises ValueError for a chosen one."""
+def _lists(content: object, part: str, *, is_chosen: bool) -> Mapping[str, list[Any]] | None:
+    """Return the pictures, annotations and categories of a COCO file whose annotations have such a part.
+
+    None for a file of something else, unless a person chose it.
+    """
     if not isinstance(content, Mapping) or not {"images", "annotations"} <= content.keys():
         if is_chosen:
             raise ValueError('a COCO file has the keys "images" and "annotations"')
-        return False
-    written = _listed(content["annotations"], "annotations")
-    return is_chosen or not written or any(isinstance(each, Mapping) and part in each for each in written)
+        return None
+    lists = {key: content.get(key, []) for key in ("annotations", "images", "categories")}
+    for key, value in lists.items():
+        if not isinstance(value, list):
+            raise ValueError(f'"{key}" must be a list')
+        is_open = key == "annotations" and value and not is_chosen
+        if is_open and not any(isinstance(each, Mapping) and part in each for each in value):
+            return None
+    return lists
 
 
 def _objects(
-    content: Mapping[str, Any], path: str, part: str, check: Callable[[Written], object], most: int
+    lists: Mapping[str, list[Any]], path: str, part: str, check: Callable[[Written], object], most: int
 ) -> tuple[tuple[str, ...], dict[PictureId, list[Written]], list[str]]:
     """Return class names by number, the objects of each picture, and a sentence where some are left out."""
-    written = _listed(content["annotations"], "annotations")
-    names = _classes(_listed(content.get("categories", []), "categories"), written, most)
+    written = lists["annotations"]
+    names = _classes(lists["categories"], written, most)
     objects: dict[PictureId, list[Written]] = {}
     refused: list[str] = []
     for each in written:
@@ -139,12 +148,6 @@ def parsed_json(content: bytes) -> Any:
         raise ValueError("a number of thousands of digits") from None
 
 
-def _listed(value: object, key: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f'"{key}" must be a list')
-    return value
-
-
 def _pictures(values: list[Any]) -> dict[PictureId, tuple[str, PictureSize]]:
     """Return the name and the size of each picture."""
     if len(values) > _MOST_PICTURES:
@@ -157,14 +160,13 @@ def _pictures(values: list[Any]) -> dict[PictureId, tuple[str, PictureSize]]:
         if number in found:
             raise ValueError(f"two pictures with the id {str(number)[:40]!r}")
         size = each.get("width"), each.get("height")
-        whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size)
-        found[number] = name, size if whole else None
+        found[number] = name, size if all(is_int(side) and side > 0 for side in size) else None
     return found
 
 
 def _id(value: object, key: str, what: str) -> PictureId:
     number = required(value, key, what)
-    if not isinstance(number, int | str) or isinstance(number, bool):
+    if not is_int(number) and not isinstance(number, str):
         raise ValueError(f"{what} whose {key} is neither a number nor a text")
     return number
 

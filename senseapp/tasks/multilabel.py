@@ -11,8 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from senseapp.core.texts import first_names, listed, plural
-from senseapp.metrics.multilabel import BCE, BERNOULLI_KL, LABEL_AGREEMENT, LRAP, bernoulli_divergence, check_truths
-from senseapp.tasks.base import AnswerChanges, Task, is_row, refuse_output, row_of
+from senseapp.metrics.multilabel import (
+    BCE,
+    BERNOULLI_KL,
+    LABEL_AGREEMENT,
+    LRAP,
+    bernoulli_divergence,
+    binary_cross_entropy,
+    check_truths,
+)
+from senseapp.tasks.base import AnswerChanges, RowTask
+from senseapp.tasks.class_numbers import spelling
 from senseapp.tasks.labels import TABLE_ORDER, LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
@@ -25,17 +34,8 @@ _NO_LABEL = frozenset(("none", "nofinding", "nolabel", "nolabels"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multilabel(Task):
+class Multilabel(RowTask):
     """Which of several labels are true of an image, each independent of the others."""
-
-    def output(self, model_output: object) -> Tensor:
-        """Return the logits, (N, labels)."""
-        return row_of(model_output)
-
-    def check_output(self, model_output: object, num_images: int) -> None:
-        """Refuse what is not one row of logits per image; see :meth:`Task.check_output`."""
-        if not is_row(model_output, num_images):
-            raise refuse_output(f"one logit per label, shape ({num_images}, labels)", model_output, self.name)
 
     def head_note(self, width: int) -> str:
         """Return the note on how the outputs are read."""
@@ -53,7 +53,7 @@ class Multilabel(Task):
 
         from senseapp.tasks.classification.class_map import resolve_class_map
 
-        nothing = {name for name in written.names if _means_nothing(name)} - {name for name, _ in confirmed}
+        nothing = {name for name in written.names if spelling(name) in _NO_LABEL} - {name for name, _ in confirmed}
         names = [name for name in written.names if name not in nothing]
         chosen, *_ = resolve_class_map(
             names, written.output_names, written.num_outputs, confirmed, own_order=TABLE_ORDER
@@ -77,7 +77,7 @@ class Multilabel(Task):
         """Return which output each label means; see :meth:`Task.proposal`."""
         from senseapp.tasks.classification.class_map import class_orders
 
-        names = [name for name in written.names if not _means_nothing(name)]
+        names = [name for name in written.names if spelling(name) not in _NO_LABEL]
         if not names:
             return None
         first, *_ = class_orders(names, written.output_names, written.num_outputs, own_order=TABLE_ORDER)
@@ -123,8 +123,6 @@ class Multilabel(Task):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of each image's mean binary cross-entropy."""
-        from senseapp.metrics.multilabel import binary_cross_entropy
-
         return binary_cross_entropy(output, targets).sum()
 
     def output_text(self, output: Tensor, names: Sequence[str]) -> str:
@@ -190,10 +188,6 @@ class Multilabel(Task):
         )
 
 
-def _means_nothing(name: str) -> bool:
-    return "".join(letter for letter in name.casefold() if letter.isalnum()) in _NO_LABEL
-
-
 def _notes(written: WrittenLabels, num_matched: int, num_kept: int, nothing: set[str]) -> tuple[str, ...]:
     notes = []
     unknown = written.num_outputs - num_matched
@@ -217,6 +211,7 @@ MULTILABEL = Multilabel(
     label_help="A table with the file and a column of 0 and 1 for each label, or with all labels of a file in one "
     "column.",
     score_label="Highest logit",
+    row="one logit per label, shape ({}, labels)",
     shown_metric=LRAP.name,
     several_labels=True,
     extra_metrics=(LRAP, BCE, BERNOULLI_KL, LABEL_AGREEMENT),

@@ -115,6 +115,7 @@ def class_map_words(class_map: Sequence[tuple[str, int]]) -> str:
     return shown + (" and others" if len(class_map) > 6 else "")
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How the outputs, the images and the class numbers of a run are read, and how each of these is known.
@@ -176,6 +177,3 @@ class Reading:
         return tuple(
             part for part, names in parts.items() if any(getattr(self, name) != getattr(other, name) for name in names)
         )
-
-
-register(Reading)

@@ -8,12 +8,13 @@ output with its own power; see :mod:`senseapp.metrics.values`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import plural
+from senseapp.metrics.predictions import tensors_in
 from senseapp.metrics.values import COSINE, FIDELITY, SQUARED_ERROR, TASK, squared_errors
 from senseapp.tasks.base import AnswerChanges, Task
 
@@ -42,7 +43,7 @@ class Values(Task):
     def predictions_note(self, model_output: object, *, most_bytes: int | None = None) -> str:
         """Return which outputs are left out, and how many values of the others."""
         sizes = [each[0].numel() for each in _measured(model_output)]
-        most, others = _most_values(len(sizes), most_bytes), sum(1 for _ in _tensors(model_output)) - len(sizes)
+        most, others = _most_values(len(sizes), most_bytes), sum(1 for _ in tensors_in(model_output)) - len(sizes)
         notes = []
         if others:
             left = f"{plural(others, 'output')} left out"
@@ -57,7 +58,7 @@ class Values(Task):
         found = _measured(model_output)
         if found and len(found[0]) == num_images:
             return
-        shapes = ", ".join(str(tuple(each.shape)) for each in _tensors(model_output))
+        shapes = ", ".join(str(tuple(each.shape)) for each in tensors_in(model_output))
         raise UnsupportedModel(
             f"The model must return floating-point numbers of each of {plural(num_images, 'image')}; it returned "
             f"{f'tensors of shape {shapes}' if shapes else f'a {type(model_output).__name__}'}. Choose other outputs."
@@ -101,20 +102,9 @@ class Values(Task):
         )
 
 
-def _tensors(model_output: object) -> Iterator[Any]:
-    """Yield all tensors of nested tuples, lists and dictionaries, in order."""
-    if isinstance(model_output, Mapping):
-        model_output = tuple(model_output.values())
-    if isinstance(model_output, (tuple, list)):
-        for each in model_output:
-            yield from _tensors(each)
-    elif hasattr(model_output, "is_floating_point"):
-        yield model_output
-
-
 def _measured(model_output: object) -> list[Tensor]:
     """Return floating-point tensors with as many entries as the first; one entry is taken to be that of all images."""
-    found = [each for each in _tensors(model_output) if each.is_floating_point() and each.ndim and each.numel()]
+    found = [each for each in tensors_in(model_output) if each.is_floating_point() and each.ndim and each.numel()]
     return [each.expand(len(found[0]), *each.shape[1:]) for each in found if len(each) in (1, len(found[0]))]
 
 

@@ -196,14 +196,26 @@ def offer_demos(asked: RunSpec | None) -> RunSpec | None:
 
 
 def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
+    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s until the file``.
+
+    The time is left open while it is not known; a file is named where files are made by themselves.
+    """
     if profile is None:
         return "The time is predicted once model and images have been read."
-    inputs = backend.service().inputs
+    inputs, settings, groups = backend.service().inputs, spec.sensitivity, _groups(spec)
     if not inputs.machine_timed:
         wait_for(lambda: inputs.machine_timed or None, "Timing this machine")
     seconds = inputs.estimate_time(spec)
-    has_file = seconds is not None and inputs.files_follow(spec)
-    return plan_text(spec, profile, seconds, has_file=has_file, groups=_groups(spec))
+    selected = [(layer,) for layer in matching_layers(profile, settings.layers, settings.layer_types)]
+    work = f"{counted(selected if groups is None else groups)} × {fmt.plural(len(settings.levels), 'level')}"
+    work += f" on {fmt.plural(settings.num_samples, 'image')}" if settings.num_samples else " on all images"
+    doing = "estimated" if settings.mode == "quick" else "measured"
+    if seconds is None:
+        return f"{work}, {doing}; the time is not known yet."
+    place = "until the file" if inputs.files_follow(spec) else "here"
+    if settings.mode == "exact" and cluster_address():
+        place = "on this machine alone; the cluster shares it out"
+    return md("{}, {}: **{}** {}", work, doing, fmt.about(seconds), place)
 
 
 def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
@@ -219,39 +231,8 @@ def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
     return groups
 
 
-def plan_text(
-    spec: RunSpec,
-    profile: ModelProfile,
-    seconds: float | None,
-    *,
-    has_file: bool = False,
-    groups: tuple[tuple[str, ...], ...] | None = None,
-) -> str:
-    """Return the plan in one line: ``21 layers × 3 levels on 512 images: about 40 s until the file``.
-
-    Files are made by themselves where it ``has_file``. ``seconds`` (predicted) and ``groups`` (layers that pruning
-    takes together) are None while they are not known.
-    """
-    settings = spec.sensitivity
-    selected = [(layer,) for layer in matching_layers(profile, settings.layers, settings.layer_types)]
-    work = f"{counted(selected if groups is None else groups)} × {fmt.plural(len(settings.levels), 'level')}"
-    images = f" on {fmt.plural(settings.num_samples, 'image')}" if settings.num_samples else " on all images"
-    doing = "estimated" if settings.mode == "quick" else "measured"
-    if seconds is None:
-        return f"{work}{images}, {doing}; the time is not known yet."
-    shared = settings.mode == "exact" and bool(cluster_address())
-    place = "until the file" if has_file else "here"
-    if shared:
-        place = "on this machine alone; the cluster shares it out"
-    return md("{}, {}: **{}** {}", work + images, doing, fmt.about(seconds), place)
-
-
 def start_run(spec: RunSpec) -> None:
     """Start a run and go to its page; say so here if it cannot be started."""
     session().draft = spec
-    try:
-        run_id = backend.service().start(spec, title=run_title(spec))
-    except SenseError as error:
-        complain(str(error))
-        return
-    go_to(run_id)
+    with errors_here():
+        go_to(backend.service().start(spec, title=run_title(spec)))

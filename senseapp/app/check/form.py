@@ -14,7 +14,7 @@ from senseapp.app.analyze.images import choose_images
 from senseapp.app.analyze.model import choose_task, with_task
 from senseapp.app.analyze.understood import UNDERSTOOD, as_told, preparation_fields, understand
 from senseapp.app.common import backend
-from senseapp.app.common.notices import complain, wait_for
+from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.state import kept, session
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, SenseError
@@ -65,13 +65,9 @@ def check_form() -> None:
 
 
 def _start(spec: CheckSpec) -> None:
-    try:
-        check_id = backend.service().checks.start(spec)
-    except SenseError as error:
-        complain(str(error))
-        return
-    st.query_params[PARAMETER] = check_id
-    st.rerun()
+    with errors_here():
+        st.query_params[PARAMETER] = backend.service().checks.start(spec)
+        st.rerun()
 
 
 def _side(purpose: UploadPurpose) -> ModelSpec | None:

@@ -10,9 +10,8 @@ from senseapp.app.check.form import PARAMETER
 from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.notices import complain, progress_bar, show_notes
+from senseapp.app.common.notices import complain, errors_here, progress_bar, show_notes
 from senseapp.app.common.tables import changed_answers, figures_row, text_table
-from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.check import CheckReport
 from senseapp.server.checks import CheckRecord
@@ -36,23 +35,15 @@ from senseapp.views.words.check import (
 
 def shown_check(check_id: str) -> None:
     """Show the check with this id, or the error."""
-    try:
+    with errors_here():
         record = backend.service().checks.record(check_id)
-    except SenseError as error:
-        complain(str(error))
-        _another()
-        return
-    st.markdown(md("## {}", record.title))
-    if record.report is not None:
-        _report(record.report)
-    elif record.error:
-        complain(record.error)
-    else:
-        st.fragment(_progress, run_every=seconds_to_next_look())(record)
-    _another()
-
-
-def _another() -> None:
+        st.markdown(md("## {}", record.title))
+        if record.report is not None:
+            _report(record.report)
+        elif record.error:
+            complain(record.error)
+        else:
+            st.fragment(_progress, run_every=seconds_to_next_look())(record)
     if st.button("Check other files", key="check.another", icon=":material/add:"):
         st.query_params.pop(PARAMETER, None)
         st.rerun()

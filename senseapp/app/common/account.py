@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -130,10 +131,9 @@ def admit(page: str) -> None:
 
 
 def _has_link() -> bool:
-    try:
+    with suppress(SenseError):
         return backend.service().run(st.query_params.get(RUN_PARAMETER, "")).read_only
-    except SenseError:
-        return False
+    return False
 
 
 def _login_page() -> None:

@@ -75,13 +75,6 @@ def choose_histogram(view: RunView) -> HistogramSpec:
     )
 
 
-_READING = (
-    "Bars count the values around each grid point, the orange line is how much each place matters, dashed lines are "
-    "the means of the cells and, in red, the true range. Where sensitive values crowd into few cells or vanish into "
-    "zero, give the layer more bits; scroll to zoom."
-)
-
-
 def histograms_tab(view: RunView) -> None:
     """Show the controls, and the histogram of the picked layer once it is made."""
     if not view.result.spec.model.is_runnable:
@@ -116,7 +109,9 @@ def _show(histogram: QuantizationHistogram, view: RunView) -> None:
         alt_text=f"{spec.tensor} of {spec.layer} on a grid of {spec.bits} bits: {shares_text(histogram)}.",
         key=f"histogram.bars.{view.run_id}",
         caveat=caveat_of(view.result),
-        reading=_READING,
+        reading="Bars count the values around each grid point, the orange line is how much each place matters, dashed "
+        "lines are the means of the cells and, in red, the true range. Where sensitive values crowd into few cells or "
+        "vanish into zero, give the layer more bits; scroll to zoom.",
         lines=_lines(histogram, view),
         data=bin_frame(histogram, every_bin=True),
     )

@@ -1,4 +1,4 @@
-"""The Layers tab: bars, the picked layer beside them, the two top-N tables, and the layers apart."""
+"""The tabs of layers: bars with the table of values and the layers apart; curves of all levels; the heat map; files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.address import SWITCH, bound, choose
+from senseapp.app.common.download import offer_file
 from senseapp.app.common.figure import FigureHead, figure, figure_head, place_of, rows_height
 from senseapp.app.common.state import session
 from senseapp.app.common.tables import level_columns
-from senseapp.app.results.layer_side import layer_panel
-from senseapp.app.results.levels import layer_files
+from senseapp.app.results.layer_side import choose_layers, layer_panel, layer_side
 from senseapp.app.results.view import RunView
+from senseapp.core.codec import dumps
 from senseapp.core.markdown import md
+from senseapp.server.outputs import sensitivity_csv
+from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
 from senseapp.views.charts.layers import sensitivity_bars
-from senseapp.views.frames.levels import drop_domain, layer_rewards, marked, reached_note
+from senseapp.views.charts.levels import sensitivity_curves, sensitivity_heatmap
+from senseapp.views.frames.levels import curve_rows, drop_domain, layer_rewards, marked, reached_note
 from senseapp.views.frames.results import apart_frame, counted_rows, unlisted_frame
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
@@ -35,30 +39,24 @@ def layers_tab(view: RunView) -> None:
     beside_chart = side.container()
     with chart:
         head = figure_head()
+    run_id = view.run_id
     with head[1].popover("Order and look", icon=":material/tune:", type="tertiary"):
-        by_sensitivity, is_log = _choose_look(view)
-    rows = marked(view.ranked if by_sensitivity else view.rows)
+        order = choose("Order", (_NETWORK, _SENSITIVITY), _NETWORK, run_id, "order", label_visibility="collapsed")
+        is_log = st.toggle(
+            "Logarithmic",
+            **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
+            help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
+        )
+    rows = marked(view.ranked if order == _SENSITIVITY else view.rows)
 
     with beside_chart:  # a click changes this column, so it is drawn before the chart
         if view.picked:
             layer_panel(view)
         values_table(view)
     with chart:
-        bars_figure(view, rows, key=f"bars.{view.run_id}.{session().pick_round}", is_log=is_log, head=head)
+        bars_figure(view, rows, key=f"bars.{run_id}.{session().pick_round}", is_log=is_log, head=head)
     _layers_apart(view)
     layer_files(view)
-
-
-def _choose_look(view: RunView) -> tuple[bool, bool]:
-    """Show the controls of the chart; return whether by sensitivity, and whether logarithmic."""
-    run_id = view.run_id
-    order = choose("Order", (_NETWORK, _SENSITIVITY), _NETWORK, run_id, "order", label_visibility="collapsed")
-    is_log = st.toggle(
-        "Logarithmic",
-        **bound(run_id, "log", SWITCH, usual=False, key=f"layers.log.{run_id}"),
-        help="Straight up to what is tolerable, logarithmic beyond: small losses stay visible beside large ones.",
-    )
-    return order == _SENSITIVITY, is_log
 
 
 def bars_figure(
@@ -161,3 +159,102 @@ def _listed(rows: pd.DataFrame, title: str, note: str, *, key: str) -> None:
         st.markdown(md("## {}", title))
         st.caption(note)
         st.dataframe(rows, hide_index=True, alt=title, key=key, width="stretch")
+
+
+def curves_tab(view: RunView) -> None:
+    """Show how the loss of each chosen layer grows with compression."""
+    chart, side = st.columns([7, 3], gap="medium")
+    with side:
+        chosen = choose_layers(view)
+    with chart:
+        if chosen:
+            _curves(view, chosen)
+        else:
+            st.info("No layer passes the filters. Choose at least one.", icon=":material/touch_app:")
+
+
+def _curves(view: RunView, chosen: list[str]) -> None:
+    every, metric, scale = view.frame, view.metric, view.compression.scale
+    figure(
+        "How fast does the loss grow with compression?",
+        sensitivity_curves(
+            curve_rows(every[every["row"].isin(chosen)], scale),
+            all_layers=list(dict.fromkeys(every["row"])),
+            x_title=scale.axis,
+            y_title=metric.axis,
+            picked=view.picked_row,
+            falling=scale.stronger_is_lower,
+            height=460,
+            y_domain=drop_domain(every, metric, num_classes=view.result.profile.num_classes),
+        ),
+        alt_text=_levels_in_words(view, len(chosen)),
+        key=f"curves.{view.run_id}.{session().pick_round}",
+        run_id=view.run_id,
+        caveat=caveat_of(view.result),
+        reading="One curve per layer, compressed alone; bands are 95 % intervals. A flat curve can be compressed far, "
+        "one that bends upwards only as far as its bend.",
+        lines=view.lines,
+    )
+
+
+def _levels_in_words(view: RunView, layers: int) -> str:
+    worst = view.frame.sort_values("drop", ascending=False).head(1)
+    most = f" The largest: {worst['description'].iloc[0]}." if len(worst) else ""
+    return f"{view.metric.change_title} of {fmt.plural(layers, 'layer')} at {', '.join(view.level_texts)}.{most}"
+
+
+def heatmap_tab(view: RunView) -> None:
+    """Show where in the network, and from which level on, compression hurts."""
+    chart, side = st.columns([5, 3], gap="medium")
+    with side:  # a click changes this column, so it is drawn before the chart
+        layer_side(view)
+    with chart:
+        _cells(view)
+
+
+def _cells(view: RunView) -> None:
+    order = list(dict.fromkeys(view.frame["row"]))
+    figure(
+        "Where in the network, and from which level on, does compression hurt?",
+        sensitivity_heatmap(view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row),
+        alt_text=_levels_in_words(view, len(order)),
+        key=f"heatmap.{view.run_id}.{session().pick_round}",
+        run_id=view.run_id,
+        caveat=caveat_of(view.result),
+        reading="Compress each layer up to where its row leaves blue. A ring: no clear loss; grey: these images cannot "
+        "tell whether it is tolerable. Click a cell to see its layer.",
+        legend=fragility_legend(view.metric),
+        frame_height=rows_height(len(order)),
+        shown=place_of(view.picked_row, list(dict.fromkeys(view.frame["layer"]))),
+        lines=view.lines,
+        data=view.frame,
+    )
+
+
+def layer_files(view: RunView) -> None:
+    """Offer everything that was measured as files."""
+    run_id = view.run_id
+    with st.container(horizontal=True):
+        offer_file(
+            "Download CSV",
+            lambda: sensitivity_csv(view.result),
+            "sensitivity.csv",
+            key=f"table.csv.{run_id}",
+            help="One row per layer, level and metric; opens in any spreadsheet.",
+        )
+        offer_file(
+            "Download JSON",
+            lambda: dumps(view.result.without_folders()),
+            "result.json",
+            key=f"table.json.{run_id}",
+            help="Everything this run found, with its settings; senseapp reads it back. Of files on this server it has "
+            "the names alone.",
+        )
+        if can_be_distiller_csv(view.result):
+            offer_file(
+                "Download Distiller CSV",
+                lambda: write_distiller_csv(view.result),
+                "distiller_sensitivity.csv",
+                key=f"table.distiller.{run_id}",
+                help="Columns parameter, sparsity, top1, top5, loss, as Distiller writes them; the Runs page reads it.",
+            )

@@ -12,7 +12,7 @@ from senseapp.app.results.layer_side import layer_side
 from senseapp.app.results.view import RunView
 from senseapp.records.profile import ModelProfile
 from senseapp.views.charts.axes import PICK
-from senseapp.views.charts.network import network_bars
+from senseapp.views.charts.layers import network_bars
 from senseapp.views.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt

@@ -19,7 +19,6 @@ from senseapp.views.words import format as fmt
 
 _PICTURE_WIDTH = 160  # pixels: several files' answers stand beside each other
 _ROUND = "picture"
-_REFUSED = "try.refused"
 
 
 def try_picture(run_id: str, chosen: Candidate) -> None:
@@ -49,7 +48,7 @@ def _dialog(run_id: str, chosen: Candidate) -> None:
         )
         if uploaded is not None:
             _take(run_id, uploaded)
-        if refused := st.session_state.get(_REFUSED):
+        if refused := session().refused.get(_ROUND):
             complain(refused)
         st.caption(
             "Your picture is prepared like the images of this run, answered by the original network and by the very "
@@ -68,11 +67,11 @@ def _dialog(run_id: str, chosen: Candidate) -> None:
 def _take(run_id: str, uploaded: UploadedFile) -> None:
     """Keep the picture for the question, or why it was refused, and empty the uploader."""
     session().tried.pop(run_id, None)
-    st.session_state[_REFUSED] = ""
+    session().refused.pop(_ROUND, None)
     try:
         session().tried[run_id] = store_upload(uploaded)
     except SenseError as error:
-        st.session_state[_REFUSED] = str(error)
+        session().refused[_ROUND] = str(error)
     session().upload_round[_ROUND] += 1
     st.rerun()
 

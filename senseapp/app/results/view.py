@@ -146,27 +146,21 @@ def choose_view(run_id: str, result: RunResult, *, page: str, layers: bool = Fal
     )
     if layers:
         _choose_layer(row, run_id, result)
-    metric = metric_shown(name if name in metrics else metrics[0])
-    frame = kept_frame(run_id, result, metric.name)
-    return RunView(run_id=run_id, result=result, metric=metric, level=level, frame=frame)
+    return _view(run_id, result, name if name in metrics else metrics[0], level)
 
 
 def usual_view(run_id: str, result: RunResult) -> RunView | None:
     """Return the run as its pages show it first; None while nothing has a value."""
     metrics = metrics_of(result)
-    if not metrics:
-        return None
-    name = _usual_metric(result, metrics)
-    level = headline_level(result)
-    frame = kept_frame(run_id, result, name)
-    return RunView(run_id=run_id, result=result, metric=metric_shown(name), level=level, frame=frame)
+    return _view(run_id, result, _usual_metric(result, metrics), headline_level(result)) if metrics else None
 
 
-def kept_frame(run_id: str, result: RunResult, metric: str) -> pd.DataFrame:
-    """Return :func:`senseapp.views.frames.results.measurement_frame`, made once per state of a run: read only."""
+def _view(run_id: str, result: RunResult, metric: str, level: float) -> RunView:
+    """Return a view of a run; its frame is made once per state of the run: read only."""
     # What changes with every measurement that a run adds.
     state = (len(result.measurements), len(result.estimates), result.num_samples, result.seconds)
-    return _made_frame(run_id, metric, state, result)
+    frame = _made_frame(run_id, metric, state, result)
+    return RunView(run_id=run_id, result=result, metric=metric_shown(metric), level=level, frame=frame)
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)  # tables of runs and metrics, of all sessions

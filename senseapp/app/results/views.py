@@ -13,8 +13,7 @@ from senseapp.app.common.notices import errors_here
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.tables import changed_pictures
 from senseapp.app.results.histograms import histograms_tab
-from senseapp.app.results.layers import layers_tab
-from senseapp.app.results.levels import curves_tab, heatmap_tab
+from senseapp.app.results.layers import curves_tab, heatmap_tab, layers_tab
 from senseapp.app.results.network import network_tab
 from senseapp.app.results.recommendation import files_section, schedule_section
 from senseapp.app.results.view import RunView, asks_for_layers, choose_view, layers_key

@@ -60,8 +60,9 @@ def choose_schedule(run_id: str, result: RunResult, first: DeltaGenerator) -> Sc
         allowed = _choose_loss(run_id, result) if method == "strongest" else None
         if allowed is None and not in_time:
             target = _choose_bits(run_id, result) if kind == "bits" else _choose_fraction(run_id, result)
-    _follow_edits(run_id, result)
-    limits = _fraction_limits(run_id) if scale.any_between else _bit_limits(run_id, result)
+    edits = _edits(run_id, result)
+    low, high = _fraction_limits(run_id) if scale.any_between else _bit_limits(run_id, result)
+    limits = Limits(min_level=low, max_level=high, layers=dict(edits.bounds), fixed=dict(edits.fixed))
     return ScheduleSettings(
         method="gamma" if method == "gamma" else "optimal",
         budget=ResourceBudget(kind=kind, target=target),
@@ -141,7 +142,7 @@ def _choose_bits(run_id: str, result: RunResult) -> float:
     return float(found)
 
 
-def _fraction_limits(run_id: str) -> Limits:
+def _fraction_limits(run_id: str) -> tuple[float, float]:
     low, high = st.slider(
         "Smallest and largest amount per layer",
         0,
@@ -150,10 +151,10 @@ def _fraction_limits(run_id: str) -> Limits:
         **bound(run_id, "limits", span(whole(0, 99)), (0, 90), key=f"schedule.limits.{run_id}"),
         help="No layer gets less than the first or more than the second. The table below limits single layers.",
     )
-    return _with_edits(run_id, low / 100, high / 100)
+    return low / 100, high / 100
 
 
-def _bit_limits(run_id: str, result: RunResult) -> Limits:
+def _bit_limits(run_id: str, result: RunResult) -> tuple[float, float]:
     scale = result.compression.scale
     untouched = int(scale.untouched)
     bits = [*range(int(min(scale.choices)), int(max(scale.choices)) + 1), untouched]
@@ -164,11 +165,11 @@ def _bit_limits(run_id: str, result: RunResult) -> Limits:
         **bound(run_id, "limits", span(one_of(bits)), usual, key=f"schedule.limits.{run_id}"),
         help=f"{untouched} lets a layer stay as it is. The table below limits single layers.",
     )
-    return _with_edits(run_id, float(low), float(high))
+    return float(low), float(high)
 
 
-def _follow_edits(run_id: str, result: RunResult) -> None:
-    """Write the edits of single layers into the address, and edits from the address into their table."""
+def _edits(run_id: str, result: RunResult) -> LayerEdits:
+    """Return the edits of single layers, written into the address, or taken from it into their table."""
     key = edits_key(run_id)
     before = st.session_state.get(key)
     layers = list(
@@ -177,11 +178,7 @@ def _follow_edits(run_id: str, result: RunResult) -> None:
     bound(run_id, "locks", edits_form(layers, result.compression.scale.bounds), LayerEdits(), key=key)
     if before is not None and st.session_state[key] is not before:
         session().edit_round += 1
-
-
-def _with_edits(run_id: str, low: float, high: float) -> Limits:
-    edits = layer_edits(run_id)
-    return Limits(min_level=low, max_level=high, layers=dict(edits.bounds), fixed=dict(edits.fixed))
+    return layer_edits(run_id)
 
 
 def _choose_gamma(run_id: str) -> float:

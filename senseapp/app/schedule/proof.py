@@ -29,8 +29,8 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, size_changes, step_lines
 
 
-def proof_figures(validation: ValidationResult, result: RunResult) -> None:
-    """Show each form of the model in a table, which one is delivered, sizes before and after, every note."""
+def _proof_details(proof: Verification, validation: ValidationResult, result: RunResult) -> None:
+    """Show each form of the model in a table, which one is delivered, sizes before and after, every note; its files."""
     measured = [change.metric for change in validation.changes]
     metrics = metrics_offered(measured, _judged_by(result, validation))
     alt_text = "What was measured of each form of the model"
@@ -42,6 +42,10 @@ def proof_figures(validation: ValidationResult, result: RunResult) -> None:
         st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))
     if validation.notes:
         st.caption(md("  \n").join(md(":material/info: {}", note) for note in validation.notes))
+    if (changed := backend.service().work.changed(proof)) is not None:
+        with st.popover("Pictures that change", icon=":material/compare:"):
+            changed_answers(changed, key=f"proof.{proof.run_id}")
+    _compressed_model(proof)
 
 
 def _judged_by(result: RunResult, validation: ValidationResult) -> str:
@@ -100,14 +104,6 @@ def _proven_line(validation: ValidationResult, result: RunResult) -> Markdown:
     interval = view.interval_text(change.ci_low, change.ci_high)
     loss = f"{view.change_inside} {view.change_text(change.delta)} ({interval})"
     return md(":material/check_circle: **Measured**: {} on {} other images{}.", loss, change.num_samples, repaired)
-
-
-def _proof_details(proof: Verification, validation: ValidationResult, result: RunResult) -> None:
-    proof_figures(validation, result)
-    if (changed := backend.service().work.changed(proof)) is not None:
-        with st.popover("Pictures that change", icon=":material/compare:"):
-            changed_answers(changed, key=f"proof.{proof.run_id}")
-    _compressed_model(proof)
 
 
 def _choose_adapting(run_id: str, result: RunResult) -> Adapting:

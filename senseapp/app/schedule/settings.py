@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -165,12 +166,9 @@ def choose_partner(run_id: str) -> RunResult | None:
         **bound(run_id, "with", named({name: name for name in ("", *partners)}), "", key=f"schedule.partner.{run_id}"),
         help="Each layer gets zeros, fewer bits, or both, whichever does the least damage for the bytes it saves.",
     )
-    if chosen not in partners:
-        return None
-    try:
-        return backend.result_of(chosen)
-    except NotFound:  # deleted a moment ago in another window
-        return None
+    with suppress(NotFound):  # deleted a moment ago in another window
+        return backend.result_of(chosen) if chosen in partners else None
+    return None
 
 
 def partner_id(run_id: str) -> str:

@@ -170,13 +170,27 @@ class UploadsToDisk:
 
 
 async def _transfer(receive: Receive, form: FormFile, incoming: IncomingFile) -> None:
+    """Write a form to the disk as it comes, at a least rate; only the time spent on waiting for it counts.
+
+    Raises:
+        HTTPException: 408: less than the least has come within a window; 413: the file is too large.
+    """
     most_bytes = UploadLimits.configured().file_bytes + _FORM_BYTES
-    num_bytes, more, sender = 0, True, _Sender(receive)
+    num_bytes, more = 0, True
+    seconds, missing = _WINDOW_SECONDS, _WINDOW_BYTES  # left of this window
     while more:
-        message = await sender.next_message()
+        began = time.monotonic()
+        try:
+            with fail_after(seconds):
+                message = await receive()
+        except TimeoutError as error:
+            raise HTTPException(408, "The file came too slowly, or not at all.", _CLOSE) from error
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         piece = message.get("body", b"")
+        seconds, missing = seconds - (time.monotonic() - began), missing - len(piece)
+        if missing <= 0:
+            seconds, missing = _WINDOW_SECONDS, _WINDOW_BYTES
         num_bytes += len(piece)
         if num_bytes > most_bytes:
             raise HTTPException(413, "The file is too large.", _CLOSE)
@@ -184,32 +198,6 @@ async def _transfer(receive: Receive, form: FormFile, incoming: IncomingFile) ->
         more = message.get("more_body", False)
         if form.num_waiting >= 128 * 1024 or not more:  # held in memory for each file, at most
             await to_thread.run_sync(incoming.write, form.content())
-
-
-class _Sender:
-    """Receives the pieces of a body with a least rate; time between calls does not count."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._seconds, self._bytes = _WINDOW_SECONDS, _WINDOW_BYTES  # left of this window
-
-    async def next_message(self) -> Message:
-        """Return the next message.
-
-        Raises:
-            HTTPException: 408: less than the least has come within a window.
-        """
-        began = time.monotonic()
-        try:
-            with fail_after(self._seconds):
-                message = await self._receive()
-        except TimeoutError as error:
-            raise HTTPException(408, "The file came too slowly, or not at all.", _CLOSE) from error
-        self._seconds -= time.monotonic() - began
-        self._bytes -= len(message.get("body", b""))
-        if self._bytes <= 0:
-            self._seconds, self._bytes = _WINDOW_SECONDS, _WINDOW_BYTES
-        return message
 
 
 def _is_of(scope: Scope, service: Service) -> bool:

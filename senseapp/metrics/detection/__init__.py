@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Metric, MetricChange, Moments
+from senseapp.metrics.detection.rows import divergence
 from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record, RecordMetric, sides_of
 from senseapp.metrics.rows import of_divergence
@@ -42,8 +43,6 @@ class DetectionDivergence(Metric):
 
     def terms(self, baseline_output: Any, output: Any, targets: Any) -> tuple[Tensor, ...]:
         """Return the powers of the divergence of each image; rows that were left out count as those that were not."""
-        from senseapp.metrics.detection.rows import divergence
-
         before, after = baseline_output.parts["rows"], output.parts["rows"]
         share = baseline_output.parts["num_rows"].double() / before.shape[1]
         return of_divergence(divergence(before, after).double() * share)

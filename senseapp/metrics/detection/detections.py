@@ -80,9 +80,8 @@ def best_threshold(images: Iterable[tuple[Floats, Objects]]) -> float:
     for every threshold.
     """
     matched = [each for found, objects in images for each in match_image(found, objects, thresholds=(FOUND,))]
-    counted = [~each.ignored[0] for each in matched]
-    sure = np.concatenate([np.zeros(0), *(each.scores[kept] for each, kept in zip(matched, counted, strict=True))])
-    right = np.concatenate([np.zeros(0), *(each.right[0][kept] for each, kept in zip(matched, counted, strict=True))])
+    sure = np.concatenate([np.zeros(0), *(each.scores[~each.ignored[0]] for each in matched)])
+    right = np.concatenate([np.zeros(0), *(each.right[0][~each.ignored[0]] for each in matched)])
     order = np.argsort(-sure, kind="stable")
     sure, hits = np.append(sure[order], LEAST_SCORE), np.cumsum(right[order])
     if not hits.any():

@@ -95,17 +95,14 @@ def scores(rows: Tensor, kind: RowKind) -> Tensor:
 
 def class_divergence(before: Tensor, after: Tensor, kind: RowKind) -> Tensor:
     """Return the KL divergence, in nats, of the class probabilities of each row of one kind, (N, R)."""
+    from torch.nn.functional import softplus
+
     if kind in SOFTMAX:
         old, new = (each[..., CLASSES].log_softmax(dim=-1) for each in (before, after))
         return (old.exp() * (old - new)).sum(dim=-1).clamp_min(0)
     used = slice(OBJECT, OBJECT + 1) if kind is RowKind.ANCHOR else slice(OBJECT, None)
-    return _bernoulli(before[..., used], after[..., used]).sum(dim=-1).clamp_min(0)
-
-
-def _bernoulli(old: Tensor, new: Tensor) -> Tensor:
-    import torch.nn.functional as F
-
-    return old.sigmoid() * (old - new) + F.softplus(new) - F.softplus(old)
+    old, new = before[..., used], after[..., used]
+    return (old.sigmoid() * (old - new) + softplus(new) - softplus(old)).sum(dim=-1).clamp_min(0)
 
 
 def overlaps(one: Tensor, other: Tensor) -> Tensor:

@@ -254,11 +254,9 @@ def _tried(opened: OpenedOnnx) -> list[tuple[str, ...]]:
     """Return the usual outputs together, then each alone: logits before probabilities, those named like answers."""
     logits = {each.name for each in opened.candidates if each.kind == "logits"}
 
-    def rank(name: str) -> int:
-        named = any(word in name.lower() for word in _ANSWERS)
-        return 0 if name in logits else 1 if named else 2
-
-    return [opened.outputs, *((name,) for name in sorted(opened.outputs, key=rank))]
+    named = {name for name in opened.outputs if any(word in name.lower() for word in _ANSWERS)}
+    ranked = sorted(opened.outputs, key=lambda name: 0 if name in logits else 1 if name in named else 2)
+    return [opened.outputs, *((name,) for name in ranked)]
 
 
 def _is_read(task: Task, opened: OpenedOnnx, names: Sequence[str]) -> bool:

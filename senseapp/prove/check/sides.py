@@ -143,12 +143,7 @@ class SideOpener:
         return OpenSide(spec=spec, network=context, module=context.model, file_bytes=size, notes=loaded.notes)
 
     def candidate(
-        self,
-        spec: ModelSpec,
-        reference: ModelSpec,
-        images: ImageSet,
-        preprocessing: Preprocessing,
-        task: Task,
+        self, spec: ModelSpec, reference: ModelSpec, images: ImageSet, preprocessing: Preprocessing, task: Task
     ) -> OpenSide:
         """Open the candidate; a checkpoint belongs to the architecture of the reference where it names none.
 
@@ -222,11 +217,8 @@ def _notes_on_input(facts: FileFacts, preprocessing: Preprocessing) -> Iterator[
         yield f"It is fixed to {plural(facts.input_shape[0], 'image')} at a time; the last call is filled up."
     channels, height, width = preprocessing.input_shape
     told = preparation_in(facts.metadata, (channels, height, width))
-    if told is not None and (told.mean, told.std, told.channel_order) != (
-        preprocessing.mean,
-        preprocessing.std,
-        preprocessing.channel_order,
-    ):
+    parts = ("mean", "std", "channel_order")
+    if told is not None and any(getattr(told, part) != getattr(preprocessing, part) for part in parts):
         yield "It says itself that its images are prepared otherwise than those of the reference."
 
 
@@ -255,11 +247,12 @@ def _from_facts(spec: ModelSpec, file: ForeignFile) -> LoadedModel:
     network = ComparedFile(file, told)
     if spec.outputs:
         file.choose(spec.outputs)
-    readers = read_as(task, network, _noise(file, shape), num_classes=num_classes_in(facts.metadata))
+    noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
+    readers = read_as(task, network, noise, num_classes=num_classes_in(facts.metadata))
     if spec.layout:
         readers = (task.reader_of(spec.layout),)
         network.reader = readers[0]
-    count = task.num_outputs(task.output(network.run(_noise(file, shape))))
+    count = task.num_outputs(task.output(network.run(noise)))
     return LoadedModel(
         module=_AsModule(network),
         title=file_name(spec),
@@ -272,7 +265,3 @@ def _from_facts(spec: ModelSpec, file: ForeignFile) -> LoadedModel:
         class_names=class_names_in(facts.metadata, count),
         notes=("The reference is run in onnxruntime alone: senseapp cannot read all of its operators.",),
     )
-
-
-def _noise(file: ForeignFile, shape: Sequence[int]) -> Tensor:
-    return torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))

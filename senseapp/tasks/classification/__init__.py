@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from senseapp.core.texts import plural, printable
 from senseapp.metrics import check_labels
 from senseapp.metrics.base import SIGNIFICANCE
-from senseapp.tasks.base import AnswerChanges, Task, is_row, refuse_output, row_of
+from senseapp.tasks.base import AnswerChanges, RowTask
 from senseapp.tasks.labels import LabelMapProposal, Targets, WrittenLabels
 
 if TYPE_CHECKING:
@@ -28,23 +28,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(Task):
+class Classification(RowTask):
     """Which of several classes an image belongs to."""
 
     def output(self, model_output: object) -> Tensor:
         """Return class scores, (N, classes); of one logit z for each image the scores 0 and z of two classes."""
-        scores = row_of(model_output)
+        scores = super().output(model_output)
         if scores.shape[1] > 1:
             return scores
         import torch
 
         return torch.cat([torch.zeros_like(scores), scores], dim=1)
-
-    def check_output(self, model_output: object, num_images: int) -> None:
-        """Refuse what is neither class scores nor one logit per image; see :meth:`Task.check_output`."""
-        if not is_row(model_output, num_images):
-            expected = f"one row of class scores per image, shape ({num_images}, classes), or one logit of two classes"
-            raise refuse_output(expected, model_output, self.name)
 
     def targets(self, written: WrittenLabels, confirmed: Sequence[tuple[str, int]] = ()) -> Targets:
         """Return the class index that each picture's folder or line means, int64; see :meth:`Task.targets`.
@@ -210,6 +204,7 @@ CLASSIFICATION = Classification(
     label_places="Class folders, or a table beside the pictures",
     label_help="A folder for each class, or a CSV table with lines file,label.",
     score_label="Highest score",
+    row="one row of class scores per image, shape ({}, classes), or one logit of two classes",
     shown_metric="top1",
     one_output="The network has one output, taken as the logit of the second of two classes (a sigmoid gives its "
     "probability): above 0 an image is of class 1, else of class 0.",

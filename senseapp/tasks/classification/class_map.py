@@ -20,6 +20,7 @@ _BY_NUMBER, _BY_NAME, _BY_ID, _ORDER = (
     "in alphabetical order",
 )
 _FROM_ONE = f"{_BY_NUMBER} from 1"
+_FIRST = {_BY_NUMBER: 0, _FROM_ONE: 1}  # numbers of the first class
 _NOTES = {
     _ORDER: "Labels were matched to the model's classes by their alphabetical order, because their number is "
     "right. Check that accuracy is well above chance.",
@@ -58,10 +59,8 @@ def class_orders(
     first = _likeliest(names, used, ModelClasses(num_outputs=num_classes, names=class_names), own_order)
     found = [first]
     if first.words not in (_BY_NAME, _BY_ID) or not {*used}.isdisjoint(first.unmatched):
-        found += [
-            replace(_proposal(_ORDER, pairs, names), words=words)
-            for words, pairs in _other_orders(names, used, num_classes)
-        ]
+        others = _other_orders(names, used, num_classes)
+        found += [_proposal(words, pairs, names, note=_ORDER) for words, pairs in others]
     orders: dict[tuple[int, ...], LabelMapProposal] = {}
     for each in found:
         indices = dict(each.pairs)
@@ -75,7 +74,7 @@ def _likeliest(names: Sequence[str], used: Sequence[str], model: ModelClasses, o
     known = model.spellings
     named = {name: known[spelling(name)] for name in names if spelling(name) in known}
     ways = {
-        _BY_NUMBER: _by_index(names, model.num_outputs),
+        **{words: _by_number(names, first, model.num_outputs) for words, first in _FIRST.items()},
         _BY_NAME: named if len(set(named.values())) == len(named) else {},
         _BY_ID: _by_wordnet_id(names, model.num_outputs),
     }
@@ -83,20 +82,19 @@ def _likeliest(names: Sequence[str], used: Sequence[str], model: ModelClasses, o
     ordered = next((some for some in (names, used) if len(some) == model.num_outputs), ())
     if not {*ordered} <= matched.keys():
         words, matched = own_order or _ORDER, _in_order(ordered)
-    return _proposal(words if matched else "", matched, names)
+    words = words if matched else ""
+    return _proposal(words, matched, names, note=words)
 
 
 def _in_order(names: Sequence[str]) -> dict[str, int]:
     return {name: index for index, name in enumerate(names)}
 
 
-def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str]) -> LabelMapProposal:
-    if words == _BY_NUMBER and any(int(name) == index + 1 for name, index in matched.items()):
-        words = _FROM_ONE
+def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str], *, note: str) -> LabelMapProposal:
     return LabelMapProposal(
         pairs=tuple(matched.items()),
         unmatched=tuple(name for name in names if name not in matched),
-        notes=(_NOTES[words],) if words in _NOTES else (),
+        notes=(_NOTES[note],) if note in _NOTES else (),
         words=words,
     )
 
@@ -104,12 +102,11 @@ def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str]) -> L
 def _other_orders(names: Sequence[str], used: Sequence[str], num_classes: int) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield words and the class of each name, in every order that may have been meant."""
     if all(name.isascii() and name.isdigit() and len(name) < 10 for name in used):
-        for first in (0, 1):
-            from_one = " from 1" * first
-            yield f"by number{from_one}", {name: int(name) - first for name in used}
+        for words, first in _FIRST.items():
+            yield words, _by_number(used, first, num_classes)
             as_text = sorted(str(number) for number in range(first, num_classes + first))
             known = {text: index for index, text in enumerate(as_text)}
-            yield f"by number{from_one} as text (1, 10, 2)", {name: known.get(str(int(name)), -1) for name in used}
+            yield f"{words} as text (1, 10, 2)", {name: known.get(str(int(name)), -1) for name in used}
     for some in (names, used):
         if len(some) == num_classes:
             yield _ORDER, _in_order(sorted(some))
@@ -124,18 +121,16 @@ def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(name) if part)
 
 
-def _by_index(names: Sequence[str], num_classes: int) -> dict[str, int]:
-    numbers = {name: int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 10}
+def _by_number(names: Sequence[str], first: int, num_classes: int) -> dict[str, int]:
+    numbers = {name: int(name) - first for name in names if name.isascii() and name.isdigit() and len(name) < 10}
     if len(set(numbers.values())) < len(numbers):  # "1" and "01"
         return {}
-    first = 1 if min(numbers.values(), default=0) >= 1 and num_classes in numbers.values() else 0
-    return {name: number - first for name, number in numbers.items() if number - first < num_classes}
+    return {name: place for name, place in numbers.items() if 0 <= place < num_classes}
 
 
 def _by_wordnet_id(names: Sequence[str], num_classes: int) -> dict[str, int]:
-    if not any(_WORDNET_ID.fullmatch(name) for name in names):
-        return {}
-    subset = infer_imagenet_subset({"num_classes": num_classes})
+    are_ids = any(_WORDNET_ID.fullmatch(name) for name in names)
+    subset = infer_imagenet_subset({"num_classes": num_classes}) if are_ids else None
     if subset is None:
         return {}
     labels: list[str] = ImageNetInfo(subset).label_names()  # type: ignore[no-untyped-call]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.detection import DETECTION_METRICS, MAP, TASK
-from senseapp.metrics.detection.rows import NUM_FIXED
+from senseapp.metrics.detection import DETECTION_METRICS, MAP, OBJECTS, TASK, annotated, object_counts
+from senseapp.metrics.detection.rows import BOX, NUM_FIXED, RowKind, blocks, overlaps, scores
 from senseapp.metrics.detection.rules import FOUND, SURE_SCORE
+from senseapp.metrics.predictions import Columns, Predictions
 from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.base import AnswerChanges, Task, refuse_output
 from senseapp.tasks.class_numbers import Background
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from senseapp.metrics.predictions import Predictions
     from senseapp.tasks.directions import ScanDirections
 
 
@@ -58,7 +58,6 @@ class Detection(Task):
     def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
         """Return the rows, at most ``most_bytes`` of each image, and the candidates for detections."""
         from senseapp.metrics.detection.detections import candidates_of
-        from senseapp.metrics.predictions import Columns
         from senseapp.tasks.detection.heads import read_heads
 
         rows, class_boxes = read_heads(model_output)
@@ -73,7 +72,6 @@ class Detection(Task):
 
     def score_threshold(self, predictions: Predictions, targets: Any, original: Predictions | None = None) -> float:
         """Return the score from which detections have the best F1."""
-        from senseapp.metrics.detection import annotated
         from senseapp.metrics.detection.detections import best_threshold, detections_of, objects_of, sure_detections
 
         if targets is not None:
@@ -88,8 +86,6 @@ class Detection(Task):
     def at_threshold(self, predictions: Predictions, threshold: float) -> Predictions:
         """Return predictions with their own threshold of sure detections."""
         import torch
-
-        from senseapp.metrics.predictions import Columns
 
         own = torch.full((len(predictions),), threshold)
         return Columns(parts={**predictions.parts, "sure_score": own})  # type: ignore[union-attr]
@@ -112,9 +108,6 @@ class Detection(Task):
 
     def mirror_agreement(self, output: object, mirrored: object, width: int) -> list[float]:
         """Return the share of sure boxes that are found in both, as F1; 0 for images without any."""
-        from senseapp.metrics.detection import OBJECTS, object_counts
-        from senseapp.metrics.detection.rows import BOX
-
         rows, turned = self.output(output), self.output(mirrored).clone()
         turned[..., [0, 2]] = width - turned[..., BOX][..., [2, 0]]
         before, after = (self.predictions({"rows": each}) for each in (rows, turned))
@@ -127,8 +120,6 @@ class Detection(Task):
     def confusion(self, predictions: Any, targets: Any, num_outputs: int) -> Tensor:
         """Return the classes of the sure boxes that overlap each object most."""
         import torch
-
-        from senseapp.metrics.detection.rows import overlaps
 
         table = torch.zeros(num_outputs, num_outputs)
         for found, target in zip(map(self.answer, predictions), targets, strict=True):
@@ -166,8 +157,6 @@ class Detection(Task):
 
     def background(self, output: Tensor) -> Background:
         """Return the background's place among the classes, by the kinds of the rows."""
-        from senseapp.metrics.detection.rows import RowKind, blocks
-
         kinds = {kind for kind, _ in blocks(output)} - {RowKind.ANCHOR}
         if kinds & {RowKind.SOFTMAX, RowKind.PROPOSAL}:
             return "first"
@@ -180,8 +169,6 @@ class Detection(Task):
     def loss(self, output: Tensor, targets: Any) -> Tensor:
         """Return, summed over the objects, how far the score of the box that overlaps each most is below 1."""
         import torch
-
-        from senseapp.metrics.detection.rows import BOX, overlaps
 
         best, parts = _best_scores(output), [output.sum() * 0.0]
         for rows, score, target in zip(output, best, targets, strict=True):
@@ -228,8 +215,6 @@ class Detection(Task):
 
 def _best_scores(rows: Tensor) -> Tensor:
     import torch
-
-    from senseapp.metrics.detection.rows import blocks, scores
 
     return torch.cat([scores(rows[:, place], kind) for kind, place in blocks(rows)], dim=1)
 

@@ -29,6 +29,7 @@ from senseapp.metrics.segmentation import (
 )
 from senseapp.tasks.base import AnswerChanges, Task, refuse_output
 from senseapp.tasks.reading import OutputReader
+from senseapp.tasks.segmentation.maps import MapLayout, main_map, map_readers
 from senseapp.tasks.segmentation.masks import MASKS
 
 if TYPE_CHECKING:
@@ -50,14 +51,10 @@ class Segmentation(Task):
         self, model_output: object, size: tuple[int, int], num_classes: int = 0, *, every: bool = False
     ) -> Sequence[OutputReader]:
         """Return what brings maps to class scores, by each layout that this one may have."""
-        from senseapp.tasks.segmentation.maps import map_readers
-
         return tuple(map_readers(model_output, size, num_classes))
 
     def reader_of(self, key: str) -> OutputReader:
         """Return what brings maps of a layout that a setting names to class scores."""
-        from senseapp.tasks.segmentation.maps import MapLayout
-
         return MapLayout.from_key(key)
 
     def output(self, model_output: object) -> Tensor:
@@ -226,21 +223,6 @@ def _of_hundred(share: float) -> str:
     """Return a share as pixels of a hundred; only all of them are 100."""
     text = f"{100 * share:.1f}"
     return "more than 99.9" if share < 1 and text == "100.0" else text.removesuffix(".0")
-
-
-def main_map(model_output: object) -> object:
-    """Return the map of class scores in what a network returned; auxiliary ones are left out.
-
-    torchvision's networks return a dictionary with the main map under ``out``; of others the first map counts.
-    """
-    if isinstance(model_output, Mapping):
-        if "out" in model_output:
-            return model_output["out"]
-        model_output = tuple(model_output.values())
-    if isinstance(model_output, (tuple, list)):
-        maps = [each for dims in (4, 3) for each in model_output if getattr(each, "ndim", 0) == dims]
-        return maps[0] if maps else model_output
-    return model_output
 
 
 def scores_of(maps: Any) -> Tensor:

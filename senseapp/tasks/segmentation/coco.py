@@ -32,15 +32,13 @@ _FINER = 4  # in each direction, polygons are filled on a finer grid than that o
 class Shape(NamedTuple):
     """One object, with corners of polygons, (n, 2) as (x, y), in pixels of the stored picture, or lengths of runs.
 
-    Runs of pixels, outside and inside in turn, go down the columns of a picture of ``size`` (width, height). Larger
-    areas lie below smaller ones.
+    Runs of pixels, outside and inside in turn, go down the columns of the picture. Larger areas lie below smaller ones.
     """
 
     label: int
     area: float
     polygons: tuple[NDArray[np.float64], ...] = ()
     runs: NDArray[np.int64] | None = None
-    size: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ class Shapes:
 
     def placed(self, geometry: PictureGeometry) -> NDArray[np.uint8]:
         """Return the class of each pixel of the network's input, uint8 (H, W); padding is void."""
-        shapes = sorted(map(_shape, self.shapes), key=lambda each: -each.area)
+        shapes = sorted((_shape(each, geometry.size) for each in self.shapes), key=lambda each: -each.area)
         corners = [len(polygon) for each in shapes for polygon in each.polygons]
         if len(corners) > _MOST_POLYGONS:
             raise ValueError(f"more than {_MOST_POLYGONS:,} polygons")
@@ -68,7 +66,7 @@ class Shapes:
             for polygon in polygons:
                 ImageDraw.Draw(canvas).polygon(polygon.ravel().tolist(), fill=shape.label)
             if shape.runs is not None:
-                inside = Image.fromarray(255 * geometry.mask(_inside(shape, geometry.size), fill=0))
+                inside = Image.fromarray(255 * geometry.mask(_inside(shape.runs, geometry.size), fill=0))
                 canvas.paste(shape.label, mask=inside.resize(canvas.size, Image.Resampling.NEAREST))
         found = np.asarray(canvas)[_FINER // 2 :: _FINER, _FINER // 2 :: _FINER]
         picture = geometry.mask(np.ones(geometry.size[::-1], dtype=np.uint8), fill=0) > 0
@@ -88,16 +86,19 @@ def _shapes_of(written: Sequence[Written], _: PictureSize) -> Shapes:
     return Shapes(shapes=tuple(written))
 
 
-def _shape(written: Mapping[str, Any]) -> Shape:
-    """Return one annotation; raises ValueError where it says nothing that can be drawn."""
+def _shape(written: Written, size: tuple[int, int]) -> Shape:
+    """Return one annotation of a picture of ``size``; raises ValueError where it says nothing that can be drawn."""
     label = VOID if written.get("iscrowd") else written["category_id"]
     outline = written.get("segmentation")
     if isinstance(outline, Mapping):
-        size = outline.get("size")
-        if not isinstance(size, list) or len(size) != 2 or not all(isinstance(side, int) for side in size):
+        runs, told = _runs(outline.get("counts")), outline.get("size")
+        if not isinstance(told, list) or len(told) != 2 or not all(isinstance(side, int) for side in told):
             raise ValueError("runs of pixels need a size of two whole numbers")
-        runs = _runs(outline.get("counts"))
-        return Shape(label=label, area=float(runs[1::2].sum()), runs=runs, size=(size[1], size[0]))
+        if told != [size[1], size[0]]:
+            raise ValueError(f"runs are not of the picture's {size[0]:,} × {size[1]:,} pixels")
+        if int(runs.sum()) != math.prod(size):
+            raise ValueError(f"runs of {int(runs.sum()):,} pixels, and the picture has {math.prod(size):,}")
+        return Shape(label=label, area=float(runs[1::2].sum()), runs=runs)
     if not isinstance(outline, list):
         raise ValueError("an object with no polygons and no runs of pixels")
     polygons = tuple(map(_polygon, outline))
@@ -152,12 +153,7 @@ def _decoded(text: str) -> list[int]:
     return found
 
 
-def _inside(shape: Shape, size: tuple[int, int]) -> NDArray[np.uint8]:
+def _inside(runs: NDArray[np.int64], size: tuple[int, int]) -> NDArray[np.uint8]:
     """Return 1 at the pixels of the picture that runs cover, (H, W)."""
-    assert shape.runs is not None
-    if shape.size != size:
-        raise ValueError(f"runs are not of the picture's {size[0]:,} × {size[1]:,} pixels")
-    if int(shape.runs.sum()) != math.prod(size):
-        raise ValueError(f"runs of {int(shape.runs.sum()):,} pixels, and the picture has {math.prod(size):,}")
-    inside = np.arange(len(shape.runs)) % 2
-    return np.ascontiguousarray(np.repeat(inside, shape.runs).reshape(size).T.astype(np.uint8))
+    inside = np.arange(len(runs)) % 2
+    return np.ascontiguousarray(np.repeat(inside, runs).reshape(size).T.astype(np.uint8))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -60,20 +60,30 @@ class MapLayout(OutputReader):
         return 10.0 * torch.nn.functional.one_hot(kept, self.num_classes).permute(0, 3, 1, 2).float()  # a sure logit
 
 
+def main_map(model_output: object) -> object:
+    """Return the map of class scores in what a network returned; auxiliary ones are left out.
+
+    torchvision's networks return a dictionary with the main map under ``out``; of others the first map counts.
+    """
+    if isinstance(model_output, Mapping):
+        if "out" in model_output:
+            return model_output["out"]
+        model_output = tuple(model_output.values())
+    if isinstance(model_output, (tuple, list)):
+        maps = [each for dims in (4, 3) for each in model_output if getattr(each, "ndim", 0) == dims]
+        return maps[0] if maps else model_output
+    return model_output
+
+
 def map_readers(model_output: object, size: tuple[int, int], num_classes: int = 0) -> Iterator[MapLayout]:
     """Yield the layouts of maps like this one, for images of ``size`` (H, W), the most probable first.
 
     ``num_classes`` is what else is known to be their number, for maps of class numbers; 0 for what the map holds.
     """
-    from senseapp.tasks.segmentation import main_map
-
-    if len(sides := tuple(getattr(main_map(model_output), "shape", ()))) == 3 and not _is_in_proportion(
-        sides[1:], size
-    ):
-        return
     values = _with_channel(model_output)
     shape = tuple(getattr(values, "shape", ()))
-    if len(shape) != 4:
+    is_bare = len(getattr(main_map(model_output), "shape", ())) == 3
+    if len(shape) != 4 or (is_bare and not _is_in_proportion(shape[2:], size)):
         return
     if 1 in (shape[1], shape[3]) and _are_numbers(values):
         count = max(2, num_classes or (0 if values.is_meta else int(values.max())) + 1)
@@ -90,8 +100,6 @@ def map_readers(model_output: object, size: tuple[int, int], num_classes: int = 
 
 def _with_channel(model_output: object) -> Tensor:
     """Return the map that counts, one of (N, H, W) as (N, 1, H, W)."""
-    from senseapp.tasks.segmentation import main_map
-
     values = cast("Tensor", main_map(model_output))
     return values[:, None] if getattr(values, "ndim", 0) == 3 else values
 

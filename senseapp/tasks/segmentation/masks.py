@@ -90,7 +90,7 @@ class MaskReader(AnnotationReader):
 
         present: set[int] = set().union(*(np.unique(mask.numpy()).tolist() for mask in placed))
         model = replace(model, background="none")
-        more = [*_shades(present, model.num_outputs), *_ids(present - {VOID}, model.num_outputs)]
+        more = list(_readings(present, model.num_outputs))
         white = any(VOID in each.meaning for each in more) or str(VOID) in dict(confirmed)
         written = WrittenClasses(
             used=(present - {VOID}).union(files.used, {VOID} & present if white else ()),
@@ -183,20 +183,15 @@ def _without(path: str, ending: str) -> str:
 # ---- values of masks as classes of a model
 
 
-def _shades(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
-    """Yield the reading of shades at even distances from black, the first class, to white, the last."""
-    if not 2 <= num_classes <= 16:  # more shades of grey are not told apart
-        return
-    shades = [VOID * place / (num_classes - 1) for place in range(num_classes)]
-    meaning = {whole: place for place, shade in enumerate(shades) for whole in {int(shade), int(shade + 0.99)}}
-    between = any(num_classes <= value < VOID for value in present)
-    if {*present} <= meaning.keys() and (between or (num_classes == 2 and VOID in present)):
-        yield Numbering(how="as shades from black to white", meaning=meaning)
-
-
-def _ids(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
-    """Yield the readings of the ids of known sets."""
-    if num_classes == len(_TRAINED) and {*present} <= {*range(34)}:
+def _readings(present: Collection[int], num_classes: int) -> Iterator[Numbering]:
+    """Yield the readings of values as shades at even distances from black to white, and as ids of known sets."""
+    if 2 <= num_classes <= 16:  # more shades of grey are not told apart
+        shades = [VOID * place / (num_classes - 1) for place in range(num_classes)]
+        meaning = {whole: place for place, shade in enumerate(shades) for whole in {int(shade), int(shade + 0.99)}}
+        between = any(num_classes <= value < VOID for value in present)
+        if {*present} <= meaning.keys() and (between or (num_classes == 2 and VOID in present)):
+            yield Numbering(how="as shades from black to white", meaning=meaning)
+    if num_classes == len(_TRAINED) and {*present} <= {*range(34), VOID}:
         meaning = {number: place for place, number in enumerate(_TRAINED)}
         yield Numbering(how="as ids of Cityscapes, of which 19 are classes", meaning=meaning, blank=range(34))
 

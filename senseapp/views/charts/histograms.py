@@ -88,7 +88,14 @@ def quantization_bars(
     Without a ``sensitivity_title`` the second axis is left out.
     """
     x = alt.X("start:Q", title=x_title, scale=alt.Scale(zero=False))
-    base: alt.Chart = alt.Chart(bins).encode(x=x, x2="end:Q", tooltip=_tooltip())
+    hover = [
+        alt.Tooltip("start:Q", title="From", format=".4~g"),
+        alt.Tooltip("end:Q", title="To", format=".4~g"),
+        alt.Tooltip("cell:Q", title="Grid point"),
+        alt.Tooltip("count:Q", title="Values", format=",.0f"),
+        alt.Tooltip("sensitivity:Q", title="Sensitivity", format=".3~g"),
+    ]
+    base: alt.Chart = alt.Chart(bins).encode(x=x, x2="end:Q", tooltip=hover)
     height = alt.Y("count:Q", title="Values (square-root scale)", scale=alt.Scale(type="sqrt"))
     counts = base.mark_rect(color=ACCENT, aria=False).encode(y=height, y2=alt.datum(0))
     zoom = alt.selection_interval(bind="scales", encodings=["x"])
@@ -98,16 +105,6 @@ def quantization_bars(
         step = alt.Chart(bins).mark_line(interpolate="step-after", color=SECOND, strokeWidth=1.5, aria=False)
         layers.append(step.encode(x=alt.X("start:Q", title=x_title), y=matters))
     return cast(alt.LayerChart, LayeredChart(layer=layers, height=340).resolve_scale(y="independent"))
-
-
-def _tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("start:Q", title="From", format=".4~g"),
-        alt.Tooltip("end:Q", title="To", format=".4~g"),
-        alt.Tooltip("cell:Q", title="Grid point"),
-        alt.Tooltip("count:Q", title="Values", format=",.0f"),
-        alt.Tooltip("sensitivity:Q", title="Sensitivity", format=".3~g"),
-    ]
 
 
 def _rules(marks: pd.DataFrame) -> Any:

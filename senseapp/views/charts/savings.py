@@ -17,11 +17,6 @@ _HEIGHT = 230  # pixels: low, since the answer stands above it
 _AXES = {"megabytes": "Size on disk (MB)", "milliseconds": "Time of a call here (ms)"}
 
 
-def _above(title: str) -> alt.Axis:
-    """Return a vertical axis whose title stands above it: beside it, a low chart would cut it."""
-    return alt.Axis(title=title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
-
-
 def candidates_chart(
     rows: pd.DataFrame,
     *,
@@ -46,11 +41,11 @@ def candidates_chart(
     )
     values = pd.concat([shown["low"], shown["high"], shown["value"], originals["value"]])
     ends = [float(values.min()), float(values.max())]
+    # its title above it: beside it, a low chart would cut it
+    axis = alt.Axis(title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
     base = alt.Chart(shown).encode(
         x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
-        y=alt.Y(
-            "value:Q", axis=_above(y_title), scale=value_scale(y_title, domain=ends, nice=True, zero=False, clamp=True)
-        ),
+        y=alt.Y("value:Q", axis=axis, scale=value_scale(y_title, domain=ends, nice=True, zero=False, clamp=True)),
         color=side_colour(runs, field="run"),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )

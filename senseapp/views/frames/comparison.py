@@ -143,10 +143,7 @@ def _sure_moves(comparison: Comparison) -> str:
 
 def matching_text(comparison: Comparison) -> str:
     """Return the metric, the number of matched layers, and the number without a value in each run."""
-    parts = [
-        METRICS[comparison.metric].label,
-        f"{fmt.plural(len(comparison.layers), 'layer')} matched by name",
-    ]
+    parts = [METRICS[comparison.metric].label, f"{fmt.plural(len(comparison.layers), 'layer')} matched by name"]
     lacking = [
         sum(bool(layer.missing[side]) for layer in comparison.unmatched) for side in range(len(comparison.sides))
     ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from senseapp.metrics import Metric
@@ -27,10 +29,7 @@ COLUMNS = (
 
 def blocks_of(profile: ModelProfile) -> tuple[str, ...]:
     """Return the names of all blocks that hold more than one layer, in network order."""
-    counts: dict[str, int] = {}
-    for layer in profile.layers:
-        for block in ancestors(layer.name):
-            counts[block] = counts.get(block, 0) + 1
+    counts = Counter(block for layer in profile.layers for block in ancestors(layer.name))
     return tuple(block for block, count in counts.items() if count > 1)
 
 
@@ -158,16 +157,15 @@ def _loss(
     The mean of the ends is an interval of the mean loss that is never too short, whatever the layers share.
     """
     if not known:
-        texts = {"change_text": "no value", "level_text": "", "worst_text": "–", "interval_text": "–"}
-        return {"drop": 0.0, "low": 0.0, "high": 0.0, "source": "none", **texts}
+        nothing: dict[Hashable, Any] = {"drop": 0.0, "low": 0.0, "high": 0.0, "source": "none", "level_text": ""}
+        return nothing | {"change_text": "no value", "worst_text": "–", "interval_text": "–"}
     worst = values[max(known, key=lambda layer: float(values[layer.name]["drop"])).name]
     worst_text = f"{worst['layer']}: {worst['change_text']}"
     if is_layer:
         return {**worst, "worst_text": worst_text}
     weights = [(layer.macs if by_macs else layer.num_params) or 1 for layer in known]
     mean: dict[Hashable, Any] = {
-        end: sum(weight * float(values[layer.name][end]) for weight, layer in zip(weights, known, strict=True))
-        / sum(weights)
+        end: float(np.average([float(values[layer.name][end]) for layer in known], weights=weights))
         for end in ("drop", "low", "high")
     }
     text = metric.change_text(mean["drop"] / metric.factor)

@@ -38,14 +38,11 @@ def model_facts(result: RunResult) -> dict[str, str]:
     facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else weights
     if not profile.sizes_known:  # an imported table without its model
         return facts | {"Layers": str(len(profile.layers))}
+    of_layers = fmt.count(profile.layer_macs)
     return facts | {
         "Parameters": fmt.count(profile.num_params),
         "Multiplications of one image": fmt.count(profile.macs),
-        **(
-            {"Multiplications of its layers": fmt.count(profile.layer_macs)}
-            if profile.layer_macs != profile.macs
-            else {}
-        ),
+        **({"Multiplications of its layers": of_layers} if profile.layer_macs != profile.macs else {}),
         "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Compressible layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),

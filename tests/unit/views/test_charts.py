@@ -18,9 +18,8 @@ from senseapp.views.charts.histograms import (
     mark_frame,
     quantization_bars,
 )
-from senseapp.views.charts.layers import schedule_bars, sensitivity_bars
+from senseapp.views.charts.layers import network_bars, schedule_bars, sensitivity_bars
 from senseapp.views.charts.levels import sensitivity_curves, sensitivity_heatmap
-from senseapp.views.charts.network import network_bars
 from senseapp.views.frames.levels import EXTREMES, curve_rows, cut_short, drop_domain, marked
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame, schedule_frame

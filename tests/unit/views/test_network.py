@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from senseapp.metrics import METRICS
-from senseapp.views.charts.network import network_bars
+from senseapp.views.charts.layers import network_bars
 from senseapp.views.frames.network import ancestors, blocks_of, deepest, network_frame, opened_to
 from senseapp.views.frames.results import at_level, measurement_frame
 from senseapp.views.palette import CANNOT_TELL, NO_VALUE

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidDataset
+from senseapp.core.texts import plural
 from senseapp.tasks.annotations import (
     AnnotationFiles,
     AnnotationReader,
@@ -15,13 +16,14 @@ from senseapp.tasks.annotations import (
     PictureGeometry,
     pairs_by_stem,
 )
-from senseapp.tasks.class_numbers import ModelClasses
+from senseapp.tasks.class_numbers import ModelClasses, WrittenClasses, fit_numbers
 from senseapp.tasks.labels import Targets
 
 if TYPE_CHECKING:
     from senseapp.tasks.detection.annotations.boxes import PictureBoxes
     from senseapp.tasks.detection.annotations.yolo import Columns
 
+_MOST_BEYOND = 0.4  # share of boxes: corners in place of widths and heights are more than that
 _MOST_FILES, _MOST_BYTES = 2_000, 8_000_000  # that are looked at before pictures are drawn: under a second
 
 
@@ -67,10 +69,9 @@ class BoxReader(AnnotationReader):
 
     def read(self, content: bytes) -> PictureBoxes:
         """Return the boxes in a text file as YOLO writes it, or in an XML file as Pascal VOC does."""
-        from senseapp.tasks.detection.annotations.boxes import read_voc
-        from senseapp.tasks.detection.annotations.yolo import read_yolo
+        from senseapp.tasks.detection.annotations import boxes, yolo
 
-        return read_voc(content) if content.lstrip()[:1] == b"<" else read_yolo(content, self.columns)
+        return boxes.read_voc(content) if content.lstrip()[:1] == b"<" else yolo.read_yolo(content, self.columns)
 
     def place(self, annotation: PictureBoxes, geometry: PictureGeometry) -> Any:
         """Return the boxes in pixels of the network's input; those of which less than a pixel is left are left out."""
@@ -95,9 +96,26 @@ class BoxReader(AnnotationReader):
         self, placed: PerImage, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
     ) -> Targets:
         """Return boxes in the model's own classes; objects of others are left out."""
-        from senseapp.tasks.detection.annotations.boxes import fit_boxes
-
-        return fit_boxes(placed, files, model, confirmed)
+        _check_within(placed)
+        names = files.names
+        if not files.numbered:
+            names = tuple(sorted({*names}.union(*(each["names"] for each in placed))))  # also of files not looked at
+            numbers = {name: number for number, name in enumerate(names)}
+            placed = tuple(
+                each | {"labels": each["labels"].new_tensor([numbers[name] for name in each["names"]])}
+                for each in placed
+            )
+        written = WrittenClasses(
+            used={int(label) for each in placed for label in each["labels"]}.union(files.used),
+            names={number: name for number, name in enumerate(names) if name},
+            numbered=files.numbered,
+        )
+        fitted = fit_numbers(placed, written, model, _renumbered, confirmed=confirmed)
+        unseen = sum(each["left_out"] for each in placed)
+        if not unseen:
+            return fitted
+        left = f"{plural(unseen, 'box', 'boxes')} left out: no area, or less than a pixel of the network's input."
+        return replace(fitted, notes=(*fitted.notes, left))
 
 
 def _some(listing: Listing, paths: Collection[str]) -> Iterator[bytes]:
@@ -112,6 +130,27 @@ def _some(listing: Listing, paths: Collection[str]) -> Iterator[bytes]:
         if (left := left - len(content)) < 0:
             return
         yield content
+
+
+def _check_within(placed: PerImage) -> None:
+    """Refuse boxes of which many reach beyond their picture."""
+    total, beyond = sum(len(each["boxes"]) for each in placed), sum(each["beyond"] for each in placed)
+    if beyond > _MOST_BEYOND * total:
+        raise InvalidDataset(
+            f"{beyond:,} of {plural(total, 'box', 'boxes')} reach beyond their picture, so their four numbers are "
+            "read wrongly: COCO has left, top, width and height, YOLO centre, width and height, in shares of a "
+            "side. Write the files so."
+        )
+
+
+def _renumbered(targets: PerImage, meaning: Mapping[int, int]) -> PerImage:
+    """Return targets with other class numbers, without objects of classes that have none."""
+    found = []
+    for each in targets:
+        labels = each["labels"].new_tensor([meaning.get(int(label), -1) for label in each["labels"]])
+        kept = labels >= 0
+        found.append({"boxes": each["boxes"][kept], "labels": labels[kept], "crowd": each["crowd"][kept]})
+    return tuple(found)
 
 
 BOXES = BoxReader(words=("boxes", "boxes"))

@@ -1,4 +1,4 @@
-"""The boxes of one picture as its file stores them, those of COCO and Pascal VOC, and the classes of all pictures.
+"""The boxes of one picture as its file stores them, and those of COCO and Pascal VOC.
 
 A parser that knows no entities reads XML, so that a small file cannot grow.
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NoReturn
 from xml.etree import ElementTree
 from xml.parsers import expat
@@ -19,16 +19,11 @@ from xml.parsers import expat
 import numpy as np
 from numpy.typing import NDArray
 
-from senseapp.core.errors import InvalidDataset
-from senseapp.core.texts import plural
-from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing, PerImage
-from senseapp.tasks.class_numbers import ModelClasses, WrittenClasses, fit_numbers
+from senseapp.tasks.annotations import FARTHEST, AnnotationFiles, Listing
 from senseapp.tasks.coco import PictureSize, Written, find_coco
-from senseapp.tasks.labels import Targets
 
 MOST_BOXES = 5_000
 """Of one picture; photographs have some tens."""
-_MOST_BEYOND = 0.4  # share of boxes: corners in place of widths and heights are more than that
 MOST_CLASSES = 10_000  # LVIS has 1,203; results keep a number for each
 _MOST_XML_BYTES = 4_000_000  # 5,000 objects of 500 bytes, and more
 _LONGEST_TEXT = 200  # letters of a number or of a name in XML
@@ -165,8 +160,6 @@ def read_voc(content: bytes) -> PictureBoxes:
         raise ValueError(f"no XML ({error})") from None
     root = builder.close()
     objects, size = root.findall("object"), root.find("size")
-    if len(objects) > MOST_BOXES:
-        raise ValueError(f"more than {MOST_BOXES:,} objects")
     names = [each.findtext("name", "").strip() for each in objects]
     if not all(0 < len(name) <= _LONGEST_TEXT for name in names):
         raise ValueError("an object without a name")
@@ -199,51 +192,3 @@ def _number(found: ElementTree.Element, path: str, what: str) -> float:
         return float(text[:_LONGEST_TEXT])
     except ValueError:
         raise ValueError(f"{name} must be a number, got {text[:40]!r}") from None
-
-
-# ---- classes of all pictures
-
-
-def fit_boxes(
-    targets: PerImage, files: AnnotationFiles, model: ModelClasses, confirmed: Sequence[tuple[str, int]] = ()
-) -> Targets:
-    """Return targets, as :class:`BoxReader` places them, with the model's classes; objects without one are left out.
-
-    Raises:
-        InvalidDataset: classes of the annotations cannot be those of the model.
-    """
-    names = files.names
-    if not files.numbered:
-        names = tuple(sorted({*names}.union(*(each["names"] for each in targets))))  # also of files not looked at
-        numbers = {name: number for number, name in enumerate(names)}
-        targets = tuple(
-            each | {"labels": each["labels"].new_tensor([numbers[name] for name in each["names"]])} for each in targets
-        )
-    total, beyond = sum(len(each["boxes"]) for each in targets), sum(each["beyond"] for each in targets)
-    if beyond > _MOST_BEYOND * total:
-        raise InvalidDataset(
-            f"{beyond:,} of {plural(total, 'box', 'boxes')} reach beyond their picture, so their four numbers are read "
-            "wrongly: COCO has left, top, width and height, YOLO centre, width and height, in shares of a side. Write "
-            "the files so."
-        )
-    written = WrittenClasses(
-        used={int(label) for each in targets for label in each["labels"]}.union(files.used),
-        names={number: name for number, name in enumerate(names) if name},
-        numbered=files.numbered,
-    )
-    fitted = fit_numbers(targets, written, model, _renumbered, confirmed=confirmed)
-    unseen = sum(each["left_out"] for each in targets)
-    if not unseen:
-        return fitted
-    left = f"{plural(unseen, 'box', 'boxes')} left out: no area, or less than a pixel of the network's input."
-    return replace(fitted, notes=(*fitted.notes, left))
-
-
-def _renumbered(targets: PerImage, meaning: Mapping[int, int]) -> PerImage:
-    """Return targets with other class numbers, without objects of classes that have none."""
-    found = []
-    for each in targets:
-        labels = each["labels"].new_tensor([meaning.get(int(label), -1) for label in each["labels"]])
-        kept = labels >= 0
-        found.append({"boxes": each["boxes"][kept], "labels": labels[kept], "crowd": each["crowd"][kept]})
-    return tuple(found)

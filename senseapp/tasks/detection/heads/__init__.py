@@ -10,7 +10,7 @@ from torch import Tensor
 from senseapp.core.errors import UnsupportedModel
 from senseapp.metrics.detection.rows import RowKind, assembled
 from senseapp.tasks.detection.heads import recognise
-from senseapp.tasks.detection.heads.layout import HeadLayout, tensors_in
+from senseapp.tasks.detection.heads.layout import HeadLayout, tables_in
 
 
 def head_readers(
@@ -25,7 +25,7 @@ def head_readers(
     Raises:
         UnsupportedModel: there is none; the message says what came.
     """
-    tensors = list(tensors_in(raw))
+    tensors = tables_in(raw)
     found: list[HeadLayout] = []
     if len(tensors) == 1 and tensors[0].ndim == 3:
         found = list(recognise.of_one_tensor(tensors[0], size, num_classes, every=every))
@@ -35,13 +35,12 @@ def head_readers(
         found = list(recognise.of_maps(tensors, size, every=every))
     if not found:
         raise _unknown(raw)
-    return tuple(each for each in found if each.num_classes - (each.background != "none") == num_classes) or tuple(
-        found
-    )
+    fitting = (each for each in found if each.num_classes - (each.background != "none") == num_classes)
+    return tuple(fitting) or tuple(found)
 
 
 def _unknown(raw: object) -> UnsupportedModel:
-    listed = ", ".join(str(tuple(each.shape)) for each in list(tensors_in(raw))[:8]) or "nothing"
+    listed = ", ".join(str(tuple(each.shape)) for each in tables_in(raw)[:8]) or "nothing"
     return UnsupportedModel(
         f"The layout of these outputs is none that is known for detectors: {listed}. Known are heads of YOLOv5 to v11 "
         "and YOLOX, classes with boxes as of SSD and DETR, distances by stride as of PicoDet and NanoDet, centre maps, "

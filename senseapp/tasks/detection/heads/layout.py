@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.metrics.detection.rows import RowKind, assembled
+from senseapp.metrics.predictions import tensors_in
 from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.reading import OutputReader, UsualInput
 
@@ -124,7 +124,7 @@ class HeadLayout(OutputReader):
 
     def __call__(self, model_output: object) -> dict[str, Tensor]:
         """Return ``rows``, (N, R, 6 + K)."""
-        boxes, objects, classes = self._columns(list(tensors_in(model_output)))
+        boxes, objects, classes = self._columns(tables_in(model_output))
         if self.probabilities and self.background != "none":
             classes = classes.clamp_min(_NEAR_ZERO).log()
         elif self.probabilities:
@@ -196,16 +196,9 @@ def _of_centres(centre: Tensor, sides: Tensor) -> Tensor:
     return torch.cat([centre - sides / 2, centre + sides / 2], dim=-1)
 
 
-def tensors_in(raw: object) -> Iterator[Tensor]:
-    """Yield all tensors of nested tuples, lists and dictionaries, in order."""
-    if isinstance(raw, Mapping):
-        raw = list(raw.values())
-    if isinstance(raw, list | tuple):
-        for each in raw:
-            yield from tensors_in(each)
-    elif hasattr(raw, "ndim"):
-        tensor = cast("Tensor", raw)
-        yield tensor.squeeze(2) if tensor.ndim == 4 and tensor.shape[2:] == (1, 4) else tensor  # YOLOv4's boxes
+def tables_in(raw: object) -> list[Tensor]:
+    """Return all tensors of nested tuples, lists and dictionaries, in order; boxes as YOLOv4's as (N, A, 4)."""
+    return [each.squeeze(2) if each.ndim == 4 and each.shape[2:] == (1, 4) else each for each in tensors_in(raw)]
 
 
 def cells(size: tuple[int, int], strides: Sequence[int], copies: int = 1) -> tuple[Tensor, Tensor]:
