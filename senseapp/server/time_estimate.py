@@ -30,7 +30,7 @@ from senseapp.server.job_progress import PlannedStep
 _SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
 # From the demo, ResNet-18, EfficientNet-Lite0 and MobileNetV3-Small; finished runs correct the rest.
-_REACHED_SPEED = 0.25  # of a large convolution's, over whole networks
+_REACHED_SPEED = 0.28  # of a large convolution's, over whole networks
 _WATCHED_CALL = 3.0  # cost of a replayed call, in plain calls
 _MEASUREMENT_SECONDS = 0.01  # statistics and storing
 _REPLAYED = 0.45  # share of the counted replays that is computed: levels of one layer share what they have in common
@@ -99,8 +99,8 @@ def run_works(
 
 
 # Fitted to the steps of three runs each of digits, photographs and the detector on a quiet machine.
-_READ, _INT8, _WEIGHTS = (0.25, 0.002, 3.0), (1.75, 0.005, 7.0), (1.6, 0.0, 25.0)
-_OWN, _PARTS = (0.0, 0.01, 24.0), (0.1, 0.003, 4.5)
+_READ, _INT8, _WEIGHTS = (0.25, 0.002, 3.0), (1.5, 0.005, 4.0), (1.0, 0.0, 27.0)
+_OWN, _PARTS = (0.0, 0.01, 10.0), (0.1, 0.003, 4.5)
 _TEST, _WRITE, _FLOAT_TEST = (0.4, 0.03, 14.0), (0.8, 0.02, 0.0), (0.2, 0.02, 4.0)
 """Of a step: fixed seconds, seconds for each layer, passes over its images."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
@@ -290,7 +290,10 @@ def slowdown_at(share: float) -> float:
 
 
 class LoadWatch:
-    """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment."""
+    """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment.
+
+    Before the second look it counts as quiet.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -306,7 +309,7 @@ class LoadWatch:
             yield
         finally:
             self.known, self._looked = True, -math.inf
-            self._found.clear()
+            self._found = deque([1.0], maxlen=2)
             self.slowdown()
 
     def slowdown(self) -> float:

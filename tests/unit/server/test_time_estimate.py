@@ -17,7 +17,7 @@ from senseapp.server.time_estimate import (
 from tests.fake_session import LAYERS, a_profile, fake_calibration
 
 WORK = {StepTitle.LAYERS: RunWork(macs=2e9, calls=1e5, measurements=50)}
-SECONDS = 2 / 0.25 + 3 * 1 + 50 * 0.01
+SECONDS = 2 / 0.28 + 3 * 1 + 50 * 0.01
 
 
 def book_at(path, calibrate=fake_calibration):
