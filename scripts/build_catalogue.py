@@ -1,23 +1,21 @@
 """Write the index of architectures that ships with senseapp: ``catalogue.json`` and ``recognition.json.gz``.
 
 Every architecture of the installed timm and torchvision is built on torch's ``meta`` device, which takes no memory
-but about a second each; results are kept in a work file, so that an interrupted build goes on where it stopped.
+but about a second each.
 
-Usage: ``python -m scripts.build_catalogue [--work FILE] [--processes N] [--timeout SECONDS]``
+Usage: ``python -m scripts.build_catalogue [--processes N] [--timeout SECONDS]``
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import gzip
 import json
 import signal
 import sys
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 import timm
@@ -62,38 +60,17 @@ def _too_late(*_: object) -> None:
     raise TimeoutError("no result in time")
 
 
-def _read_work(path: Path) -> dict[tuple[str, str], Survey]:
-    if not path.exists():
-        return {}
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        surveys = [_survey_from(json.loads(line)) for line in file]
-    return {(survey.library, survey.name): survey for survey in surveys}
-
-
-def _survey_from(row: dict[str, object]) -> Survey:
-    for key in ("shapes", "other_shapes"):
-        shapes = row[key]
-        assert isinstance(shapes, dict)
-        row[key] = {name: tuple(shape) for name, shape in shapes.items()}
-    shape = row["input_shape"]
-    assert isinstance(shape, list)
-    row["input_shape"] = tuple(shape)
-    return Survey(**row)  # type: ignore[arg-type]
-
-
-def _survey_all(work: Path, processes: int, timeout_seconds: int) -> list[Survey]:
-    done = _read_work(work)
+def _survey_all(processes: int, timeout_seconds: int) -> list[Survey]:
     survey = partial(_survey_in_time, timeout_seconds=timeout_seconds)
-    missing = [architecture for architecture in all_architectures() if architecture not in done]
-    with gzip.open(work, "at", encoding="utf-8") as file, get_context("spawn").Pool(processes) as pool:
-        for count, outcome in enumerate(pool.imap(survey, missing), start=1):
+    architectures, found = all_architectures(), []
+    with get_context("spawn").Pool(processes) as pool:
+        for count, outcome in enumerate(pool.imap(survey, architectures), start=1):
             if isinstance(outcome, str):
                 print(f"left out: {outcome}", file=sys.stderr)
                 continue
-            file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
-            done[outcome.library, outcome.name] = outcome
-            print(f"\r{count} of {len(missing)}  {outcome.name:50.50}", end="", file=sys.stderr)
-    return [done[architecture] for architecture in all_architectures() if architecture in done]
+            found.append(outcome)
+            print(f"\r{count} of {len(architectures)}  {outcome.name:50.50}", end="", file=sys.stderr)
+    return found
 
 
 def write_index(surveys: Iterable[Survey]) -> None:
@@ -149,11 +126,10 @@ def _fingerprint(survey: Survey) -> Fingerprint:
 def main() -> None:
     """Build the index from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=Path("catalogue_work.jsonl.gz"), help="where results are kept")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--timeout", type=int, default=_TIMEOUT_SECONDS, help="seconds for one architecture")
     arguments = parser.parse_args()
-    write_index(_survey_all(arguments.work, arguments.processes, arguments.timeout))
+    write_index(_survey_all(arguments.processes, arguments.timeout))
 
 
 if __name__ == "__main__":

@@ -2,24 +2,19 @@
 
 Every architecture of the installed timm and torchvision is built on torch's ``meta`` device with a number of classes
 drawn from 2 to 3,000 (never its own), and recognised from its names and shapes. One counts as recognised if it is
-first; identical twins share the rank. Results are kept in a work file, so that an interrupted measurement goes on
-where it stopped; ``docs/RECOGNITION.md`` has the figures.
+first; identical twins share the rank. ``docs/RECOGNITION.md`` has the figures.
 
-Usage: ``python -m scripts.measure_recognition [--work FILE] [--limit N]``
+Usage: ``python -m scripts.measure_recognition [--limit N]``
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import random
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -102,24 +97,13 @@ def summary(outcomes: list[Outcome]) -> Iterator[str]:
 def main() -> None:
     """Measure from the command line and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=Path("recognition_work.jsonl"), help="where results are kept")
     parser.add_argument("--limit", type=int, help="only so many architectures, drawn at random")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     architectures = all_architectures()
     if arguments.limit:
         architectures = random.Random(0).sample(architectures, arguments.limit)
-    lines = arguments.work.read_text().splitlines() if arguments.work.exists() else []
-    done = {item.title: item for item in (Outcome(**json.loads(line)) for line in lines)}
-    with arguments.work.open("a") as work:
-        for count, (library, name) in enumerate(architectures, start=1):
-            if f"{library}/{name}" not in done:
-                outcome = done[f"{library}/{name}"] = measure_one(library, name)
-                work.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
-                work.flush()
-            print(f"\r{count} of {len(architectures)}  {name:50.50}", end="", file=sys.stderr)
-    print(file=sys.stderr)
-    print("\n".join(summary([done["/".join(item)] for item in architectures])))
+    print("\n".join(summary([measure_one(*architecture) for architecture in architectures])))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,10 @@ some ten minutes. Needs the group ``dev`` of pyproject.toml, and Chromium.
 from __future__ import annotations
 
 import io
-import os
 import re
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +26,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
 from senseapp.views.report.document import ReportContents, build_report
+from soak.served import served
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"
@@ -88,43 +85,9 @@ def staged(folder: Path) -> Iterator[Stage]:
         time.sleep(0.2)
     backend.close()
     report = folder / "report.html"
-    report.write_text(
-        build_report(ReportContents(title="EfficientNet-Lite0, bits", result=result)),
-        "utf-8",
-    )
-    with serving(folder) as url:
-        yield Stage(url=url, bits=bits, zeros=zeros, report=report)
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Serve the app and yield its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    url = f"http://localhost:{port}"
-    command = [sys.executable, "-m", "senseapp.app.server.serve", f"--server.port={port}", "--server.headless=true"]
-    environment = os.environ | {"SENSEAPP_HOME": str(folder / "home")}
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        while not healthy(url):
-            if server.poll() is not None:
-                sys.exit((folder / "server.log").read_text())
-            time.sleep(0.2)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def healthy(url: str) -> bool:
-    """Whether the app answers."""
-    try:
-        with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
-            return True
-    except OSError:
-        return False
+    report.write_text(build_report(ReportContents(title="EfficientNet-Lite0, bits", result=result)), "utf-8")
+    with served(folder / "home") as server:
+        yield Stage(url=server.url, bits=bits, zeros=zeros, report=report)
 
 
 def save(png: bytes, path: Path) -> int:

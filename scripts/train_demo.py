@@ -1,8 +1,7 @@
 """Train the demo network on the training digits and write ``assets/demo.safetensors``.
 
-    python scripts/train_demo.py             train, report, and write the file
-    python scripts/train_demo.py --check     train again and compare with the shipped file
-    python scripts/train_demo.py --measure   only measure the shipped file on the held-out digits
+    python -m scripts.train_demo             train, report, and write the file
+    python -m scripts.train_demo --check     train again and compare with the shipped file
 
 Everything is seeded and runs on one thread, so that two runs on one machine give the same bits. Another processor
 or another version of torch may round differently; ``--check`` therefore compares held-out accuracy, and says
@@ -18,15 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import safetensors
 import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
 from senseapp.core.codec import dumps
 from senseapp.data.images import TensorImages
@@ -134,14 +130,9 @@ def report_difference(network: nn.Module, heldout_top1: float) -> int:
 def main() -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description="Train the demo network.")
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument("--check", action="store_true", help="train again and compare with the shipped file")
-    action.add_argument("--measure", action="store_true", help="only measure the shipped file")
+    parser.add_argument("--check", action="store_true", help="train again and compare with the shipped file")
     arguments = parser.parse_args()
     heldout = load_demo_images("heldout")
-    if arguments.measure:
-        print(f"held-out top-1 {top1(load_demo_model().module, heldout):.4f} on {len(heldout)} digits")
-        return 0
     torch.set_num_threads(1)
     recipe, started = Recipe(), time.perf_counter()
     network = train(build_demo_network, load_demo_images("train"), recipe)
