@@ -10,7 +10,6 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -274,7 +273,8 @@ def _processor_seconds(call: Callable[[], object]) -> float:
     return max(time.thread_time() - start, 1e-7) / calls
 
 
-_LOAD_SECONDS = 10.0  # for which a look holds
+_LOAD_SECONDS = 20.0  # for which an answer holds
+_PAUSES = (0.5, 1.0, 1.0)  # seconds before each look: a page that is drawn is busy for a moment
 _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
@@ -290,37 +290,47 @@ def slowdown_at(share: float) -> float:
 
 
 class LoadWatch:
-    """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment.
+    """How busy other programs keep this machine: the quietest of three looks, which are taken in the background.
 
-    Before the second look it counts as quiet.
+    Attributes:
+        known: whether an answer is there; before it, the machine counts as quiet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Sequence[float] = _PAUSES) -> None:
+        self.known = False
+        self._pauses = pauses
         self._lock = threading.Lock()
-        self._found: deque[float] = deque([1.0], maxlen=2)
-        self._looked = -math.inf
-        self.known = True
+        self._found = 1.0
+        self._began = -math.inf
 
     @contextmanager
     def unknown(self) -> Iterator[None]:
         """Do not look inside the block, in which this program keeps the processors busy for a moment, but after it."""
-        self.known = False
+        self._began = math.inf
         try:
             yield
         finally:
-            self.known, self._looked = True, -math.inf
-            self._found = deque([1.0], maxlen=2)
+            self._began = -math.inf
             self.slowdown()
 
     def slowdown(self) -> float:
-        """Return how many times as long as on a quiet machine a run takes now; as before where that is not known."""
+        """Return how many times as long as on a quiet machine a run takes; look again where that is long known."""
         with self._lock:
-            if self.known and time.monotonic() - self._looked > _LOAD_SECONDS:
-                processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-                if (share := share_left(processors)) is not None:
-                    self._found.append(slowdown_at(share))
-                self._looked = time.monotonic()
-            return min(self._found, default=1.0)
+            if time.monotonic() - self._began > _LOAD_SECONDS:
+                self._began = time.monotonic()
+                threading.Thread(target=self._look, name="senseapp-load", daemon=True).start()
+            return self._found
+
+    def _look(self) -> None:
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        shares = []
+        for pause in self._pauses:
+            time.sleep(pause)
+            shares.append(share_left(processors))
+        found = [share for share in shares if share is not None]
+        if found:
+            self._found = slowdown_at(max(found))
+        self.known = True
 
 
 MACHINE_LOAD = LoadWatch()
