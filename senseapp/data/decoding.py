@@ -15,14 +15,12 @@ import pillow_heif
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from senseapp.data.channels import (
-    Depth,
+    CONTAINER_BITS,
     TiffBands,
-    deep_values,
-    depth_of,
-    eight_bits,
     has_deep_colours,
+    in_eight_bits,
     is_tiff,
-    stated_bits,
+    require_high_bits,
 )
 from senseapp.data.contents import Unreadable
 from senseapp.data.geometry import TURNS, UPRIGHT, EvalTransform, Geometry
@@ -87,7 +85,7 @@ class Decoded:
     Attributes:
         picture: as it is in the file, or prepared where that was asked for.
         size: (width, height) in pixels, as it is in the file, or turned upright where that was asked for.
-        depth: bits used, of those with 16 bits per channel; None for others.
+        bits: used of 16 per channel; 0 for pictures with fewer.
         more: of ``bands`` the channels behind the first, which is ``picture``, each a grey one.
         geometry: of a prepared picture.
     """
@@ -95,7 +93,7 @@ class Decoded:
     picture: Image.Image
     size: tuple[int, int]
     remarks: tuple[Remark, ...]
-    depth: Depth | None = None
+    bits: int = 0
     more: tuple[Image.Image, ...] = ()
     geometry: Geometry | None = None
 
@@ -132,7 +130,7 @@ def decoded_picture(
             _check_scans(file, _pixels_of_part(tags, width, height))
     with budget.hold(width * height):
         with _as_unreadable():
-            decoded = _label_image(image) if mode == "index" else _decode(image, file, mode, transform)
+            decoded = _label_image(image) if mode == "index" else _decode(image, mode, transform)
         del image  # its pixels, where they were converted
         yield decoded
 
@@ -148,25 +146,26 @@ def _as_unreadable() -> Iterator[None]:
         raise Unreadable(next((said for kind, said in _REASONS if isinstance(error, kind)), "damaged")) from error
 
 
-def _decode(image: Image.Image, file: bytes, mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
+def _decode(image: Image.Image, mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
     with image:
-        is_deep, stated = has_deep_colours(image), stated_bits(image, file)
+        is_deep = has_deep_colours(image)
         animated = image.format != "MPO" and getattr(image, "is_animated", False)  # MPO: a photo with its preview
         image.load()
         # of TIFF, Pillow has followed and removed it
         orientation = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
         upright = transform is not None and transform.upright
         remarks = _remarks(image, orientation, animated=animated, upright=upright)
-        values, depth = deep_values(image, file, deep_colours=is_deep), None
-        if values is not None:
-            depth = depth_of(values, stated)
-            picture = Image.frombytes(image.mode if is_deep else "L", image.size, eight_bits(values, depth).tobytes())
+        if image.mode.startswith("I"):
+            values, bits = in_eight_bits(np.asarray(image))
+            picture = Image.fromarray(values)
         else:
-            picture = _eight_bits(image)
+            picture, bits = _eight_bits(image), CONTAINER_BITS * is_deep
+            if is_deep:
+                require_high_bits(image)
         if mode == "bands":
-            return _prepared(_of_bands(_own_bands(picture), remarks, depth), transform, orientation)
+            return _prepared(_of_bands(_own_bands(picture), remarks, bits), transform, orientation)
         picture = picture if picture.mode == mode else picture.convert(mode)
-        found = Decoded(picture=picture, size=picture.size, remarks=remarks, depth=depth)
+        found = Decoded(picture=picture, size=picture.size, remarks=remarks, bits=bits)
         return _prepared(found, transform, orientation)
 
 
@@ -207,9 +206,9 @@ def _own_bands(picture: Image.Image) -> Sequence[Image.Image]:
     return (picture.convert("RGB") if picture.mode == "P" else picture).split()
 
 
-def _of_bands(bands: Sequence[Image.Image], remarks: tuple[Remark, ...], depth: Depth | None) -> Decoded:
+def _of_bands(bands: Sequence[Image.Image], remarks: tuple[Remark, ...], bits: int) -> Decoded:
     told = tuple(remark for remark in remarks if remark not in ("transparent", "CMYK"))  # nothing is dropped
-    return Decoded(picture=bands[0], size=bands[0].size, remarks=told, depth=depth, more=tuple(bands[1:]))
+    return Decoded(picture=bands[0], size=bands[0].size, remarks=told, bits=bits, more=tuple(bands[1:]))
 
 
 def _tiff_bands(file: bytes, budget: PixelBudget, transform: EvalTransform | None) -> Iterator[Decoded]:
@@ -218,10 +217,10 @@ def _tiff_bands(file: bytes, budget: PixelBudget, transform: EvalTransform | Non
     _check_size(*tiff.size)
     with budget.hold(tiff.size[0] * tiff.size[1]):
         with _as_unreadable():
-            bands, depth = tiff.load()
+            bands, bits = tiff.load()
             turn = TURNS.get(tiff.orientation)
             bands = [band if turn is None else band.transpose(turn) for band in bands]  # as Pillow does for TIFF
-            found = _prepared(_of_bands(bands, (), depth), transform)
+            found = _prepared(_of_bands(bands, (), bits), transform)
         yield found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from senseapp.core.texts import listed, plural, printable
-from senseapp.data.channels import Depth, depth_note, mixed_depths_note
+from senseapp.data.channels import bits_note
 from senseapp.data.decoding import Decoded, Remark
 from senseapp.data.per_image import allocate_rows, chosen_of
 from senseapp.tasks.annotations import PerImage
@@ -34,16 +34,13 @@ class DrawnPictures:
         rows: row of each picture that was read.
         found: what the file of each of them holds, without its pixels.
         unreadable: (name, reason) of each entry that could not be used.
-        fainter: how many pictures would fit in fewer bits than those of all, by the bits.
     """
 
     pixels: torch.Tensor
     rows: dict[int, int] = field(default_factory=dict)
     found: dict[int, Decoded] = field(default_factory=dict)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
-    fainter: Counter[int] = field(default_factory=Counter)
     _free_rows: list[int] = field(default_factory=list)
-    _depths: dict[int, Depth] = field(default_factory=dict)
     _dense: torch.Tensor | None = None
     _objects: dict[int, Any] = field(default_factory=dict)
 
@@ -70,8 +67,8 @@ class DrawnPictures:
         notes = [
             f"{plural(remarks[remark], 'picture')} {what}." for remark, what in _REMARKS.items() if remarks[remark]
         ]
-        notes += [depth_note(depth, count) for depth, count in sorted(Counter(self._depths.values()).items())]
-        notes += [mixed_depths_note(bits, count) for bits, count in sorted(self.fainter.items())]
+        if used := [found.bits for found in self.found.values() if found.bits]:
+            notes.append(bits_note(max(used), len(used)))
         if self.unreadable:
             names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
             notes.append(f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
@@ -82,8 +79,6 @@ class DrawnPictures:
         row = self._free_rows.pop() if self._free_rows else len(self.rows)
         self.pixels[row] = pixels
         self.rows[index], self.found[index] = row, found
-        if found.depth is not None:
-            self._depths[index] = found.depth
 
     def leave_out(self, index: int, name: str, reason: str) -> None:
         """Note that an entry cannot be used; the row of a picture that was kept is free again."""
@@ -91,7 +86,6 @@ class DrawnPictures:
         if index in self.rows:
             self._free_rows.append(self.rows.pop(index))
             del self.found[index]
-            self._depths.pop(index, None)
 
     def annotate(self, index: int, annotation: Any, *, dense: bool) -> None:
         """Keep the annotation of a picture; ``dense`` ones are arrays of one shape and type.
@@ -115,11 +109,9 @@ class DrawnPictures:
             return chosen_of(self._dense, [self.rows[index] for index in indices])
         return tuple(self._objects[index] for index in indices)
 
-    def settle_depths(self) -> None:
-        """Scale pictures whose files do not say how many bits they use alike: by the bits of the brightest of them."""
-        guessed = {index: depth.bits for index, depth in self._depths.items() if not depth.stated}
-        most = max(guessed.values(), default=0)
-        for index, bits in guessed.items():
-            self.pixels[self.rows[index]] >>= most - bits
-            self._depths[index] = Depth(most, stated=False)
-        self.fainter = Counter(bits for bits in guessed.values() if bits < most)
+    def scale_alike(self) -> None:
+        """Scale all pictures of 16 bits per channel by the bits that the brightest of them needs."""
+        most = max(found.bits for found in self.found.values())
+        for index, found in self.found.items():
+            if found.bits:
+                self.pixels[self.rows[index]] >>= most - found.bits

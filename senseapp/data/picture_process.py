@@ -26,7 +26,6 @@ from typing import IO, Any, cast
 from PIL import Image
 
 from senseapp.core.process import give_back_freed_memory
-from senseapp.data.channels import Depth
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, decoded_picture
 from senseapp.data.geometry import EvalTransform, Geometry
@@ -132,7 +131,7 @@ class PictureDecoder:
             more=tuple(more),
             size=tuple(answer["size"]),
             remarks=tuple(answer["remarks"]),
-            depth=answer["depth"] and Depth(*answer["depth"]),
+            bits=answer["bits"],
             geometry=answer["geometry"] and _geometry(answer["geometry"]),
         )
 
@@ -257,7 +256,7 @@ def _send(decoded: Decoded, answers: IO[bytes]) -> None:
     pictures = (decoded.picture, *decoded.more)
     width, height = pictures[0].size
     geometry = decoded.geometry and asdict(decoded.geometry)
-    told = {"size": decoded.size, "remarks": decoded.remarks, "depth": decoded.depth, "geometry": geometry}
+    told = {"size": decoded.size, "remarks": decoded.remarks, "bits": decoded.bits, "geometry": geometry}
     sent = {"sent": [width, height], "pictures": len(pictures), "colours": pictures[0].mode == "RGB"}
     _write_line(answers, told | sent)
     for picture in pictures:

@@ -81,7 +81,7 @@ def read_drawn(
             f"{plural(len(drawn.unreadable), 'file')} in {source.title} cannot be used as a picture{beside}: {first}. "
             f"{remedy}"
         )
-    drawn.settle_depths()
+    drawn.scale_alike()
     return drawn
 
 
