@@ -14,11 +14,9 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
 from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from senseapp.data.geometry import Geometry
-from senseapp.data.picture_names import SPELLINGS, PictureNames
+from senseapp.data.picture_names import PictureNames
 from senseapp.data.picture_process import DECODERS
 from senseapp.tasks.annotations import LABEL_FOLDERS, AnnotationFiles, AnnotationReader, pairs_by_stem
-
-_EXACT = SPELLINGS[: 1 + SPELLINGS.index("other case")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class _Listing:
 
     def named(self, names: Sequence[str], *, beside: str) -> Sequence[str | None]:
         folder = str(PurePosixPath(beside).parent).removeprefix(".")
-        return PictureNames(self.pictures, folder, "").match(names, _EXACT).pictures
+        return PictureNames(self.pictures, folder, "").match(names).pictures
 
 
 @dataclass(frozen=True, slots=True)
