@@ -201,7 +201,8 @@ class _Reading:
         if has_header and not keys & (_FILE_WORDS | LABEL_WORDS):
             yield f"The first line of it, {self._table.quoted(0)!r}, was taken as a header."
         if found.num_spelled:
-            yield f"{plural(found.num_spelled, 'picture')} matched to a name in it without regard to capitals and suffix."
+            named = plural(found.num_spelled, "picture")
+            yield f"{named} matched to a name in it without regard to capitals and suffix."
         if missing:
             lines = plural(len(missing), "line of it names", "lines of it name")
             yield f"{lines} no picture: {listed(filter(None, missing))}."
