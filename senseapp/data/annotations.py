@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -61,37 +61,34 @@ class Annotations:
     def __contains__(self, picture: str) -> bool:
         return picture in self.entries or picture in self.found.parsed
 
-    def file_of(self, picture: str) -> Entry | None:
-        """Return the annotation file of a picture; None where its annotation was read before."""
-        return self.entries.get(picture)
+    def file_of(self, picture: str, source: PictureSource) -> bytes:
+        """Return the annotation file of a picture; empty where its annotation was read before. Raises Unreadable."""
+        return source.read(self.entries[picture]) if picture in self.entries else b""
 
-    def read(self, file: bytes, geometry: Geometry, budget: PixelSemaphore, *, foreign: bool) -> Any:
-        """Return the annotation in ``file`` in the coordinates of the network's input, or Unreadable.
+    def placed(self, picture: str, file: bytes, geometry: Geometry, budget: PixelSemaphore, *, foreign: bool) -> Any:
+        """Return the annotation of a picture in the coordinates of the network's input.
 
-        A ``foreign`` label image is decoded in a process that can be ended.
+        ``file`` is its own file, if it has one; a ``foreign`` label image is decoded in a process that can be ended.
+
+        Raises:
+            Unreadable: it is damaged, or of another picture.
         """
         reader = self.reader
-        if not reader.label_images:
-            return self._placed(lambda: reader.read(file), geometry)
-        decode = DECODERS.decoded if foreign else decoded_picture
         try:
+            if picture not in self.entries:
+                return reader.place(self.found.parsed[picture], geometry)
+            if not reader.label_images:
+                return reader.place(reader.read(file), geometry)
+            decode = DECODERS.decoded if foreign else decoded_picture
             with decode(file, "index", budget) as decoded:
                 values = np.asarray(decoded.picture)
-                if values.ndim == 3 and not reader.colours:
-                    raise Unreadable("colours instead of class numbers")
-                return self._placed(lambda: values, geometry)
+            if values.ndim == 3 and not reader.colours:
+                raise Unreadable("colours instead of class numbers")
+            return reader.place(values, geometry)
         except Unreadable as reason:
-            return type(reason)(f"its {reader.words[0]}: {reason}")
-
-    def parsed(self, picture: str, geometry: Geometry) -> Any:
-        """Return an annotation that was read before in the coordinates of the network's input, or Unreadable."""
-        return self._placed(lambda: self.found.parsed[picture], geometry)
-
-    def _placed(self, annotation: Callable[[], Any], geometry: Geometry) -> Any:
-        try:
-            return self.reader.place(annotation(), geometry)
+            raise type(reason)(f"its {reader.words[0]}: {reason}") from reason
         except Exception as error:  # on damaged files a reader may run into anything
-            return Unreadable(f"its {self.reader.words[0]}: {_said(error)}")
+            raise Unreadable(f"its {reader.words[0]}: {_said(error)}") from error
 
 
 def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen: str = "") -> Annotations:

@@ -30,14 +30,14 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file. ``position`` orders files as they lie in the archive, so that they are read in one sweep."""
+    """One file; ``position`` says where it lies in an archive."""
 
     name: str
     position: int
 
 
 class PictureSource(Protocol):
-    """A folder or archive whose files can be read one by one, in any order; nothing is unpacked to disk.
+    """A folder or archive whose files can be read one by one, in any order.
 
     Attributes:
         foreign: whether anybody may have made its files, so that they are decoded in a process that can be ended.

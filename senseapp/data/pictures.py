@@ -21,13 +21,12 @@ from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
 from senseapp.data.contents import Entry, PictureSource, Unreadable
 from senseapp.data.decoding import PixelSemaphore
-from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.folder import FolderSource, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
-from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order, transform_of
+from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
 from senseapp.data.per_image import allocate_rows, chosen_of
 from senseapp.data.picture_process import DECODERS
-from senseapp.data.reading import PIXELS_IN_FLIGHT, read_drawn, read_picture, require_readable
+from senseapp.data.reading import PIXELS_IN_FLIGHT, DrawnPictures, read_drawn, read_picture, require_readable
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.answers import MOST_PICTURE_MEGABYTES
 from senseapp.records.inputs import ImageSurvey
@@ -116,8 +115,8 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             upright=request.spec.upright,
             annotations=arrangement.annotations,
         )
-    if request.num_samples is not None and len(drawn.rows) < request.num_samples:
-        note = f"All {plural(len(drawn.rows), 'picture')} are measured; {request.num_samples:,} were asked for."
+    if request.num_samples is not None and len(drawn.found) < request.num_samples:
+        note = f"All {plural(len(drawn.found), 'picture')} are measured; {request.num_samples:,} were asked for."
         targets = replace(targets, notes=(*targets.notes, note))
     if (read := arrangement.annotations) is not None and (marked := drawn.num_marked):
         place = f"{plural(marked, 'picture')} with a rotation mark: {read.reader.words[1]} are read as drawn on the "
@@ -137,11 +136,12 @@ def read_named(request: ImageRequest, names: Collection[str]) -> PreparedImages:
         if not order:
             raise InvalidDataset("These pictures are no longer where the run found them.")
         drawn = read_drawn(source, entries, order, len(order), request.preprocessing, upright=request.spec.upright)
-    chosen = sorted(drawn.rows)
+    rows = drawn.rows
+    chosen = sorted(rows)
     return PreparedImages(
         drawn.pixels,
         request.preprocessing,
-        rows=torch.tensor([drawn.rows[place] for place in chosen]),
+        rows=torch.tensor([rows[place] for place in chosen]),
         names=tuple(printable(entries[place].name) for place in chosen),
     )
 
@@ -227,7 +227,8 @@ def _image_set(
     listing_notes: tuple[str, ...],
 ) -> PreparedImages:
     """Put the drawn pictures into the order of their names."""
-    chosen = sorted([index for index in order if index in drawn.rows][: request.num_samples])
+    rows = drawn.rows
+    chosen = sorted([index for index in order if index in rows][: request.num_samples])
     labels = None if targets.values is None else chosen_of(targets.values, chosen)
     if (reader := request.task.annotations) is not None and arrangement.annotations is not None:
         fitted = reader.fitted(
@@ -245,7 +246,7 @@ def _image_set(
         drawn.pixels,
         request.preprocessing,
         labels,
-        rows=torch.tensor([drawn.rows[index] for index in chosen]),
+        rows=torch.tensor([rows[index] for index in chosen]),
         class_names=targets.names,
         names=tuple(printable(entries[index].name) for index in chosen),
         notes=(*targets.notes, *drawn.notes(), *listing_notes),
@@ -271,22 +272,15 @@ def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool 
             raise InvalidDataset(f"A picture may have up to {MOST_PICTURE_MEGABYTES} MB, and {name} has more.")
         file = path.read_bytes()
     try:
-        outcome = read_picture(
-            file,
-            mode=channel_mode(preprocessing),
-            channels=preprocessing.input_shape[0],
-            transform=transform_of(preprocessing, upright=upright),
-            budget=PixelSemaphore(PIXELS_IN_FLIGHT),
-            foreign=True,
-        )
+        drawn = DrawnPictures(allocate_rows(1, preprocessing.input_shape))
+        budget = PixelSemaphore(PIXELS_IN_FLIGHT)
+        drawn.add(0, *read_picture(file, preprocessing, upright=upright, budget=budget, foreign=True))
+    except Unreadable as reason:
+        raise InvalidDataset(
+            f"{name} cannot be used as a picture: {reason}. Choose another, or save it again as JPEG or PNG."
+        ) from reason
     finally:
         DECODERS.rest()
-    if isinstance(outcome, Unreadable):
-        raise InvalidDataset(
-            f"{name} cannot be used as a picture: {outcome}. Choose another, or save it again as JPEG or PNG."
-        )
-    drawn = DrawnPictures(allocate_rows(1, preprocessing.input_shape))
-    drawn.add(0, *outcome)
     return PreparedImages(drawn.pixels, preprocessing, names=(name,), notes=drawn.notes())
 
 
