@@ -62,10 +62,10 @@ def class_orders(
     first = _proposal(words if matched else "", matched, names)
     sure = words in (_BY_NAME, _BY_ID) and {*used} <= matched.keys()
     orders: dict[tuple[int, ...], LabelMapProposal] = {}
-    for words, matched in [(first.words, matched), *(() if sure else ways)]:
-        places = tuple(matched.get(name, -1) for name in used)
+    for how, pairs in [(first.words, matched), *(() if sure else ways)]:
+        places = tuple(pairs.get(name, -1) for name in used)
         if all(0 <= place < num_classes for place in places) and len(set(places)) == len(used):
-            orders.setdefault(places, _proposal(words, matched, names))
+            orders.setdefault(places, _proposal(how, pairs, names))
     return tuple(replace(each, num_orders=len(orders)) for each in orders.values()) or (first,)
 
 
