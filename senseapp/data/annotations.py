@@ -12,10 +12,9 @@ import numpy as np
 from senseapp.core.errors import InvalidDataset, SenseError, first_line_of
 from senseapp.core.texts import listed, plural, printable
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
-from senseapp.data.decoding import PixelSemaphore, decoded_picture
 from senseapp.data.geometry import Geometry
 from senseapp.data.picture_names import PictureNames
-from senseapp.data.picture_process import DECODERS
+from senseapp.data.picture_process import decoded
 from senseapp.tasks.annotations import LABEL_FOLDERS, AnnotationFiles, AnnotationReader, pairs_by_stem
 
 
@@ -65,7 +64,7 @@ class Annotations:
         """Return the annotation file of a picture; empty where its annotation was read before. Raises Unreadable."""
         return source.read(self.entries[picture]) if picture in self.entries else b""
 
-    def placed(self, picture: str, file: bytes, geometry: Geometry, budget: PixelSemaphore, *, foreign: bool) -> Any:
+    def placed(self, picture: str, file: bytes, geometry: Geometry, *, foreign: bool) -> Any:
         """Return the annotation of a picture in the coordinates of the network's input.
 
         ``file`` is its own file, if it has one; a ``foreign`` label image is decoded in a process that can be ended.
@@ -79,9 +78,7 @@ class Annotations:
                 return reader.place(self.found.parsed[picture], geometry)
             if not reader.label_images:
                 return reader.place(reader.read(file), geometry)
-            decode = DECODERS.decoded if foreign else decoded_picture
-            with decode(file, "index", budget) as decoded:
-                values = np.asarray(decoded.picture)
+            values = np.asarray(decoded(file, "index", foreign=foreign).picture)
             if values.ndim == 3 and not reader.colours:
                 raise Unreadable("colours instead of class numbers")
             return reader.place(values, geometry)

@@ -1,14 +1,13 @@
-"""Decode picture files to eight bits per channel, with a limit on the pixels decoded at the same time."""
+"""Decode picture files to eight bits per channel."""
 
 from __future__ import annotations
 
 import io
 import struct
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from threading import Condition
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pillow_heif
@@ -24,37 +23,6 @@ from senseapp.data.channels import (
 )
 from senseapp.data.contents import Unreadable
 from senseapp.data.geometry import TURNS, UPRIGHT, EvalTransform, Geometry
-
-
-class PixelBudget(Protocol):
-    """Room for the pixels of pictures that are decoded at the same time."""
-
-    def hold(self, pixels: int, /) -> AbstractContextManager[None]:
-        """Wait until there is room for ``pixels``, and keep it inside the block."""
-        ...
-
-
-class PixelSemaphore:
-    """Limits the pixels that threads decode at the same time; a picture above the limit is decoded alone."""
-
-    def __init__(self, pixels: int) -> None:
-        self._total = self._free = pixels
-        self._released = Condition()
-
-    @contextmanager
-    def hold(self, pixels: int) -> Iterator[None]:
-        """Wait until there is room for ``pixels``, and keep it inside the block."""
-        held = min(pixels, self._total)
-        with self._released:
-            self._released.wait_for(lambda: self._free >= held)
-            self._free -= held
-        try:
-            yield
-        finally:
-            with self._released:
-                self._free += held
-                self._released.notify_all()
-
 
 MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""
@@ -98,16 +66,12 @@ class Decoded:
     geometry: Geometry | None = None
 
 
-@contextmanager
-def decoded_picture(
-    file: bytes, mode: ChannelMode, budget: PixelBudget, transform: EvalTransform | None = None
-) -> Iterator[Decoded]:
+def decoded_picture(file: bytes, mode: ChannelMode, transform: EvalTransform | None = None) -> Decoded:
     """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do, or all its channels.
 
     The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored unless the
     ``transform`` follows it: this is what networks are trained and tested on. Of 16 bits per channel those that are
     used are scaled to eight, not clipped. A label image (``index``) is returned as its values are stored, uint8.
-    The picture's share of ``budget`` is held until the block ends.
 
     Raises:
         Unreadable: not a picture, damaged, too large, or of a kind without a known range of values.
@@ -115,24 +79,19 @@ def decoded_picture(
     if not file:
         raise Unreadable("empty file")
     _check_parts(file)
-    if mode == "bands" and is_tiff(file):
-        yield from _tiff_bands(file, budget, transform)
-        return
     with _as_unreadable():
+        if mode == "bands" and is_tiff(file):
+            return _tiff_bands(file, transform)
         image = Image.open(io.BytesIO(file), formats=_FORMATS)  # reads the header only
-    width, height = image.size
-    _check_size(width, height)
-    if image.format in ("JPEG", "MPO"):
-        _check_scans(file, width * height)
-    elif isinstance(image, TiffImagePlugin.TiffImageFile):
-        tags = image.tag_v2
-        if tags.get(TiffImagePlugin.COMPRESSION) in (6, 7):  # values of the tag for its compression
-            _check_scans(file, _pixels_of_part(tags, width, height))
-    with budget.hold(width * height):
-        with _as_unreadable():
-            decoded = _label_image(image) if mode == "index" else _decode(image, mode, transform)
-        del image  # its pixels, where they were converted
-        yield decoded
+        width, height = image.size
+        _check_size(width, height)
+        if image.format in ("JPEG", "MPO"):
+            _check_scans(file, width * height)
+        elif isinstance(image, TiffImagePlugin.TiffImageFile):
+            tags = image.tag_v2
+            if tags.get(TiffImagePlugin.COMPRESSION) in (6, 7):  # values of the tag for its compression
+                _check_scans(file, _pixels_of_part(tags, width, height))
+        return _label_image(image) if mode == "index" else _decode(image, mode, transform)
 
 
 @contextmanager
@@ -211,17 +170,13 @@ def _of_bands(bands: Sequence[Image.Image], remarks: tuple[Remark, ...], bits: i
     return Decoded(picture=bands[0], size=bands[0].size, remarks=told, bits=bits, more=tuple(bands[1:]))
 
 
-def _tiff_bands(file: bytes, budget: PixelBudget, transform: EvalTransform | None) -> Iterator[Decoded]:
-    with _as_unreadable():
-        tiff = TiffBands(file)
+def _tiff_bands(file: bytes, transform: EvalTransform | None) -> Decoded:
+    tiff = TiffBands(file)
     _check_size(*tiff.size)
-    with budget.hold(tiff.size[0] * tiff.size[1]):
-        with _as_unreadable():
-            bands, bits = tiff.load()
-            turn = TURNS.get(tiff.orientation)
-            bands = [band if turn is None else band.transpose(turn) for band in bands]  # as Pillow does for TIFF
-            found = _prepared(_of_bands(bands, (), bits), transform)
-        yield found
+    bands, bits = tiff.load()
+    turn = TURNS.get(tiff.orientation)
+    bands = [band if turn is None else band.transpose(turn) for band in bands]  # as Pillow does for TIFF
+    return _prepared(_of_bands(bands, (), bits), transform)
 
 
 def _check_size(width: int, height: int) -> None:

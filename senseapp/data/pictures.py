@@ -20,13 +20,12 @@ from senseapp.core.texts import plural, printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
 from senseapp.data.contents import Entry, PictureSource, Unreadable
-from senseapp.data.decoding import PixelSemaphore
 from senseapp.data.folder import FolderSource, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
 from senseapp.data.per_image import allocate_rows, chosen_of
 from senseapp.data.picture_process import DECODERS
-from senseapp.data.reading import PIXELS_IN_FLIGHT, DrawnPictures, read_drawn, read_picture, require_readable
+from senseapp.data.reading import DrawnPictures, read_drawn, read_picture, require_readable
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.answers import MOST_PICTURE_MEGABYTES
 from senseapp.records.inputs import ImageSurvey
@@ -273,8 +272,7 @@ def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool 
         file = path.read_bytes()
     try:
         drawn = DrawnPictures(allocate_rows(1, preprocessing.input_shape))
-        budget = PixelSemaphore(PIXELS_IN_FLIGHT)
-        drawn.add(0, *read_picture(file, preprocessing, upright=upright, budget=budget, foreign=True))
+        drawn.add(0, *read_picture(file, preprocessing, upright=upright, foreign=True))
     except Unreadable as reason:
         raise InvalidDataset(
             f"{name} cannot be used as a picture: {reason}. Choose another, or save it again as JPEG or PNG."

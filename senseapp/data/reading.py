@@ -9,7 +9,6 @@ import os
 from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,16 +21,13 @@ from senseapp.core.texts import listed, plural, printable
 from senseapp.data.annotations import Annotations
 from senseapp.data.channels import bits_note, is_tiff
 from senseapp.data.contents import Entry, PictureSource, Unreadable
-from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, Remark, decoded_picture
-from senseapp.data.geometry import EvalTransform
+from senseapp.data.decoding import Decoded, Remark
 from senseapp.data.images import channel_mode, pixels_of, transform_of
 from senseapp.data.per_image import allocate_rows, chosen_of
-from senseapp.data.picture_process import CPU_SECONDS, DECODERS, TooSlow
+from senseapp.data.picture_process import CPU_SECONDS, DECODERS, MOST_PROCESSES, TooSlow, decoded
 from senseapp.networks.loaded import Preprocessing
 from senseapp.tasks.annotations import PerImage
 
-PIXELS_IN_FLIGHT = 24_000_000
-"""Decoded at the same time: two photos of a phone, 4 bytes per pixel in Pillow."""
 _REPLACEMENTS = 64  # read at once
 _MOST_UNREADABLE = 1000  # beyond the readable ones, after which the set is no set of pictures
 _NO_PICTURE = Image.new("L", (1, 1))  # in place of pixels that are cropped already
@@ -181,11 +177,10 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     Raises:
         InvalidDataset: none of them can.
     """
-    budget = PixelSemaphore(PIXELS_IN_FLIGHT)
     refused: list[tuple[str, Unreadable]] = []
     for entry in entries[:: -(-len(entries) // 200) or 1]:  # spread over a set, to see whether any can be decoded
         try:
-            if _can_be_decoded(source.read(entry), budget, foreign=source.foreign):
+            if _can_be_decoded(source.read(entry), foreign=source.foreign):
                 return
         except Unreadable as reason:
             refused.append((printable(entry.name), reason))
@@ -200,18 +195,14 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     )
 
 
-def _can_be_decoded(file: bytes, budget: PixelSemaphore, *, foreign: bool) -> bool:
+def _can_be_decoded(file: bytes, *, foreign: bool) -> bool:
     """Return True, or raise Unreadable; a TIFF file that is no colour picture may have other channels."""
     try:
-        with _decoded(file, "RGB", budget, foreign=foreign):
-            return True
+        return bool(decoded(file, "RGB", foreign=foreign))
     except TooSlow:
         raise
     except Unreadable:
-        if not is_tiff(file):
-            raise
-        with _decoded(file, "bands", budget, foreign=foreign):
-            return True
+        return is_tiff(file) and bool(decoded(file, "bands", foreign=foreign))
 
 
 @dataclass(slots=True)
@@ -222,7 +213,6 @@ class _Preparation:
     preprocessing: Preprocessing
     upright: bool
     annotations: Annotations | None
-    budget: PixelSemaphore = field(default_factory=lambda: PixelSemaphore(PIXELS_IN_FLIGHT))
 
     def read(self, entries: Sequence[Entry], indices: Sequence[int], drawn: DrawnPictures) -> None:
         """Add the entries at ``indices`` to ``drawn``, reading only a little ahead of what is decoded."""
@@ -235,8 +225,7 @@ class _Preparation:
             except Unreadable as reason:
                 drawn.leave_out(entries[index].name, reason, self.source.title)
 
-        # large pictures of more threads would wait for PIXELS_IN_FLIGHT
-        pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "decode")
+        pool = ThreadPoolExecutor(min(MOST_PROCESSES, os.cpu_count() or 1), "decode")
         try:
             for index in indices:
                 name = entries[index].name
@@ -257,40 +246,22 @@ class _Preparation:
 
     def _prepared(self, name: str, file: bytes, beside: bytes) -> tuple[torch.Tensor, Decoded, Any]:
         foreign = self.source.foreign
-        pixels, found = read_picture(
-            file, self.preprocessing, upright=self.upright, budget=self.budget, foreign=foreign
-        )
+        pixels, found = read_picture(file, self.preprocessing, upright=self.upright, foreign=foreign)
         if self.annotations is None or found.geometry is None:
             return pixels, found, None
-        placed = self.annotations.placed(name, beside, found.geometry, self.budget, foreign=foreign)
-        return pixels, found, placed
+        return pixels, found, self.annotations.placed(name, beside, found.geometry, foreign=foreign)
 
 
 def read_picture(
-    file: bytes, preprocessing: Preprocessing, *, upright: bool, budget: PixelSemaphore, foreign: bool
+    file: bytes, preprocessing: Preprocessing, *, upright: bool, foreign: bool
 ) -> tuple[torch.Tensor, Decoded]:
-    """Return the pixels of a picture, uint8 (C, H, W), and what its file holds; Unreadable where it cannot be used.
-
-    A ``foreign`` one is decoded in a process that can be ended.
-    """
+    """Return the pixels of a picture, uint8 (C, H, W), and what its file holds; Unreadable where it cannot be used."""
     mode, channels = channel_mode(preprocessing), preprocessing.input_shape[0]
-    with _decoded(file, mode, budget, transform_of(preprocessing, upright=upright), foreign=foreign) as decoded:
-        bands = (decoded.picture, *decoded.more)
-        if mode == "bands" and len(bands) != channels:
-            raise Unreadable(f"{plural(len(bands), 'channel')}, and the model takes {channels}")
-        return pixels_of(bands), replace(decoded, picture=_NO_PICTURE, more=())
-
-
-def _decoded(
-    file: bytes,
-    mode: ChannelMode,
-    budget: PixelSemaphore,
-    transform: EvalTransform | None = None,
-    *,
-    foreign: bool,
-) -> AbstractContextManager[Decoded]:
-    decode = DECODERS.decoded if foreign else decoded_picture
-    return decode(file, mode, budget, transform)
+    found = decoded(file, mode, transform_of(preprocessing, upright=upright), foreign=foreign)
+    bands = (found.picture, *found.more)
+    if mode == "bands" and len(bands) != channels:
+        raise Unreadable(f"{plural(len(bands), 'channel')}, and the model takes {channels}")
+    return pixels_of(bands), replace(found, picture=_NO_PICTURE, more=())
 
 
 def _refuse_slow(unreadable: Sequence[tuple[str, Unreadable]], title: str) -> None:

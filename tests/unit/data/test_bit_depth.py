@@ -14,7 +14,7 @@ import tifffile
 from PIL import Image
 
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import Decoded, PixelSemaphore, decoded_picture
+from senseapp.data.decoding import Decoded, decoded_picture
 from senseapp.data.geometry import EvalTransform
 from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
@@ -68,8 +68,7 @@ def decoded(file: bytes, channels: int = 1, *, upright_size: tuple[int, int] | N
     if upright_size is not None:
         width, height = upright_size
         transform = EvalTransform(width=width, height=height, crop_pct=1.0, interpolation="nearest", upright=True)
-    with decoded_picture(file, "RGB" if channels > 1 else "L", PixelSemaphore(1000), transform) as found:
-        return found
+    return decoded_picture(file, "RGB" if channels > 1 else "L", transform)
 
 
 def pixels(found: Decoded) -> npt.NDArray[np.uint8]:

@@ -80,9 +80,9 @@ def test_drawing_before_decoding_is_drawing_after_it_and_the_seed_decides(load):
 
 def test_only_drawn_pictures_are_decoded(load, monkeypatch):
     decoded = []
-    original = reading._decoded
+    original = reading.decoded
     monkeypatch.setattr(
-        reading, "_decoded", lambda file, *rest, **more: decoded.append(file) or original(file, *rest, **more)
+        reading, "decoded", lambda file, *rest, **more: decoded.append(file) or original(file, *rest, **more)
     )
     load(class_files(each=30), num_samples=7)
     assert len(decoded) == 7
