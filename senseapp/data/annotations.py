@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,33 +16,7 @@ from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
 from senseapp.data.geometry import Geometry
 from senseapp.data.picture_names import PictureNames
 from senseapp.data.picture_process import decoded
-from senseapp.tasks.annotations import LABEL_FOLDERS, AnnotationFiles, AnnotationReader, pairs_by_stem
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The :class:`~senseapp.tasks.Listing` of a source."""
-
-    source: PictureSource
-    others: Collection[str]
-    chosen: str
-
-    @property
-    def pictures(self) -> Collection[str]:
-        return self.source.contents.pictures.keys()
-
-    def read(self, path: str) -> bytes:
-        entry = self.source.contents.entry(path)
-        if entry is None:
-            raise InvalidDataset(f"There is no file {printable(path)} in {self.source.title}.")
-        try:
-            return self.source.read(entry)
-        except Unreadable as error:
-            raise InvalidDataset(f"The file {printable(path)} cannot be read ({error}).") from error
-
-    def named(self, names: Sequence[str], *, beside: str) -> Sequence[str | None]:
-        folder = str(PurePosixPath(beside).parent).removeprefix(".")
-        return PictureNames(self.pictures, folder, "").match(names).pictures
+from senseapp.tasks.annotations import LABEL_FOLDERS, AnnotationFiles, AnnotationReader, Listing, pairs_by_stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +78,15 @@ def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen:
             f"{reader.words[1]}, or none to have them looked for."
         )
     try:
-        others = dict.fromkeys((*contents.tables, *contents.others)).keys()
-        found = reader.find(_Listing(source, others, chosen))
+        found = reader.find(
+            Listing(
+                pictures=contents.pictures.keys(),
+                others=(*contents.tables, *contents.others),
+                chosen=chosen,
+                read=partial(_content, source),
+                named=partial(_named, contents),
+            )
+        )
     except SenseError:
         raise
     except Exception as error:  # as above
@@ -116,6 +98,21 @@ def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen:
     return Annotations(
         found.reader or reader, found, {picture: entry for picture, entry in entries.items() if entry is not None}
     )
+
+
+def _content(source: PictureSource, path: str) -> bytes:
+    entry = source.contents.entry(path)
+    if entry is None:
+        raise InvalidDataset(f"There is no file {printable(path)} in {source.title}.")
+    try:
+        return source.read(entry)
+    except Unreadable as error:
+        raise InvalidDataset(f"The file {printable(path)} cannot be read ({error}).") from error
+
+
+def _named(contents: Contents, names: Sequence[str], beside: str) -> Sequence[str | None]:
+    folder = str(PurePosixPath(beside).parent).removeprefix(".")
+    return PictureNames(contents.pictures, folder, "").match(names).pictures
 
 
 def set_masks_aside(contents: Contents) -> tuple[str, ...]:

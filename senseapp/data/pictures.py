@@ -91,6 +91,7 @@ class ImageRequest:
     seed: int = 0
     data_roots: Sequence[Path] = ()
     progress: Callable[[str], None] = lambda _: None
+    names: Collection[str] | None = None
 
 
 def load_pictures(request: ImageRequest) -> PreparedImages:
@@ -104,6 +105,10 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
             raise
         order = draw_order(len(entries), request.num_samples, request.seed)
+        if request.names is not None:
+            order = [place for place in order if printable(entries[place].name) in request.names]
+            if not order:
+                raise InvalidDataset("These pictures are no longer where the run found them.")
         wanted = len(order) if request.num_samples is None else min(request.num_samples, len(order))
         drawn = read_drawn(
             source,
@@ -121,28 +126,6 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
         place = f"{plural(marked, 'picture')} with a rotation mark: {read.reader.words[1]} are read as drawn on the "
         targets = replace(targets, notes=(*targets.notes, f"{place}picture as it is stored, before it is turned."))
     return _image_set(request, arrangement, entries, targets, drawn, order, source.contents.notes())
-
-
-def read_named(request: ImageRequest, names: Collection[str]) -> PreparedImages:
-    """Read the pictures of these names only, as :func:`load_pictures` prepares them, without labels.
-
-    Raises:
-        InvalidDataset: the source cannot be read any more, or none of them.
-    """
-    with _opened(request.spec, request.data_roots, request.progress) as source:
-        entries = _arranged(source, request.spec, request.task).entries
-        order = [place for place, entry in enumerate(entries) if printable(entry.name) in names]
-        if not order:
-            raise InvalidDataset("These pictures are no longer where the run found them.")
-        drawn = read_drawn(source, entries, order, len(order), request.preprocessing, upright=request.spec.upright)
-    rows = drawn.rows
-    chosen = sorted(rows)
-    return PreparedImages(
-        drawn.pixels,
-        request.preprocessing,
-        rows=torch.tensor([rows[place] for place in chosen]),
-        names=tuple(printable(entries[place].name) for place in chosen),
-    )
 
 
 def _written_labels(arrangement: Arrangement, class_names: Sequence[str], num_outputs: int) -> WrittenLabels:

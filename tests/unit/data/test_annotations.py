@@ -18,7 +18,7 @@ from PIL import Image
 from senseapp.core.errors import InvalidDataset
 from senseapp.data import per_image
 from senseapp.data.images import PreparedImages, draw
-from senseapp.data.load import load_images, load_named
+from senseapp.data.load import load_images
 from senseapp.data.per_image import allocate_rows, bytes_of, chosen_of, on_device, separate
 from senseapp.data.pictures import survey_images
 from senseapp.networks.loaded import Preprocessing
@@ -167,7 +167,7 @@ def test_without_labels_masks_are_no_pictures_either(folder: Callable[[Files], D
     images = load(spec)
     assert (len(images), images.labels) == (3, None)
     assert survey_images(spec, num_classes=3, task=SEGMENTATION).num_images == 3
-    assert load_named(spec, PLAIN, images.names[1:2], num_classes=3, task=SEGMENTATION).names == images.names[1:2]
+    assert load(spec, names=images.names[1:2]).names == images.names[1:2]
 
 
 def test_of_splits_one_that_was_not_trained_on_is_taken(folder: Callable[[Files], DataSpec]) -> None:
