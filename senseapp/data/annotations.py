@@ -12,7 +12,7 @@ import numpy as np
 
 from senseapp.core.errors import InvalidDataset, SenseError, first_line_of
 from senseapp.core.texts import listed, plural, printable
-from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
+from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable, read_beside
 from senseapp.data.geometry import Geometry
 from senseapp.data.picture_names import PictureNames
 from senseapp.data.picture_process import decoded
@@ -83,7 +83,7 @@ def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen:
                 pictures=contents.pictures.keys(),
                 others=(*contents.tables, *contents.others),
                 chosen=chosen,
-                read=partial(_content, source),
+                read=partial(read_beside, source),
                 named=partial(_named, contents),
             )
         )
@@ -98,16 +98,6 @@ def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen:
     return Annotations(
         found.reader or reader, found, {picture: entry for picture, entry in entries.items() if entry is not None}
     )
-
-
-def _content(source: PictureSource, path: str) -> bytes:
-    entry = source.contents.entry(path)
-    if entry is None:
-        raise InvalidDataset(f"There is no file {printable(path)} in {source.title}.")
-    try:
-        return source.read(entry)
-    except Unreadable as error:
-        raise InvalidDataset(f"The file {printable(path)} cannot be read ({error}).") from error
 
 
 def _named(contents: Contents, names: Sequence[str], beside: str) -> Sequence[str | None]:

@@ -82,11 +82,6 @@ class Contents:
     _read: set[str] = field(default_factory=set)
     _aside: dict[str, Entry] = field(default_factory=dict)
 
-    def table(self, name: str) -> Entry | None:
-        """Return the table at path ``name``, which is no longer counted as left out; None where there is none."""
-        self._read.add(name)
-        return self.tables.get(name)
-
     def entry(self, name: str) -> Entry | None:
         """Return the file at path ``name``, which is no longer counted as left out; None where there is none."""
         self._read.add(name)
@@ -162,6 +157,19 @@ class Contents:
         if self._repeated:
             notes.append(f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken.")
         return tuple(notes)
+
+
+def read_beside(source: PictureSource, path: str) -> bytes:
+    """Return a file of labels or annotations; raises InvalidDataset where it is not there or cannot be read."""
+    entry = source.contents.entry(path)
+    if entry is None:
+        tables = listed(source.contents.offered_tables())
+        there = f"; tables there: {tables}. Choose one of them" if tables else ""
+        raise InvalidDataset(f"There is no file {printable(path)} in {source.title}{there}.")
+    try:
+        return source.read(entry)
+    except Unreadable as error:
+        raise InvalidDataset(f"The file {printable(path)} cannot be read ({error}).") from error
 
 
 def _suffix(name: str) -> str:

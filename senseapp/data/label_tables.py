@@ -10,7 +10,7 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.table_records import column_key
 from senseapp.core.tables import Table, TableError, read_table
 from senseapp.core.texts import listed, plural, printable
-from senseapp.data.contents import Entry, PictureSource, Unreadable
+from senseapp.data.contents import PictureSource, read_beside
 from senseapp.data.picture_names import Matched, PictureNames, has_picture_suffix
 
 _NEARLY_UNIQUE = 0.9  # share of rows: a few pictures may be named twice or be missing
@@ -62,24 +62,12 @@ def read_label_table(source: PictureSource, table: str, common: str = "") -> Lab
     names = PictureNames(source.contents.pictures, str(PurePosixPath(table).parent).removeprefix("."), common)
     try:
         read = read_table(
-            _content(source, table), score=lambda rows: max(each.distinct for each in _by_column(rows, names).values())
+            read_beside(source, table),
+            score=lambda rows: max(each.distinct for each in _by_column(rows, names).values()),
         )
         return _Reading(shown, source.title, read, names).result(len(source.contents.pictures))
     except TableError as error:
         raise InvalidDataset(f"The table {shown} cannot be read. {error} Write lines such as file,label.") from error
-
-
-def _content(source: PictureSource, table: str) -> bytes:
-    entry: Entry | None = source.contents.table(table)
-    if entry is None:
-        found = listed(source.contents.offered_tables()) or "none"
-        raise InvalidDataset(
-            f"There is no table {printable(table)} in {source.title}; tables there: {found}. Choose one of them."
-        )
-    try:
-        return source.read(entry)
-    except Unreadable as error:
-        raise InvalidDataset(f"The table {printable(table)} cannot be read ({error}).") from error
 
 
 def _by_column(table: Table, names: PictureNames) -> dict[int, Matched]:

@@ -28,7 +28,7 @@ from PIL import Image
 from senseapp.core.process import give_back_freed_memory
 from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import ChannelMode, Decoded, decoded_picture
-from senseapp.data.geometry import EvalTransform, Geometry
+from senseapp.data.geometry import EvalTransform
 
 CPU_SECONDS, WALL_SECONDS = 4.0, 7.0
 """Of one picture. The largest ordinary ones, of 64 million pixels, take 1 to 2.5 s."""
@@ -79,7 +79,7 @@ class PictureDecoder:
             _write_line(self._requests, asked)
             self._requests.write(file)
             self._requests.flush()
-            return self._decoded(_read_line(self._answers), mode)
+            return self._decoded(_read_line(self._answers), mode, transform)
         except Unreadable:
             raise
         except (OSError, ValueError, EOFError) as error:  # the process has ended
@@ -102,7 +102,7 @@ class PictureDecoder:
         self._silent = True
         self._process.kill()
 
-    def _decoded(self, answer: dict[str, Any], mode: ChannelMode) -> Decoded:
+    def _decoded(self, answer: dict[str, Any], mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
         if "unreadable" in answer:
             raise Unreadable(answer["unreadable"])
         width, height = answer["sent"]
@@ -114,7 +114,7 @@ class PictureDecoder:
             size=tuple(answer["size"]),
             remarks=tuple(answer["remarks"]),
             bits=answer["bits"],
-            geometry=answer["geometry"] and _geometry(answer["geometry"]),
+            geometry=None if transform is None else transform.geometry(tuple(answer["stored"][0]), answer["stored"][1]),
         )
 
     def _reason(self) -> Unreadable:
@@ -213,19 +213,12 @@ def _send(decoded: Decoded, answers: IO[bytes]) -> None:
     _set_clock(0, 0)
     pictures = (decoded.picture, *decoded.more)
     width, height = pictures[0].size
-    geometry = decoded.geometry and asdict(decoded.geometry)
-    told = {"size": decoded.size, "remarks": decoded.remarks, "bits": decoded.bits, "geometry": geometry}
+    stored = decoded.geometry and (decoded.geometry.size, decoded.geometry.orientation)
+    told = {"size": decoded.size, "remarks": decoded.remarks, "bits": decoded.bits, "stored": stored}
     sent = {"sent": [width, height], "pictures": len(pictures), "colours": pictures[0].mode == "RGB"}
     _write_line(answers, told | sent)
     for picture in pictures:
-        rows = max(1, 4_000_000 // (width * len(picture.mode)))  # copied at once while an answer is written
-        for top in range(0, height, rows):  # the whole would be in memory twice
-            answers.write(picture.crop((0, top, width, min(height, top + rows))).tobytes())
-
-
-def _geometry(told: dict[str, Any]) -> Geometry:
-    fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in told.items()}
-    return Geometry(**fields)
+        answers.write(picture.tobytes())
 
 
 def _received(stream: IO[bytes], kind: str, size: tuple[int, int]) -> Image.Image:
