@@ -14,6 +14,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 from torchvision import datasets
 
@@ -147,7 +148,8 @@ def fetch_image_set(name: str, report: Callable[[str], None]) -> None:
         if wait([download], timeout=_POLL_SECONDS).done:
             break
     if (error := download.exception()) is not None:
-        raise _unavailable(name, first_line_of(error)) from error
+        offline = isinstance(error, URLError) and not isinstance(error, HTTPError)
+        raise _unavailable(name, "its server cannot be reached" if offline else first_line_of(error)) from error
 
 
 def _download(name: str, download: Future[None]) -> None:
