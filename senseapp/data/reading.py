@@ -180,8 +180,8 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     refused: list[tuple[str, Unreadable]] = []
     for entry in entries[:: -(-len(entries) // 200) or 1]:  # spread over a set, to see whether any can be decoded
         try:
-            if _can_be_decoded(source.read(entry), foreign=source.foreign):
-                return
+            _require_decodable(source.read(entry), foreign=source.foreign)
+            return
         except Unreadable as reason:
             refused.append((printable(entry.name), reason))
             _refuse_slow(refused, source.title)
@@ -195,14 +195,16 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     )
 
 
-def _can_be_decoded(file: bytes, *, foreign: bool) -> bool:
-    """Return True, or raise Unreadable; a TIFF file that is no colour picture may have other channels."""
+def _require_decodable(file: bytes, *, foreign: bool) -> None:
+    """Raise Unreadable for what is no picture; a TIFF file that is no colour picture may have other channels."""
     try:
-        return bool(decoded(file, "RGB", foreign=foreign))
+        decoded(file, "RGB", foreign=foreign)
     except TooSlow:
         raise
     except Unreadable:
-        return is_tiff(file) and bool(decoded(file, "bands", foreign=foreign))
+        if not is_tiff(file):
+            raise
+        decoded(file, "bands", foreign=foreign)
 
 
 @dataclass(slots=True)
