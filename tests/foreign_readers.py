@@ -21,7 +21,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidInput
 from senseapp.core.foreign_values import BadValue, number, read_json, read_python, read_yaml
 from senseapp.data.class_map_file import read_class_map
-from senseapp.data.label_columns import several_labels, single_labels
+from senseapp.data.label_columns import labels_in
 from senseapp.data.label_tables import read_label_table
 from senseapp.descriptions import get
 from senseapp.formats.plain import read_schedule
@@ -89,12 +89,12 @@ def _label_tables(text: str) -> object:
     entry = object()
     contents = SimpleNamespace(
         pictures=tuple(f"{name}.png" for name in "abcdefgh"),
-        table=lambda path: entry,
+        entry=lambda path: entry,
         offered_tables=lambda: ("t.csv",),
     )
     source = SimpleNamespace(title="pictures.zip", contents=contents, read=lambda found: text.encode())
     table = read_label_table(source, "t.csv")  # type: ignore[arg-type]
-    return single_labels(table), several_labels(table)
+    return labels_in(table, several=False), labels_in(table, several=True)
 
 
 def _schedule(text: str) -> object:

@@ -18,7 +18,7 @@ from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, TASKS
 
 if TYPE_CHECKING:
-    from senseapp.records.quantized_nodes import QuantizedNodesReport
+    from senseapp.records.layer_findings import QuantizedNodesReport
 
 EPILOG = """\
 INT8 has QuantizeLinear and DequantizeLinear around its nodes, as most quantizers write them. Each node is put back in

@@ -11,7 +11,7 @@ from senseapp.cli.output import candidate_json, phases, promise_json
 from senseapp.cli.run_arguments import add_promise, run_folder, tolerance_from
 from senseapp.core.files import storage_errors, write_file
 from senseapp.prove.decision import Decision, decision
-from senseapp.records.file_names import file_name
+from senseapp.records.candidate import file_name
 from senseapp.records.goal import Goal
 from senseapp.records.promise import kept
 from senseapp.records.recommendation import Recommendation

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -11,40 +12,11 @@ import numpy as np
 
 from senseapp.core.errors import InvalidDataset, SenseError, first_line_of
 from senseapp.core.texts import listed, plural, printable
-from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable
-from senseapp.data.decoding import PixelSemaphore, decoded_picture
+from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable, read_beside
 from senseapp.data.geometry import Geometry
-from senseapp.data.picture_names import SPELLINGS, PictureNames
-from senseapp.data.picture_process import DECODERS
-from senseapp.tasks.annotations import LABEL_FOLDERS, AnnotationFiles, AnnotationReader, pairs_by_stem
-
-_EXACT = SPELLINGS[: 1 + SPELLINGS.index("other case")]
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The :class:`~senseapp.tasks.Listing` of a source."""
-
-    source: PictureSource
-    others: Collection[str]
-    chosen: str
-
-    @property
-    def pictures(self) -> Collection[str]:
-        return self.source.contents.pictures.keys()
-
-    def read(self, path: str) -> bytes:
-        entry = self.source.contents.entry(path)
-        if entry is None:
-            raise InvalidDataset(f"There is no file {printable(path)} in {self.source.title}.")
-        try:
-            return self.source.read(entry)
-        except Unreadable as error:
-            raise InvalidDataset(f"The file {printable(path)} cannot be read ({error}).") from error
-
-    def named(self, names: Sequence[str], *, beside: str) -> Sequence[str | None]:
-        folder = str(PurePosixPath(beside).parent).removeprefix(".")
-        return PictureNames(self.pictures, folder, "").match(names, _EXACT).pictures
+from senseapp.data.picture_names import PictureNames
+from senseapp.data.picture_process import decoded
+from senseapp.tasks.annotations import LABEL_FOLDERS, AnnotationFiles, AnnotationReader, Listing, pairs_by_stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,37 +35,32 @@ class Annotations:
     def __contains__(self, picture: str) -> bool:
         return picture in self.entries or picture in self.found.parsed
 
-    def file_of(self, picture: str) -> Entry | None:
-        """Return the annotation file of a picture; None where its annotation was read before."""
-        return self.entries.get(picture)
+    def file_of(self, picture: str, source: PictureSource) -> bytes:
+        """Return the annotation file of a picture; empty where its annotation was read before. Raises Unreadable."""
+        return source.read(self.entries[picture]) if picture in self.entries else b""
 
-    def read(self, file: bytes, geometry: Geometry, budget: PixelSemaphore, *, foreign: bool) -> Any:
-        """Return the annotation in ``file`` in the coordinates of the network's input, or Unreadable.
+    def placed(self, picture: str, file: bytes, geometry: Geometry, *, foreign: bool) -> Any:
+        """Return the annotation of a picture in the coordinates of the network's input.
 
-        A ``foreign`` label image is decoded in a process that can be ended.
+        ``file`` is its own file, if it has one; a ``foreign`` label image is decoded in a process that can be ended.
+
+        Raises:
+            Unreadable: it is damaged, or of another picture.
         """
         reader = self.reader
-        if not reader.label_images:
-            return self._placed(lambda: reader.read(file), geometry)
-        decode = DECODERS.decoded if foreign else decoded_picture
         try:
-            with decode(file, "index", budget) as decoded:
-                values = np.asarray(decoded.picture)
-                if values.ndim == 3 and not reader.colours:
-                    raise Unreadable("colours instead of class numbers")
-                return self._placed(lambda: values, geometry)
+            if picture not in self.entries:
+                return reader.place(self.found.parsed[picture], geometry)
+            if not reader.label_images:
+                return reader.place(reader.read(file), geometry)
+            values = np.asarray(decoded(file, "index", foreign=foreign).picture)
+            if values.ndim == 3 and not reader.colours:
+                raise Unreadable("colours instead of class numbers")
+            return reader.place(values, geometry)
         except Unreadable as reason:
-            return type(reason)(f"its {reader.words[0]}: {reason}")
-
-    def parsed(self, picture: str, geometry: Geometry) -> Any:
-        """Return an annotation that was read before in the coordinates of the network's input, or Unreadable."""
-        return self._placed(lambda: self.found.parsed[picture], geometry)
-
-    def _placed(self, annotation: Callable[[], Any], geometry: Geometry) -> Any:
-        try:
-            return self.reader.place(annotation(), geometry)
+            raise type(reason)(f"its {reader.words[0]}: {reason}") from reason
         except Exception as error:  # on damaged files a reader may run into anything
-            return Unreadable(f"its {self.reader.words[0]}: {_said(error)}")
+            raise Unreadable(f"its {reader.words[0]}: {_said(error)}") from error
 
 
 def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen: str = "") -> Annotations:
@@ -111,8 +78,15 @@ def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen:
             f"{reader.words[1]}, or none to have them looked for."
         )
     try:
-        others = dict.fromkeys((*contents.tables, *contents.others)).keys()
-        found = reader.find(_Listing(source, others, chosen))
+        found = reader.find(
+            Listing(
+                pictures=contents.pictures.keys(),
+                others=(*contents.tables, *contents.others),
+                chosen=chosen,
+                read=partial(read_beside, source),
+                named=partial(_named, contents),
+            )
+        )
     except SenseError:
         raise
     except Exception as error:  # as above
@@ -124,6 +98,11 @@ def find_annotations(source: PictureSource, reader: AnnotationReader, *, chosen:
     return Annotations(
         found.reader or reader, found, {picture: entry for picture, entry in entries.items() if entry is not None}
     )
+
+
+def _named(contents: Contents, names: Sequence[str], beside: str) -> Sequence[str | None]:
+    folder = str(PurePosixPath(beside).parent).removeprefix(".")
+    return PictureNames(contents.pictures, folder, "").match(names).pictures
 
 
 def set_masks_aside(contents: Contents) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import gzip
 import io
 import stat
 import tarfile
+import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
@@ -255,11 +256,22 @@ def _named_apart(files: Iterable[tuple[str, int]], masks: Collection[int]) -> di
     return named
 
 
-class TarSource:
-    """A tar archive, plain or gzipped, whose names and sizes were found harmless.
+def _unpacked(path: Path, limits: ArchiveLimits) -> IO[bytes]:
+    with ExitStack() as until_unpacked, gzip.open(path) as packed:
+        unpacked = cast(IO[bytes], until_unpacked.enter_context(tempfile.TemporaryFile()))
+        while chunk := packed.read(MB):
+            unpacked.write(chunk)
+            contents = (unpacked.tell() - MB) // 2  # at least: half may be headers, and the end is zeros
+            limits.check_total(contents, path.stat().st_size, printable(path.name))
+        unpacked.seek(0)
+        until_unpacked.pop_all()
+    return unpacked
 
-    Members are best read in the order of their ``position``: a gzipped archive can only be read forward, and
-    starts over to go back.
+
+class TarSource:
+    """A tar archive whose names and sizes were found harmless.
+
+    A gzipped one can only be read forward, so it is unpacked to a file that has no name.
 
     Raises:
         InvalidDataset: too large, or with names that lead outside.
@@ -274,8 +286,9 @@ class TarSource:
         self._limits = limits
         self._sizes: dict[int, int] = {}
         with ExitStack() as until_listed:
-            self._stream = until_listed.enter_context(cast(IO[bytes], (gzip.open if gzipped else open)(path, "rb")))
             packed_bytes, total = path.stat().st_size, 0
+            self._stream: IO[bytes] = _unpacked(path, limits) if gzipped else path.open("rb")
+            until_listed.enter_context(self._stream)
             for count, member in enumerate(self._members(), start=1):
                 total += member.size
                 limits.check_members(count, self.title)

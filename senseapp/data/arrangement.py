@@ -9,7 +9,7 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural
 from senseapp.data.annotations import Annotations, find_annotations, set_masks_aside
 from senseapp.data.contents import Contents, Entry, PictureSource
-from senseapp.data.label_columns import says_several, several_labels, single_labels
+from senseapp.data.label_columns import labels_in
 from senseapp.data.label_tables import read_label_table
 from senseapp.tasks.annotations import LABEL_FOLDERS, PICTURE_FOLDERS, AnnotationReader
 from senseapp.tasks.labels import LabelTruth, Layout
@@ -232,23 +232,13 @@ def _by_folder(contents: Contents, prefix: str, notes: tuple[str, ...], *, besid
 
 def _by_table(source: PictureSource, table: str, *, several: bool) -> Arrangement:
     read = read_label_table(source, table, _common_prefix(source.contents.pictures, ""))
-    if several or says_several(read):
-        sets = several_labels(read)
-        entries = _in_order(source.contents.pictures[name] for name in sets.truths)
-        return Arrangement(
-            layout="table",
-            entries=entries,
-            several=tuple(sets.truths[entry.name] for entry in entries),
-            label_names=sets.names,
-            notes=sets.notes,
-        )
-    found = single_labels(read)
-    entries = _in_order(source.contents.pictures[name] for name in found.labels)
-    labels = tuple(found.labels[entry.name] for entry in entries)
+    found = labels_in(read, several=several)
+    entries = _in_order(source.contents.pictures[name] for name in found.several or found.single)
     return Arrangement(
         layout="table",
         entries=entries,
-        labels=labels,
-        label_names=tuple(sorted(set(labels))),
+        labels=tuple(found.single[entry.name] for entry in entries) if found.single else (),
+        several=tuple(found.several[entry.name] for entry in entries) if found.several else (),
+        label_names=found.names,
         notes=found.notes,
     )

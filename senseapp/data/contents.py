@@ -30,14 +30,14 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file. ``position`` orders files as they lie in the archive, so that they are read in one sweep."""
+    """One file; ``position`` says where it lies in an archive."""
 
     name: str
     position: int
 
 
 class PictureSource(Protocol):
-    """A folder or archive whose files can be read one by one, in any order; nothing is unpacked to disk.
+    """A folder or archive whose files can be read one by one, in any order.
 
     Attributes:
         foreign: whether anybody may have made its files, so that they are decoded in a process that can be ended.
@@ -81,11 +81,6 @@ class Contents:
     _archives: int = 0
     _read: set[str] = field(default_factory=set)
     _aside: dict[str, Entry] = field(default_factory=dict)
-
-    def table(self, name: str) -> Entry | None:
-        """Return the table at path ``name``, which is no longer counted as left out; None where there is none."""
-        self._read.add(name)
-        return self.tables.get(name)
 
     def entry(self, name: str) -> Entry | None:
         """Return the file at path ``name``, which is no longer counted as left out; None where there is none."""
@@ -162,6 +157,19 @@ class Contents:
         if self._repeated:
             notes.append(f"{plural(self._repeated, 'file name')} used twice: the last file of each name is taken.")
         return tuple(notes)
+
+
+def read_beside(source: PictureSource, path: str) -> bytes:
+    """Return a file of labels or annotations; raises InvalidDataset where it is not there or cannot be read."""
+    entry = source.contents.entry(path)
+    if entry is None:
+        tables = listed(source.contents.offered_tables())
+        there = f"; tables there: {tables}. Choose one of them" if tables else ""
+        raise InvalidDataset(f"There is no file {printable(path)} in {source.title}{there}.")
+    try:
+        return source.read(entry)
+    except Unreadable as error:
+        raise InvalidDataset(f"The file {printable(path)} cannot be read ({error}).") from error
 
 
 def _suffix(name: str) -> str:

@@ -1,62 +1,28 @@
-"""Decode picture files to eight bits per channel, with a limit on the pixels decoded at the same time."""
+"""Decode picture files to eight bits per channel."""
 
 from __future__ import annotations
 
 import io
 import struct
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from threading import Condition
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pillow_heif
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from senseapp.data.channels import (
-    Depth,
+    CONTAINER_BITS,
     TiffBands,
-    deep_values,
-    depth_of,
-    eight_bits,
     has_deep_colours,
+    in_eight_bits,
     is_tiff,
-    stated_bits,
+    require_high_bits,
 )
 from senseapp.data.contents import Unreadable
 from senseapp.data.geometry import TURNS, UPRIGHT, EvalTransform, Geometry
-
-
-class PixelBudget(Protocol):
-    """Room for the pixels of pictures that are decoded at the same time."""
-
-    def hold(self, pixels: int, /) -> AbstractContextManager[None]:
-        """Wait until there is room for ``pixels``, and keep it inside the block."""
-        ...
-
-
-class PixelSemaphore:
-    """Limits the pixels that threads decode at the same time; a picture above the limit is decoded alone."""
-
-    def __init__(self, pixels: int) -> None:
-        self._total = self._free = pixels
-        self._released = Condition()
-
-    @contextmanager
-    def hold(self, pixels: int) -> Iterator[None]:
-        """Wait until there is room for ``pixels``, and keep it inside the block."""
-        held = min(pixels, self._total)
-        with self._released:
-            self._released.wait_for(lambda: self._free >= held)
-            self._free -= held
-        try:
-            yield
-        finally:
-            with self._released:
-                self._free += held
-                self._released.notify_all()
-
 
 MAX_PIXELS = 64_000_000
 """A larger picture is left out unread; a file of a few bytes can announce any size."""
@@ -87,7 +53,7 @@ class Decoded:
     Attributes:
         picture: as it is in the file, or prepared where that was asked for.
         size: (width, height) in pixels, as it is in the file, or turned upright where that was asked for.
-        depth: bits used, of those with 16 bits per channel; None for others.
+        bits: used of 16 per channel; 0 for pictures with fewer.
         more: of ``bands`` the channels behind the first, which is ``picture``, each a grey one.
         geometry: of a prepared picture.
     """
@@ -95,21 +61,17 @@ class Decoded:
     picture: Image.Image
     size: tuple[int, int]
     remarks: tuple[Remark, ...]
-    depth: Depth | None = None
+    bits: int = 0
     more: tuple[Image.Image, ...] = ()
     geometry: Geometry | None = None
 
 
-@contextmanager
-def decoded_picture(
-    file: bytes, mode: ChannelMode, budget: PixelBudget, transform: EvalTransform | None = None
-) -> Iterator[Decoded]:
+def decoded_picture(file: bytes, mode: ChannelMode, transform: EvalTransform | None = None) -> Decoded:
     """Decode a picture to grey (``L``) or colour (``RGB``), as torchvision's image folders do, or all its channels.
 
     The first frame of an animation is taken, transparency dropped, and a camera's rotation mark ignored unless the
     ``transform`` follows it: this is what networks are trained and tested on. Of 16 bits per channel those that are
     used are scaled to eight, not clipped. A label image (``index``) is returned as its values are stored, uint8.
-    The picture's share of ``budget`` is held until the block ends.
 
     Raises:
         Unreadable: not a picture, damaged, too large, or of a kind without a known range of values.
@@ -117,24 +79,19 @@ def decoded_picture(
     if not file:
         raise Unreadable("empty file")
     _check_parts(file)
-    if mode == "bands" and is_tiff(file):
-        yield from _tiff_bands(file, budget, transform)
-        return
     with _as_unreadable():
+        if mode == "bands" and is_tiff(file):
+            return _tiff_bands(file, transform)
         image = Image.open(io.BytesIO(file), formats=_FORMATS)  # reads the header only
-    width, height = image.size
-    _check_size(width, height)
-    if image.format in ("JPEG", "MPO"):
-        _check_scans(file, width * height)
-    elif isinstance(image, TiffImagePlugin.TiffImageFile):
-        tags = image.tag_v2
-        if tags.get(TiffImagePlugin.COMPRESSION) in (6, 7):  # values of the tag for its compression
-            _check_scans(file, _pixels_of_part(tags, width, height))
-    with budget.hold(width * height):
-        with _as_unreadable():
-            decoded = _label_image(image) if mode == "index" else _decode(image, file, mode, transform)
-        del image  # its pixels, where they were converted
-        yield decoded
+        width, height = image.size
+        _check_size(width, height)
+        if image.format in ("JPEG", "MPO"):
+            _check_scans(file, width * height)
+        elif isinstance(image, TiffImagePlugin.TiffImageFile):
+            tags = image.tag_v2
+            if tags.get(TiffImagePlugin.COMPRESSION) in (6, 7):  # values of the tag for its compression
+                _check_scans(file, _pixels_of_part(tags, width, height))
+        return _label_image(image) if mode == "index" else _decode(image, mode, transform)
 
 
 @contextmanager
@@ -148,25 +105,26 @@ def _as_unreadable() -> Iterator[None]:
         raise Unreadable(next((said for kind, said in _REASONS if isinstance(error, kind)), "damaged")) from error
 
 
-def _decode(image: Image.Image, file: bytes, mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
+def _decode(image: Image.Image, mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
     with image:
-        is_deep, stated = has_deep_colours(image), stated_bits(image, file)
+        is_deep = has_deep_colours(image)
         animated = image.format != "MPO" and getattr(image, "is_animated", False)  # MPO: a photo with its preview
         image.load()
         # of TIFF, Pillow has followed and removed it
         orientation = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
         upright = transform is not None and transform.upright
         remarks = _remarks(image, orientation, animated=animated, upright=upright)
-        values, depth = deep_values(image, file, deep_colours=is_deep), None
-        if values is not None:
-            depth = depth_of(values, stated)
-            picture = Image.frombytes(image.mode if is_deep else "L", image.size, eight_bits(values, depth).tobytes())
+        if image.mode.startswith("I"):
+            values, bits = in_eight_bits(np.asarray(image))
+            picture = Image.fromarray(values)
         else:
-            picture = _eight_bits(image)
+            picture, bits = _eight_bits(image), CONTAINER_BITS * is_deep
+            if is_deep:
+                require_high_bits(image)
         if mode == "bands":
-            return _prepared(_of_bands(_own_bands(picture), remarks, depth), transform, orientation)
+            return _prepared(_of_bands(_own_bands(picture), remarks, bits), transform, orientation)
         picture = picture if picture.mode == mode else picture.convert(mode)
-        found = Decoded(picture=picture, size=picture.size, remarks=remarks, depth=depth)
+        found = Decoded(picture=picture, size=picture.size, remarks=remarks, bits=bits)
         return _prepared(found, transform, orientation)
 
 
@@ -207,22 +165,18 @@ def _own_bands(picture: Image.Image) -> Sequence[Image.Image]:
     return (picture.convert("RGB") if picture.mode == "P" else picture).split()
 
 
-def _of_bands(bands: Sequence[Image.Image], remarks: tuple[Remark, ...], depth: Depth | None) -> Decoded:
+def _of_bands(bands: Sequence[Image.Image], remarks: tuple[Remark, ...], bits: int) -> Decoded:
     told = tuple(remark for remark in remarks if remark not in ("transparent", "CMYK"))  # nothing is dropped
-    return Decoded(picture=bands[0], size=bands[0].size, remarks=told, depth=depth, more=tuple(bands[1:]))
+    return Decoded(picture=bands[0], size=bands[0].size, remarks=told, bits=bits, more=tuple(bands[1:]))
 
 
-def _tiff_bands(file: bytes, budget: PixelBudget, transform: EvalTransform | None) -> Iterator[Decoded]:
-    with _as_unreadable():
-        tiff = TiffBands(file)
+def _tiff_bands(file: bytes, transform: EvalTransform | None) -> Decoded:
+    tiff = TiffBands(file)
     _check_size(*tiff.size)
-    with budget.hold(tiff.size[0] * tiff.size[1]):
-        with _as_unreadable():
-            bands, depth = tiff.load()
-            turn = TURNS.get(tiff.orientation)
-            bands = [band if turn is None else band.transpose(turn) for band in bands]  # as Pillow does for TIFF
-            found = _prepared(_of_bands(bands, (), depth), transform)
-        yield found
+    bands, bits = tiff.load()
+    turn = TURNS.get(tiff.orientation)
+    bands = [band if turn is None else band.transpose(turn) for band in bands]  # as Pillow does for TIFF
+    return _prepared(_of_bands(bands, (), bits), transform)
 
 
 def _check_size(width: int, height: int) -> None:

@@ -14,18 +14,17 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.error import HTTPError, URLError
 
 from torchvision import datasets
 
-from senseapp.compat.torchvision_internals import first_address, labels_of
+from senseapp.compat.torchvision_internals import labels_of
 from senseapp.core.errors import InvalidDataset, first_line_of
 from senseapp.core.files import private_files
 from senseapp.data.arrangement import Arrangement
 from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
 from senseapp.descriptions.sources import IMAGE_SETS
-from senseapp.networks.sources.building import is_reachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,27 +121,22 @@ class ImageSetSource:
 _POLL_SECONDS = 0.5  # between sentences on a download
 _STALLED_SECONDS = 60.0  # servers that answer send something within it
 _ARCHIVES = (".tgz", ".gz", ".zip")  # not needed once they are unpacked
-_downloads: dict[str, Future[None]] = {}
-_starting = threading.Lock()
 
 
-def fetch_image_set(name: str, report: Callable[[str], None]) -> Path:
-    """Return the folder of an image set; the first time this downloads it and blocks.
+def fetch_image_set(name: str, report: Callable[[str], None]) -> None:
+    """Download an image set if it is not on this machine, and block until it is.
 
     Args:
-        name: one of :data:`IMAGE_SETS`.
-        report: told how far the download is, in one sentence, every half second. If it raises, the wait ends; the
-            download goes on, so that the next who asks finds more of it.
+        name: one of :data:`TORCHVISION_SETS`.
+        report: told how far the download is, in one sentence, every half second. If it raises, the wait ends.
 
     Raises:
         InvalidDataset: it could not be downloaded; the sentence offers what works without a network.
     """
-    if not is_downloaded(name):
-        _wait_for(name, _download_of(name), report)
-    return image_set_folder(name)
-
-
-def _wait_for(name: str, download: Future[None], report: Callable[[str], None]) -> None:
+    if is_downloaded(name):
+        return
+    download: Future[None] = Future()
+    threading.Thread(target=_download, args=(name, download), name=f"download-{name}", daemon=True).start()
     told, since = "", time.monotonic()
     while True:  # told of once at least, however quick the download is
         sentence = download_progress(name)
@@ -153,47 +147,27 @@ def _wait_for(name: str, download: Future[None], report: Callable[[str], None]) 
         report(sentence)
         if wait([download], timeout=_POLL_SECONDS).done:
             break
-    download.result()
+    if (error := download.exception()) is not None:
+        offline = isinstance(error, URLError) and not isinstance(error, HTTPError)
+        raise _unavailable(name, "its server cannot be reached" if offline else first_line_of(error)) from error
 
 
-def _download_of(name: str) -> Future[None]:
-    """Return the download that is under way, or start one."""
-    with _starting:
-        known = _downloads.get(name)
-        if known is None or known.done():
-            known = _downloads[name] = Future()
-            threading.Thread(target=_run_download, args=(name, known), name=f"download-{name}", daemon=True).start()
-        return known
-
-
-def _run_download(name: str, download: Future[None]) -> None:
+def _download(name: str, download: Future[None]) -> None:
     try:
-        _download(name)
+        with private_files():
+            partial = new_partial_folder(name)
+            try:
+                TORCHVISION_SETS[name].open(partial, True)
+                for archive in (path for path in partial.rglob("*") if path.suffix in _ARCHIVES):
+                    archive.unlink(missing_ok=True)
+                if not is_downloaded(name):  # by another process or thread, in the meantime
+                    partial.rename(image_set_folder(name))
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
     except Exception as error:  # whatever torchvision, the network, the disk or a damaged archive ran into
-        refusal = error if isinstance(error, InvalidDataset) else _unavailable(name, first_line_of(error))
-        refusal.__cause__ = None if refusal is error else error
-        download.set_exception(refusal)
+        download.set_exception(error)
     else:
         download.set_result(None)
-
-
-def _download(name: str) -> None:
-    if is_downloaded(name):  # by another thread, between question and start
-        return
-    image_set = TORCHVISION_SETS[name]
-    address = first_address(image_set.kind)
-    if not is_reachable(address):
-        raise _unavailable(name, f"{urlsplit(address).hostname} cannot be reached")
-    with private_files():
-        partial = new_partial_folder(name)
-        try:
-            image_set.open(partial, True)
-            for archive in (path for path in partial.rglob("*") if path.suffix in _ARCHIVES):
-                archive.unlink(missing_ok=True)
-            if not is_downloaded(name):  # by another process, in the meantime
-                partial.rename(image_set_folder(name))
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _unavailable(name: str, reason: str) -> InvalidDataset:

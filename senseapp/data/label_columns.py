@@ -7,28 +7,59 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import lru_cache
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.foreign_values import BadValue, read_json
 from senseapp.core.table_records import column_key
 from senseapp.core.texts import listed, plural, printable
 from senseapp.data.label_tables import LABEL_WORDS, LabelTable
 from senseapp.tasks.labels import LabelTruth
 
-_WHOLE = re.compile(r"\+?(-?\d+)(?:[.,]0*)?", re.ASCII)
-_SCIENTIFIC = re.compile(r"[+-]?\d(?:[.,]\d{0,18})?[eE][+-]\d{2}", re.ASCII)
-"""As :func:`numpy.savetxt` writes numbers; names such as ``1e2`` are none."""
-_FRACTION = re.compile(r"[+-]?\d*[.,]\d+(?:[eE][+-]?\d+)?|[+-]?\d+(?:\.\d*)?[eE][+-]?\d+", re.ASCII)
 _BLANK = ("", "nan")
 _LIST_WORDS = LABEL_WORDS | {"annotations", "attributes", "findinglabels", "findings", "tag", "tags"}
 _UNCERTAIN = re.compile(r"-1(?:[.,]0*)?|u|uncertain|unknown", re.ASCII | re.IGNORECASE)
 _SEPARATORS: dict[str, str] = {"|": "bars", ";": "semicolons", ",": "commas", " ": "spaces"}
 _LEAST_SHARE = 0.1  # of lines with two 1s; fewer may be mistakes in a table of one class for each picture
 _UNMISTAKABLE = ("|", ";")  # commas and spaces are part of many a label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLabels:
+    """The labels of the pictures that a table names, by their paths.
+
+    Attributes:
+        single: the label of each; empty where several may be true of one.
+        several: which are true of each; empty where each has one.
+        names: all labels, columns in their order, others sorted.
+        notes: how they were found, and what was left out.
+    """
+
+    single: Mapping[str, str]
+    several: Mapping[str, LabelTruth]
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def labels_in(table: LabelTable, *, several: bool) -> TableLabels:
+    """Return the labels of each picture: several where it is asked for, or where the table says so without doubt.
+
+    It does with nothing but columns of 0 and 1 in which a tenth of the lines has two 1s, and with lists such as
+    ``cat|dog`` whose parts come again in other lists.
+
+    Raises:
+        InvalidDataset: no column or several may hold the labels, two lines contradict each other, or none has any.
+    """
+    columns = [_Column(table, place) for place in range(len(table.columns))]
+    lists = _list_column(columns)
+    if not several:
+        hot = len(columns) > 1 and all(column.is_binary(unknown=True) for column in columns)
+        two = sum(ones > 1 for ones in _ones(columns)) if hot else 0
+        several = bool(lists.separator(_UNMISTAKABLE)) if lists else hot and two >= _LEAST_SHARE * len(table.rows)
+    if not several:
+        return _single_labels(table, columns)
+    return _from_lists(table, lists) if lists is not None else _from_columns(table, columns)
 
 
 def _is_blank(cell: str) -> bool:
@@ -41,18 +72,23 @@ def _truth_in(cell: str) -> bool | None:
     return {"1": True, "true": True, "0": False, "false": False}.get(_whole_number(cell) or cell.casefold())
 
 
+def _number(cell: str) -> float | None:
+    try:
+        return None if "_" in cell else float(cell.replace(",", "."))  # Python takes 1_0 for 10
+    except ValueError:
+        return None
+
+
 def _whole_number(cell: str) -> str | None:
     """Return a whole number without what pandas (``3.0``) or NumPy (``3.0e+00``) add to it; None for others.
 
-    >>> [_whole_number(cell) for cell in ("3", "+3", "3.0", "1.10e+01", "1.5", "1.5e+00", "1e2")]
-    ['3', '3', '3', '11', None, None, None]
+    >>> [_whole_number(cell) for cell in ("3", "+3", "007", "3.0", "1.10e+01", "1.5")]
+    ['3', '3', '007', '3', '11', None]
     """
-    if found := _WHOLE.fullmatch(cell):
-        return found[1]
-    if not _SCIENTIFIC.fullmatch(cell):
-        return None
-    number = Decimal(cell.replace(",", "."))
-    return str(int(number)) if number == int(number) else None
+    if cell.lstrip("+-").isdecimal():
+        return cell.removeprefix("+")
+    number = _number(cell)
+    return str(int(number)) if number is not None and number.is_integer() else None
 
 
 class _Column:
@@ -68,17 +104,17 @@ class _Column:
         """Return whether it holds nothing but 0 and 1; with ``unknown`` also blanks and marks of uncertainty."""
         known = {kind for kind in self.kinds if _truth_in(kind) is not None}
         if not unknown:
-            return bool(known) and all(_truth_in(value) is not None for value in set(self.values))
+            return bool(known) and known == set(self.values)
         return bool(known) and all(map(_UNCERTAIN.fullmatch, self.kinds - known))
 
     def is_of_classes(self) -> bool:
         """Return whether it may hold classes: several, and no fractions."""
-        is_whole = all(map(_whole_number, self.kinds))
-        return len(self.kinds) > 1 and (is_whole or not any(map(_FRACTION.fullmatch, self.kinds)))
+        fractions = any(_number(kind) is not None and _whole_number(kind) is None for kind in self.kinds)
+        return len(self.kinds) > 1 and not fractions
 
-    def separator(self, allowed: Iterable[str]) -> str | None:
+    def separator(self, allowed: Iterable[str]) -> str:
         """Return what separates labels in a cell: the first of ``allowed`` whose parts come again in another cell."""
-        if any(_json_list(value) is not None for value in self.kinds):
+        if any(value.startswith("[") and value.endswith("]") for value in self.kinds):
             return "["
         for separator in allowed:
             seen: set[str] = set()
@@ -87,11 +123,7 @@ class _Column:
                 if parts & seen:
                     return separator
                 seen |= parts
-        return None
-
-
-def _columns(table: LabelTable) -> list[_Column]:
-    return [_Column(table, place) for place in range(len(table.columns))]
+        return ""
 
 
 def _ones(columns: Sequence[_Column]) -> list[int]:
@@ -104,23 +136,12 @@ def _ones(columns: Sequence[_Column]) -> list[int]:
 # ---- one label
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleLabels:
-    """The label of each picture, by its path; ``notes`` say how they were found and what was left out."""
-
-    labels: dict[str, str]
-    notes: tuple[str, ...]
-
-
-def single_labels(table: LabelTable) -> SingleLabels:
+def _single_labels(table: LabelTable, columns: Sequence[_Column]) -> TableLabels:
     """Return one label for each picture: of the only column, of one called ``label``, or of one-hot columns.
 
     Whole numbers that pandas wrote as ``3.0`` are taken as ``3``; blank labels leave their pictures out.
-
-    Raises:
-        InvalidDataset: several columns may hold the label, a picture has two labels, or none has any.
     """
-    values, notes = _one_for_each_line(table, _columns(table))
+    values, notes = _one_for_each_line(table, columns)
     labels: dict[str, str] = {}
     for (picture, _), label in zip(table.rows, values, strict=True):
         if not _is_blank(label) and labels.setdefault(picture, label) != label:
@@ -133,7 +154,8 @@ def single_labels(table: LabelTable) -> SingleLabels:
         raise InvalidDataset(f"{table.title} gives no picture a label. Each line must hold a file and a label.")
     if left_out := [picture for picture in dict.fromkeys(name for name, _ in table.rows) if picture not in labels]:
         notes.append(f"{plural(len(left_out), 'picture')} without a label left out: {listed(left_out)}.")
-    return SingleLabels(labels=labels, notes=(*table.notes, *notes))
+    names = tuple(sorted(set(labels.values())))
+    return TableLabels(single=labels, several={}, names=names, notes=(*table.notes, *notes))
 
 
 def _one_for_each_line(table: LabelTable, columns: Sequence[_Column]) -> tuple[list[str], list[str]]:
@@ -173,7 +195,7 @@ def _say_the_same(columns: Sequence[_Column]) -> bool:
 def _plain(values: list[str], notes: list[str]) -> tuple[list[str], list[str]]:
     """Return whole numbers without the decimals that pandas gives them, with a note where there were any."""
     numbers = {value: _whole_number(value) for value in dict.fromkeys(values) if not _is_blank(value)}
-    first = next((value for value in numbers if not value.lstrip("-").isdigit()), None)
+    first = next((value for value, number in numbers.items() if number != value), None)
     if first is None or None in numbers.values():
         return values, notes
     note = f"Labels are whole numbers with decimals: {first} is taken as {numbers[first]}."
@@ -183,53 +205,6 @@ def _plain(values: list[str], notes: list[str]) -> tuple[list[str], list[str]]:
 # ---- several labels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeveralLabels:
-    """Which labels are true of each picture, by its path.
-
-    Attributes:
-        truths: of the pictures that the table names.
-        names: all labels, columns in their order, others sorted.
-        notes: how they were found, and what was left out.
-    """
-
-    truths: dict[str, LabelTruth]
-    names: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def says_several(table: LabelTable) -> bool:
-    """Return whether a table says without doubt that several labels are true of one picture.
-
-    It does with nothing but columns of 0 and 1 in which a tenth of the lines has two 1s, and with lists such as
-    ``cat|dog`` whose parts come again in other lists.
-    """
-    columns = _columns(table)
-    if (lists := _list_column(columns)) is not None:
-        return lists.separator(_UNMISTAKABLE) is not None
-    if len(columns) < 2 or not all(column.is_binary(unknown=True) for column in columns):
-        return False
-    return sum(ones > 1 for ones in _ones(columns)) >= _LEAST_SHARE * len(table.rows)
-
-
-def several_labels(table: LabelTable) -> SeveralLabels:
-    """Return the labels of each picture; lines that name a picture again add to them.
-
-    Raises:
-        InvalidDataset: no column holds labels, or two lines contradict each other.
-    """
-    columns = _columns(table)
-    if (lists := _list_column(columns)) is not None:
-        return _from_lists(table, lists)
-    hot = [column for column in columns if column.is_binary(unknown=True)]
-    if not hot:
-        raise InvalidDataset(
-            f"{table.title} has no column of 0 and 1 for each label, and none called labels with all labels of a "
-            f"picture: {listed(table.columns)}. Write one or the other."
-        )
-    return _from_columns(table, hot, [column.name for column in columns if column not in hot])
-
-
 def _list_column(columns: Sequence[_Column]) -> _Column | None:
     """Return the column in which the labels of a picture stand together; None where each label has a column."""
     if called := [column for column in columns if column.key in _LIST_WORDS]:
@@ -237,29 +212,20 @@ def _list_column(columns: Sequence[_Column]) -> _Column | None:
     has_binary = any(column.is_binary(unknown=True) for column in columns)
     if len(columns) == 1 and not (has_binary and columns[0].key):
         return columns[0]
-    separated = [] if has_binary else [column for column in columns if column.separator(_SEPARATORS) is not None]
+    separated = [] if has_binary else [column for column in columns if column.separator(_SEPARATORS)]
     return separated[0] if len(separated) == 1 else None
 
 
-def _parts(value: str, separator: str | None) -> list[str]:
-    if separator == "[":
-        return _json_list(value) or ([] if value.startswith("[") else [value])
-    pieces = [value] if separator is None else value.split(separator)
+def _parts(value: str, separator: str) -> list[str]:
+    """Return the labels in a cell; of a list such as ``["cat", "dog"]``, also as Python prints it."""
+    if separator == "[" and value.startswith("["):
+        pieces = [piece.strip().strip("'\"") for piece in value.strip("[]").split(",")]
+    else:
+        pieces = value.split(separator) if separator in _SEPARATORS else [value]
     return [piece.strip() for piece in pieces if piece.strip()]
 
 
-def _json_list(value: str) -> list[str] | None:
-    """Return the items of ``["cat", "dog"]``, also as Python prints it; None where it is no list."""
-    if not (value.startswith("[") and value.endswith("]")):
-        return None
-    try:
-        items = read_json(value.replace("'", '"'))
-    except BadValue:
-        return None
-    return [str(item) for item in items] if all(isinstance(item, str | int) for item in items) else None
-
-
-def _from_lists(table: LabelTable, column: _Column) -> SeveralLabels:
+def _from_lists(table: LabelTable, column: _Column) -> TableLabels:
     separator = column.separator(_SEPARATORS)
     labels: dict[str, dict[str, None]] = {}
     for (picture, _), value in zip(table.rows, column.values, strict=True):
@@ -274,10 +240,16 @@ def _from_lists(table: LabelTable, column: _Column) -> SeveralLabels:
     notes = [f"All labels of a picture stand in {where}{how}."]
     if not all(labels.values()):
         notes.append("Pictures with a blank cell are taken to have no label.")
-    return SeveralLabels(truths=truths, names=tuple(names), notes=(*table.notes, *notes))
+    return TableLabels(single={}, several=truths, names=tuple(names), notes=(*table.notes, *notes))
 
 
-def _from_columns(table: LabelTable, hot: Sequence[_Column], others: Sequence[str]) -> SeveralLabels:
+def _from_columns(table: LabelTable, columns: Sequence[_Column]) -> TableLabels:
+    hot = [column for column in columns if column.is_binary(unknown=True)]
+    if not hot:
+        raise InvalidDataset(
+            f"{table.title} has no column of 0 and 1 for each label, and none called labels with all labels of a "
+            f"picture: {listed(table.columns)}. Write one or the other."
+        )
     names = [column.name for column in hot]
     has_zeros = any(_truth_in(kind) is False for column in hot for kind in column.kinds)
     truths: dict[str, LabelTruth] = {}
@@ -291,8 +263,8 @@ def _from_columns(table: LabelTable, hot: Sequence[_Column], others: Sequence[st
                 "labels as they should be in each."
             )
     notes = ["Each column of 0 and 1 is one label."]
-    if others:
+    if others := [column.name for column in columns if column not in hot]:
         notes.append(f"Columns of other values are not read: {listed(others)}.")
     if not has_zeros:
         notes.append("There is no 0 in them: blank cells are taken to say that a label is not true.")
-    return SeveralLabels(truths=truths, names=tuple(names), notes=(*table.notes, *notes))
+    return TableLabels(single={}, several=truths, names=tuple(names), notes=(*table.notes, *notes))

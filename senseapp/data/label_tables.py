@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -10,8 +10,8 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.table_records import column_key
 from senseapp.core.tables import Table, TableError, read_table
 from senseapp.core.texts import listed, plural, printable
-from senseapp.data.contents import Entry, PictureSource, Unreadable
-from senseapp.data.picture_names import SPELLINGS, Matched, PictureNames, Spelling, has_picture_suffix
+from senseapp.data.contents import PictureSource, read_beside
+from senseapp.data.picture_names import Matched, PictureNames, has_picture_suffix
 
 _NEARLY_UNIQUE = 0.9  # share of rows: a few pictures may be named twice or be missing
 _FILE_WORDS = frozenset(
@@ -28,13 +28,6 @@ LABEL_WORDS = frozenset(
     )
 )
 _INDEX_WORDS = frozenset(("", "index", "unnamed0", "row", "rownames"))
-_SPELLING_NOTES: Mapping[Spelling, str] = {
-    "other folder": "without its folders",
-    "other case": "without regard to capitals",
-    "no suffix": "without a suffix",
-    "other suffix": "with another suffix",
-    "number": "by its number",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +62,12 @@ def read_label_table(source: PictureSource, table: str, common: str = "") -> Lab
     names = PictureNames(source.contents.pictures, str(PurePosixPath(table).parent).removeprefix("."), common)
     try:
         read = read_table(
-            _content(source, table), score=lambda rows: max(each.distinct for each in _by_column(rows, names).values())
+            read_beside(source, table),
+            score=lambda rows: max(each.distinct for each in _by_column(rows, names).values()),
         )
         return _Reading(shown, source.title, read, names).result(len(source.contents.pictures))
     except TableError as error:
         raise InvalidDataset(f"The table {shown} cannot be read. {error} Write lines such as file,label.") from error
-
-
-def _content(source: PictureSource, table: str) -> bytes:
-    entry: Entry | None = source.contents.table(table)
-    if entry is None:
-        found = listed(source.contents.offered_tables()) or "none"
-        raise InvalidDataset(
-            f"There is no table {printable(table)} in {source.title}; tables there: {found}. Choose one of them."
-        )
-    try:
-        return source.read(entry)
-    except Unreadable as error:
-        raise InvalidDataset(f"The table {printable(table)} cannot be read ({error}).") from error
 
 
 def _by_column(table: Table, names: PictureNames) -> dict[int, Matched]:
@@ -98,7 +79,7 @@ def _by_column(table: Table, names: PictureNames) -> dict[int, Matched]:
     # file names stand in one of the first columns, or in one of the last few
     outer = [place for place in range(width) if place < 40 or place >= width - 3]
     cells = {place: [row[place] for row in table.rows] for place in outer}
-    as_written = {place: names.match(column, SPELLINGS[:1]) for place, column in cells.items()}
+    as_written = {place: names.match(column, exact=True) for place, column in cells.items()}
     if max(each.distinct for each in as_written.values()) >= _NEARLY_UNIQUE * (len(table.rows) - 1) > 0:
         return as_written
     return {place: names.match(column) for place, column in cells.items()}
@@ -144,7 +125,7 @@ class _Reading:
         contenders = [
             place
             for place, each in self._matched.items()
-            if each.counts["as written"] or (each.distinct and 2 * each.distinct >= best)
+            if each.num_exact or (each.distinct and 2 * each.distinct >= best)
         ]
         ranks = {place: self._rank(place) for place in contenders}
         contenders = [place for place in contenders if ranks[place] == max(ranks.values())]
@@ -165,7 +146,7 @@ class _Reading:
             not (key in _INDEX_WORDS and self._counts_rows(place)),
             key not in LABEL_WORDS,
             key in _FILE_WORDS,
-            matched.counts["as written"] > 0,
+            matched.num_exact > 0,
         )
 
     def _other_columns(self, file_column: int, has_header: bool) -> list[int]:
@@ -207,9 +188,9 @@ class _Reading:
         keys = {column_key(cell) for cell in self._rows[0]}
         if has_header and not keys & (_FILE_WORDS | LABEL_WORDS):
             yield f"The first line of it, {self._table.quoted(0)!r}, was taken as a header."
-        for spelling, how in _SPELLING_NOTES.items():
-            if found.counts[spelling]:
-                yield f"{plural(found.counts[spelling], 'picture')} matched to a name in it {how}."
+        if found.num_spelled:
+            named = plural(found.num_spelled, "picture")
+            yield f"{named} matched to a name in it without regard to capitals and suffix."
         if missing:
             lines = plural(len(missing), "line of it names", "lines of it name")
             yield f"{lines} no picture: {listed(filter(None, missing))}."

@@ -19,7 +19,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.core.files import SITE
 from senseapp.data.demo_pictures import load_photographs, load_shapes
 from senseapp.data.images import ImageSet, PreparedImages, TensorImages, draw, effective_preprocessing
-from senseapp.data.pictures import ImageRequest, load_pictures, read_named
+from senseapp.data.pictures import ImageRequest, load_pictures
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.records.spec import MOST_RANDOM_INPUTS, SHAPE_NAMES, WITHOUT_LABELS, DataSpec
@@ -96,12 +96,14 @@ class LoadOptions(TypedDict, total=False):
         seed: of the draw.
         data_roots: folders that may be read; empty means any.
         progress: told one sentence now and then while images are downloaded; it may raise to give up.
+        names: only the images with these names, of those that are there; None takes any.
     """
 
     num_samples: int | None
     seed: int
     data_roots: Sequence[Path]
     progress: Callable[[str], None]
+    names: Collection[str] | None
 
 
 def load_images(
@@ -140,7 +142,10 @@ def load_images(
         background=background,
         **options,
     )
-    return draw(_LOADERS[spec.kind](request), request.num_samples, request.seed)
+    images = draw(_LOADERS[spec.kind](request), request.num_samples, request.seed)
+    if request.names is None:
+        return images
+    return images.subset([place for place, name in enumerate(images.names) if name in request.names])
 
 
 def images_for(
@@ -157,28 +162,6 @@ def images_for(
         with_labels=with_labels and not model.fresh_head,
         **options,
     )
-
-
-def load_named(
-    spec: DataSpec,
-    preprocessing: Preprocessing,
-    names: Collection[str],
-    *,
-    num_classes: int,
-    task: Task,
-    **options: Unpack[LoadOptions],
-) -> ImageSet:
-    """Load the images with these names, prepared for the model; missing ones are left out.
-
-    Raises:
-        InvalidDataset: the source cannot be read any more, or none of them.
-    """
-    if _LOADERS[spec.kind] is not load_pictures:
-        images = load_images(spec, preprocessing, num_classes=num_classes, task=task)
-        return images.subset([place for place, name in enumerate(images.names) if name in names])
-    prepared = effective_preprocessing(spec, preprocessing)
-    request = ImageRequest(spec=spec, preprocessing=prepared, task=task, num_classes=num_classes, **options)
-    return read_named(request, names)
 
 
 def _demo(request: ImageRequest) -> ImageSet:

@@ -4,8 +4,8 @@ A file of a few kilobytes can keep a decoder busy for hours: a progressive JPEG 
 million comments. No thread can be ended in the middle of a C library, but the system ends a process: each picture has
 a few seconds of processor time, and all have a fixed amount of memory, whatever their format.
 
-``python -m senseapp.data.picture_process`` is such a process. It reads a line of JSON and a file, asks for room if the
-picture is large, and answers with a line of JSON and the pixels.
+``python -m senseapp.data.picture_process`` is such a process. It reads a line of JSON and a file, and answers with a
+line of JSON and the pixels.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, cast
@@ -26,16 +26,17 @@ from typing import IO, Any, cast
 from PIL import Image
 
 from senseapp.core.process import give_back_freed_memory
-from senseapp.data.channels import Depth
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, decoded_picture
-from senseapp.data.geometry import EvalTransform, Geometry
+from senseapp.data.decoding import ChannelMode, Decoded, decoded_picture
+from senseapp.data.geometry import EvalTransform
 
 CPU_SECONDS, WALL_SECONDS = 4.0, 7.0
 """Of one picture. The largest ordinary ones, of 64 million pixels, take 1 to 2.5 s."""
 REPLY_SECONDS = 60.0
 """In which a process must answer, whatever its own clocks say; to start one takes seconds on a busy machine."""
-_MEMORY_BYTES = 1_500_000_000  # the largest progressive JPEG in printing colours takes 1.3 GB
+MOST_PROCESSES = 4
+"""That decode at the same time."""
+_MEMORY_BYTES = 1_200_000_000  # of each; 64 million pixels of the usual formats fit
 _IDLE_SECONDS = 1.0  # the next picture of a set comes sooner
 _TIME_IS_UP = tuple(-getattr(signal, name) for name in ("SIGPROF", "SIGALRM") if hasattr(signal, name))
 
@@ -64,26 +65,21 @@ class PictureDecoder:
         """Whether it can decode another picture."""
         return self._process.poll() is None
 
-    def decode(
-        self,
-        file: bytes,
-        mode: ChannelMode,
-        budget: PixelSemaphore,
-        transform: EvalTransform | None = None,
-    ) -> Decoded:
-        """Return the decoded picture, prepared on request; a large one takes its share of ``budget`` meanwhile.
+    def decode(self, file: bytes, mode: ChannelMode, transform: EvalTransform | None = None) -> Decoded:
+        """Return the decoded picture, prepared on request.
 
         Raises:
             Unreadable: it cannot be used; TooSlow where it takes too long.
         """
         asked = {"bytes": len(file), "mode": mode, "transform": transform and asdict(transform)}
+        clock = threading.Timer(REPLY_SECONDS, self._end_silent)  # so that no read waits for ever
+        clock.daemon = True
+        clock.start()
         try:
-            with self._answering():
-                answer = self._answer_to(asked, file)
-                if "pixels" not in answer:
-                    return self._decoded(answer, mode)
-            with budget.hold(answer["pixels"]), self._answering():
-                return self._decoded(self._answer_to({}), mode)
+            _write_line(self._requests, asked)
+            self._requests.write(file)
+            self._requests.flush()
+            return self._decoded(_read_line(self._answers), mode, transform)
         except Unreadable:
             raise
         except (OSError, ValueError, EOFError) as error:  # the process has ended
@@ -91,6 +87,8 @@ class PictureDecoder:
         except BaseException:  # it waits for the rest of this exchange, and would take the next one for it
             self.close()
             raise
+        finally:
+            clock.cancel()
 
     def close(self) -> None:
         """End the process."""
@@ -100,28 +98,11 @@ class PictureDecoder:
         self._process.kill()
         self._process.wait()
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """End the process where the block takes longer than :data:`REPLY_SECONDS`, so that no read waits for ever."""
-        clock = threading.Timer(REPLY_SECONDS, self._end_silent)
-        clock.daemon = True
-        clock.start()
-        try:
-            yield
-        finally:
-            clock.cancel()
-
     def _end_silent(self) -> None:
         self._silent = True
         self._process.kill()
 
-    def _answer_to(self, message: dict[str, Any], file: bytes = b"") -> dict[str, Any]:
-        _write_line(self._requests, message)
-        self._requests.write(file)
-        self._requests.flush()
-        return _read_line(self._answers)
-
-    def _decoded(self, answer: dict[str, Any], mode: ChannelMode) -> Decoded:
+    def _decoded(self, answer: dict[str, Any], mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
         if "unreadable" in answer:
             raise Unreadable(answer["unreadable"])
         width, height = answer["sent"]
@@ -132,8 +113,8 @@ class PictureDecoder:
             more=tuple(more),
             size=tuple(answer["size"]),
             remarks=tuple(answer["remarks"]),
-            depth=answer["depth"] and Depth(*answer["depth"]),
-            geometry=answer["geometry"] and _geometry(answer["geometry"]),
+            bits=answer["bits"],
+            geometry=None if transform is None else transform.geometry(tuple(answer["stored"][0]), answer["stored"][1]),
         )
 
     def _reason(self) -> Unreadable:
@@ -156,21 +137,13 @@ class PictureDecoders:
         self._idle: list[PictureDecoder] = []
         self._lock = threading.Lock()
 
-    @contextmanager
-    def decoded(
-        self,
-        file: bytes,
-        mode: ChannelMode,
-        budget: PixelSemaphore,
-        transform: EvalTransform | None = None,
-    ) -> Iterator[Decoded]:
+    def decoded(self, file: bytes, mode: ChannelMode, transform: EvalTransform | None = None) -> Decoded:
         """Decode a picture in one of the processes; see :meth:`PictureDecoder.decode`."""
         decoder = self._take()
         try:
-            found = decoder.decode(file, mode, budget, transform)
+            return decoder.decode(file, mode, transform)
         finally:
             self._give_back(decoder)
-        yield found
 
     def rest(self, kept: int = 1) -> None:
         """End the processes that have nothing to do, but for ``kept``: to start one takes a fifth of a second."""
@@ -201,46 +174,30 @@ DECODERS = PictureDecoders()
 atexit.register(DECODERS.rest, 0)
 
 
-class _Asking:
-    """The room for pixels, as the process asks for it: small pictures need none."""
-
-    def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
-        self._requests = requests
-        self._answers = answers
-
-    @contextmanager
-    def hold(self, pixels: int) -> Iterator[None]:
-        """Wait until the other side has room for ``pixels``."""
-        if pixels > 1_000_000:  # smaller ones are decoded without a request
-            _write_line(self._answers, {"pixels": pixels})
-            self._answers.flush()
-            left = _set_clock(0, 0)
-            _read_line(self._requests)
-            _set_clock(*left)
-        yield
+def decoded(file: bytes, mode: ChannelMode, transform: EvalTransform | None = None, *, foreign: bool) -> Decoded:
+    """Decode a picture; a ``foreign`` one in a process that can be ended. Raises Unreadable."""
+    return (DECODERS.decoded if foreign else decoded_picture)(file, mode, transform)
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Decode what comes, until nothing more does."""
-    room = _Asking(requests, answers)
     while True:
         _rest_until_asked(requests)
         try:
-            _decode_next(requests, answers, room)
+            _decode_next(requests, answers)
         except EOFError:
             return
         answers.flush()
         _set_clock(0, 0)
 
 
-def _decode_next(requests: IO[bytes], answers: IO[bytes], room: _Asking) -> None:
+def _decode_next(requests: IO[bytes], answers: IO[bytes]) -> None:
     asked = _read_line(requests)
     file = requests.read(asked["bytes"])
     _set_clock(CPU_SECONDS, WALL_SECONDS)
     try:
         transform = asked["transform"] and EvalTransform(**asked["transform"])
-        with decoded_picture(file, asked["mode"], room, transform) as decoded:
-            _send(decoded, answers)
+        _send(decoded_picture(file, asked["mode"], transform), answers)
     except Unreadable as reason:
         _write_line(answers, {"unreadable": str(reason)})
 
@@ -256,19 +213,12 @@ def _send(decoded: Decoded, answers: IO[bytes]) -> None:
     _set_clock(0, 0)
     pictures = (decoded.picture, *decoded.more)
     width, height = pictures[0].size
-    geometry = decoded.geometry and asdict(decoded.geometry)
-    told = {"size": decoded.size, "remarks": decoded.remarks, "depth": decoded.depth, "geometry": geometry}
+    stored = decoded.geometry and (decoded.geometry.size, decoded.geometry.orientation)
+    told = {"size": decoded.size, "remarks": decoded.remarks, "bits": decoded.bits, "stored": stored}
     sent = {"sent": [width, height], "pictures": len(pictures), "colours": pictures[0].mode == "RGB"}
     _write_line(answers, told | sent)
     for picture in pictures:
-        rows = max(1, 4_000_000 // (width * len(picture.mode)))  # copied at once while an answer is written
-        for top in range(0, height, rows):  # the whole would be in memory twice
-            answers.write(picture.crop((0, top, width, min(height, top + rows))).tobytes())
-
-
-def _geometry(told: dict[str, Any]) -> Geometry:
-    fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in told.items()}
-    return Geometry(**fields)
+        answers.write(picture.tobytes())
 
 
 def _received(stream: IO[bytes], kind: str, size: tuple[int, int]) -> Image.Image:
@@ -282,13 +232,11 @@ def _received(stream: IO[bytes], kind: str, size: tuple[int, int]) -> Image.Imag
     return Image.frombuffer(kind, size, pixels, "raw", kind, 0, 1)
 
 
-def _set_clock(cpu_seconds: float, wall_seconds: float) -> tuple[float, float]:
-    """Have the system end this process after so long, in C code too; 0 for never. Return what was left."""
-    if not hasattr(signal, "setitimer"):
-        return 0.0, 0.0
-    cpu, _ = signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
-    wall, _ = signal.setitimer(signal.ITIMER_REAL, wall_seconds)
-    return cpu, wall
+def _set_clock(cpu_seconds: float, wall_seconds: float) -> None:
+    """Have the system end this process after so long, in C code too; 0 for never."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+        signal.setitimer(signal.ITIMER_REAL, wall_seconds)
 
 
 def _write_line(stream: IO[bytes], message: dict[str, Any]) -> None:

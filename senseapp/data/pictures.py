@@ -20,14 +20,12 @@ from senseapp.core.texts import plural, printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
 from senseapp.data.contents import Entry, PictureSource, Unreadable
-from senseapp.data.decoding import PixelSemaphore
-from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.folder import FolderSource, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
-from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order, transform_of
+from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
 from senseapp.data.per_image import allocate_rows, chosen_of
 from senseapp.data.picture_process import DECODERS
-from senseapp.data.reading import PIXELS_IN_FLIGHT, read_drawn, read_picture, require_readable
+from senseapp.data.reading import DrawnPictures, read_drawn, read_picture, require_readable
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.answers import MOST_PICTURE_MEGABYTES
 from senseapp.records.inputs import ImageSurvey
@@ -93,6 +91,7 @@ class ImageRequest:
     seed: int = 0
     data_roots: Sequence[Path] = ()
     progress: Callable[[str], None] = lambda _: None
+    names: Collection[str] | None = None
 
 
 def load_pictures(request: ImageRequest) -> PreparedImages:
@@ -106,6 +105,10 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             require_readable(source, arrangement.entries)  # if none can be, that is what a person has to know
             raise
         order = draw_order(len(entries), request.num_samples, request.seed)
+        if request.names is not None:
+            order = [place for place in order if printable(entries[place].name) in request.names]
+            if not order:
+                raise InvalidDataset("These pictures are no longer where the run found them.")
         wanted = len(order) if request.num_samples is None else min(request.num_samples, len(order))
         drawn = read_drawn(
             source,
@@ -116,34 +119,13 @@ def load_pictures(request: ImageRequest) -> PreparedImages:
             upright=request.spec.upright,
             annotations=arrangement.annotations,
         )
-    if request.num_samples is not None and len(drawn.rows) < request.num_samples:
-        note = f"All {plural(len(drawn.rows), 'picture')} are measured; {request.num_samples:,} were asked for."
+    if request.num_samples is not None and len(drawn.found) < request.num_samples:
+        note = f"All {plural(len(drawn.found), 'picture')} are measured; {request.num_samples:,} were asked for."
         targets = replace(targets, notes=(*targets.notes, note))
     if (read := arrangement.annotations) is not None and (marked := drawn.num_marked):
         place = f"{plural(marked, 'picture')} with a rotation mark: {read.reader.words[1]} are read as drawn on the "
         targets = replace(targets, notes=(*targets.notes, f"{place}picture as it is stored, before it is turned."))
     return _image_set(request, arrangement, entries, targets, drawn, order, source.contents.notes())
-
-
-def read_named(request: ImageRequest, names: Collection[str]) -> PreparedImages:
-    """Read the pictures of these names only, as :func:`load_pictures` prepares them, without labels.
-
-    Raises:
-        InvalidDataset: the source cannot be read any more, or none of them.
-    """
-    with _opened(request.spec, request.data_roots, request.progress) as source:
-        entries = _arranged(source, request.spec, request.task).entries
-        order = [place for place, entry in enumerate(entries) if printable(entry.name) in names]
-        if not order:
-            raise InvalidDataset("These pictures are no longer where the run found them.")
-        drawn = read_drawn(source, entries, order, len(order), request.preprocessing, upright=request.spec.upright)
-    chosen = sorted(drawn.rows)
-    return PreparedImages(
-        drawn.pixels,
-        request.preprocessing,
-        rows=torch.tensor([drawn.rows[place] for place in chosen]),
-        names=tuple(printable(entries[place].name) for place in chosen),
-    )
 
 
 def _written_labels(arrangement: Arrangement, class_names: Sequence[str], num_outputs: int) -> WrittenLabels:
@@ -227,7 +209,8 @@ def _image_set(
     listing_notes: tuple[str, ...],
 ) -> PreparedImages:
     """Put the drawn pictures into the order of their names."""
-    chosen = sorted([index for index in order if index in drawn.rows][: request.num_samples])
+    rows = drawn.rows
+    chosen = sorted([index for index in order if index in rows][: request.num_samples])
     labels = None if targets.values is None else chosen_of(targets.values, chosen)
     if (reader := request.task.annotations) is not None and arrangement.annotations is not None:
         fitted = reader.fitted(
@@ -245,7 +228,7 @@ def _image_set(
         drawn.pixels,
         request.preprocessing,
         labels,
-        rows=torch.tensor([drawn.rows[index] for index in chosen]),
+        rows=torch.tensor([rows[index] for index in chosen]),
         class_names=targets.names,
         names=tuple(printable(entries[index].name) for index in chosen),
         notes=(*targets.notes, *drawn.notes(), *listing_notes),
@@ -271,22 +254,14 @@ def prepared_picture(path: Path, preprocessing: Preprocessing, *, upright: bool 
             raise InvalidDataset(f"A picture may have up to {MOST_PICTURE_MEGABYTES} MB, and {name} has more.")
         file = path.read_bytes()
     try:
-        outcome = read_picture(
-            file,
-            mode=channel_mode(preprocessing),
-            channels=preprocessing.input_shape[0],
-            transform=transform_of(preprocessing, upright=upright),
-            budget=PixelSemaphore(PIXELS_IN_FLIGHT),
-            foreign=True,
-        )
+        drawn = DrawnPictures(allocate_rows(1, preprocessing.input_shape))
+        drawn.add(0, *read_picture(file, preprocessing, upright=upright, foreign=True))
+    except Unreadable as reason:
+        raise InvalidDataset(
+            f"{name} cannot be used as a picture: {reason}. Choose another, or save it again as JPEG or PNG."
+        ) from reason
     finally:
         DECODERS.rest()
-    if isinstance(outcome, Unreadable):
-        raise InvalidDataset(
-            f"{name} cannot be used as a picture: {outcome}. Choose another, or save it again as JPEG or PNG."
-        )
-    drawn = DrawnPictures(allocate_rows(1, preprocessing.input_shape))
-    drawn.add(0, *outcome)
     return PreparedImages(drawn.pixels, preprocessing, names=(name,), notes=drawn.notes())
 
 

@@ -6,35 +6,122 @@ Pictures that cannot be decoded, or whose annotation cannot be used, are replace
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.texts import listed, plural, printable
 from senseapp.data.annotations import Annotations
-from senseapp.data.channels import is_tiff
+from senseapp.data.channels import bits_note, is_tiff
 from senseapp.data.contents import Entry, PictureSource, Unreadable
-from senseapp.data.decoding import ChannelMode, Decoded, PixelSemaphore, decoded_picture
-from senseapp.data.drawn_pictures import DrawnPictures
-from senseapp.data.geometry import EvalTransform
+from senseapp.data.decoding import Decoded, Remark
 from senseapp.data.images import channel_mode, pixels_of, transform_of
-from senseapp.data.per_image import allocate_rows
-from senseapp.data.picture_process import CPU_SECONDS, DECODERS, TooSlow
+from senseapp.data.per_image import allocate_rows, chosen_of
+from senseapp.data.picture_process import CPU_SECONDS, DECODERS, MOST_PROCESSES, TooSlow, decoded
 from senseapp.networks.loaded import Preprocessing
+from senseapp.tasks.annotations import PerImage
 
-PIXELS_IN_FLIGHT = 24_000_000
-"""Decoded at the same time: two photos of a phone, 4 bytes per pixel in Pillow."""
-_REPLACEMENTS = 64  # read at once: a gzipped archive is unpacked from its start for each round
+_REPLACEMENTS = 64  # read at once
 _MOST_UNREADABLE = 1000  # beyond the readable ones, after which the set is no set of pictures
 _NO_PICTURE = Image.new("L", (1, 1))  # in place of pixels that are cropped already
+_REMARKS: dict[Remark, str] = {
+    "animated": "taken from the first frame of an animation",
+    "transparent": "shown without transparency",
+    "rotated": "taken as stored: the camera's rotation mark is ignored, as networks are trained",
+    "turned": "turned upright, as the camera's rotation mark says",
+    "CMYK": "converted from printing colours (CMYK)",
+}
+
+
+@dataclass(slots=True)
+class DrawnPictures:
+    """Pictures that were read and prepared alike, by their index among the entries.
+
+    Attributes:
+        pixels: uint8 (M, C, H, W), in the order in which pictures were read.
+        found: what the file of each of them holds, without its pixels, in the same order.
+        unreadable: name and reason of each entry that could not be used.
+    """
+
+    pixels: torch.Tensor
+    found: dict[int, Decoded] = field(default_factory=dict)
+    unreadable: list[tuple[str, Unreadable]] = field(default_factory=list)
+    _annotations: list[Any] = field(default_factory=list)
+    _dense: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> dict[int, int]:
+        """Row of each picture."""
+        return {index: row for row, index in enumerate(self.found)}
+
+    @property
+    def num_marked(self) -> int:
+        """How many of the pictures have a rotation mark of their camera."""
+        return sum(not {"rotated", "turned"}.isdisjoint(found.remarks) for found in self.found.values())
+
+    @property
+    def usual_size(self) -> tuple[int, int] | None:
+        """The (width, height) of more than half of the pictures; None where they differ."""
+        sizes = Counter(found.size for found in self.found.values())
+        ((size, count),) = sizes.most_common(1) or [((0, 0), 0)]
+        return size if 2 * count > sizes.total() else None
+
+    def notes(self) -> tuple[str, ...]:
+        """Return one sentence for each kind of unusual picture, and one on those left out."""
+        remarks = Counter(remark for found in self.found.values() for remark in found.remarks)
+        notes = [
+            f"{plural(remarks[remark], 'picture')} {what}." for remark, what in _REMARKS.items() if remarks[remark]
+        ]
+        if used := [found.bits for found in self.found.values() if found.bits]:
+            notes.append(bits_note(max(used), len(used)))
+        if self.unreadable:
+            names = listed(f"{printable(name)} ({reason})" for name, reason in self.unreadable)
+            notes.append(f"{plural(len(self.unreadable), 'file')} that cannot be used left out: {names}.")
+        return tuple(notes)
+
+    def add(self, index: int, pixels: torch.Tensor, found: Decoded, annotation: Any = None) -> None:
+        """Keep one picture, uint8 (C, H, W), of what was ``found`` in its file, and its annotation.
+
+        Raises:
+            TypeError: annotations that are arrays differ in shape or type.
+        """
+        row = len(self.found)
+        if isinstance(annotation, np.ndarray):
+            values = torch.from_numpy(np.ascontiguousarray(annotation))
+            if self._dense is None:
+                self._dense = allocate_rows(len(self.pixels), values.shape, values.dtype)
+            if (values.shape, values.dtype) != (self._dense.shape[1:], self._dense.dtype):
+                raise TypeError(f"Dense annotations must be alike, got {tuple(values.shape)} of {values.dtype}.")
+            self._dense[row] = values
+        self._annotations.append(annotation)
+        self.pixels[row] = pixels
+        self.found[index] = found
+
+    def leave_out(self, name: str, reason: Unreadable, title: str) -> None:
+        """Note that an entry cannot be used; raises InvalidDataset after several that are slow to decode."""
+        self.unreadable.append((name, reason))
+        _refuse_slow(self.unreadable, title)
+
+    def targets(self, indices: Sequence[int]) -> PerImage:
+        """Return the annotations of these pictures, all of which have one: a tensor, or a tuple of objects."""
+        rows = self.rows
+        if self._dense is not None:
+            return chosen_of(self._dense, [rows[index] for index in indices])
+        return tuple(self._annotations[rows[index]] for index in indices)
+
+    def scale_alike(self) -> None:
+        """Scale all pictures of 16 bits per channel by the bits that the brightest of them needs."""
+        most = max(found.bits for found in self.found.values())
+        for row, found in enumerate(self.found.values()):
+            if found.bits:
+                self.pixels[row] >>= most - found.bits
 
 
 def read_drawn(
@@ -59,19 +146,18 @@ def read_drawn(
     """
     room = min(len(order), wanted + _REPLACEMENTS)
     drawn = DrawnPictures(allocate_rows(room, preprocessing.input_shape))
+    preparation = _Preparation(source, preprocessing, upright, annotations)
     taken, size = 0, wanted
-    while len(drawn.rows) < wanted and taken < len(order):
-        batch = order[taken : taken + size]
+    while len(drawn.found) < wanted and taken < len(order):
         try:
-            in_order = sorted(batch, key=lambda index: entries[index].position)
-            _read_batch(source, entries, in_order, preprocessing, drawn, upright=upright, annotations=annotations)
+            preparation.read(entries, order[taken : taken + size], drawn)
         finally:
             DECODERS.rest()
         if len(drawn.unreadable) > wanted + _MOST_UNREADABLE:
             break
         taken += size
-        size = max(wanted - len(drawn.rows), _REPLACEMENTS)
-    if not drawn.rows or len(drawn.unreadable) > len(drawn.rows) + _MOST_UNREADABLE:
+        size = max(wanted - len(drawn.found), _REPLACEMENTS)
+    if not drawn.found or len(drawn.unreadable) > len(drawn.found) + _MOST_UNREADABLE:
         first = listed(f"{name} ({reason})" for name, reason in drawn.unreadable)
         beside, remedy = "", "Export them again as JPEG or PNG."
         if annotations is not None:
@@ -81,7 +167,7 @@ def read_drawn(
             f"{plural(len(drawn.unreadable), 'file')} in {source.title} cannot be used as a picture{beside}: {first}. "
             f"{remedy}"
         )
-    drawn.settle_depths()
+    drawn.scale_alike()
     return drawn
 
 
@@ -91,189 +177,101 @@ def require_readable(source: PictureSource, entries: Sequence[Entry]) -> None:
     Raises:
         InvalidDataset: none of them can.
     """
-    budget, slow = PixelSemaphore(PIXELS_IN_FLIGHT), _SlowPictures(source.title)
-    in_order = sorted(entries, key=lambda entry: entry.position)
-    tried = in_order[:: -(-len(in_order) // 200) or 1]  # spread over a set, to see whether any can be decoded
-    refused = []
-    for entry in tried:
+    refused: list[tuple[str, Unreadable]] = []
+    for entry in entries[:: -(-len(entries) // 200) or 1]:  # spread over a set, to see whether any can be decoded
         try:
-            if _can_be_decoded(source.read(entry), budget, foreign=source.foreign):
-                return
+            _require_decodable(source.read(entry), foreign=source.foreign)
+            return
         except Unreadable as reason:
-            slow.count(entry, reason)
-            refused.append(f"{printable(entry.name)} ({reason})")
-    if not tried:
+            refused.append((printable(entry.name), reason))
+            _refuse_slow(refused, source.title)
+    if not refused:
         return
-    of_all = "" if len(tried) == len(entries) else f", of {len(entries):,},"
+    of_all = "" if len(refused) == len(entries) else f", of {len(entries):,},"
     raise InvalidDataset(
-        f"The pictures in {source.title} cannot be read: {plural(len(tried), 'file')}{of_all} tried and none is a "
-        f"picture, the first {refused[0]}. Open one of them in an image viewer, export them again as JPEG or PNG, and "
-        "bring them once more."
+        f"The pictures in {source.title} cannot be read: {plural(len(refused), 'file')}{of_all} tried and none is a "
+        f"picture, the first {refused[0][0]} ({refused[0][1]}). Open one of them in an image viewer, export them again "
+        "as JPEG or PNG, and bring them once more."
     )
 
 
-def _can_be_decoded(file: bytes, budget: PixelSemaphore, *, foreign: bool) -> bool:
-    """Return True, or raise Unreadable; a TIFF file that is no colour picture may have other channels."""
+def _require_decodable(file: bytes, *, foreign: bool) -> None:
+    """Raise Unreadable for what is no picture; a TIFF file that is no colour picture may have other channels."""
     try:
-        with _decoded(file, "RGB", budget, foreign=foreign):
-            return True
+        decoded(file, "RGB", foreign=foreign)
     except TooSlow:
         raise
     except Unreadable:
         if not is_tiff(file):
             raise
-        with _decoded(file, "bands", budget, foreign=foreign):
-            return True
+        decoded(file, "bands", foreign=foreign)
 
 
-def _read_batch(
-    source: PictureSource,
-    entries: Sequence[Entry],
-    indices: Sequence[int],
-    preprocessing: Preprocessing,
-    drawn: DrawnPictures,
-    *,
-    upright: bool,
-    annotations: Annotations | None,
-) -> None:
-    """Read entries in the order given and decode them in threads; results come in the same order.
+@dataclass(slots=True)
+class _Preparation:
+    """Reads pictures with their annotations in the order given, and decodes them in threads."""
 
-    Annotations are read afterwards, in an order of their own: an archive is read in one sweep forward.
-    """
-    budget = PixelSemaphore(PIXELS_IN_FLIGHT)
-    prepare = partial(
-        read_picture,
-        mode=channel_mode(preprocessing),
-        channels=preprocessing.input_shape[0],
-        transform=transform_of(preprocessing, upright=upright),
-        budget=budget,
-        foreign=source.foreign,
-    )
-    slow = _SlowPictures(source.title)
-    # large pictures of more threads would wait for PIXELS_IN_FLIGHT
-    pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "decode")
-    try:
-        pictures = ((index, entries[index]) for index in indices)
-        for index, outcome in _in_flight(source, pictures, lambda _, file: pool.submit(prepare, file)):
-            if isinstance(outcome, Unreadable):
-                slow.count(entries[index], outcome)
-                drawn.leave_out(index, entries[index].name, str(outcome))
-            else:
-                drawn.add(index, *outcome)
-        if annotations is None:
-            return
-        kept = [index for index in indices if index in drawn.rows]
-        for index, placed in _placed(source, entries, kept, annotations, drawn, pool, budget):
-            if isinstance(placed, Unreadable):
-                slow.count(entries[index], placed)
-                drawn.leave_out(index, entries[index].name, str(placed))
-            else:
-                drawn.annotate(index, placed, dense=annotations.reader.dense)
-    finally:
-        pool.shutdown(cancel_futures=True)  # of a source that was refused, what waits is not decoded any more
+    source: PictureSource
+    preprocessing: Preprocessing
+    upright: bool
+    annotations: Annotations | None
 
+    def read(self, entries: Sequence[Entry], indices: Sequence[int], drawn: DrawnPictures) -> None:
+        """Add the entries at ``indices`` to ``drawn``, reading only a little ahead of what is decoded."""
+        pending: deque[tuple[int, int, Future[tuple[torch.Tensor, Decoded, Any]]]] = deque()
 
-def _placed(
-    source: PictureSource,
-    entries: Sequence[Entry],
-    indices: Sequence[int],
-    annotations: Annotations,
-    drawn: DrawnPictures,
-    pool: ThreadPoolExecutor,
-    budget: PixelSemaphore,
-) -> Iterator[tuple[int, Any]]:
-    """Yield the annotation of each picture where its pixels lie, or why it cannot be used."""
-    geometries = {index: geometry for index in indices if (geometry := drawn.found[index].geometry) is not None}
-    files = {}
-    for index, geometry in geometries.items():
-        file = annotations.file_of(entries[index].name)
-        if file is None:
-            yield index, annotations.parsed(entries[index].name, geometry)
-        else:
-            files[index] = file
+        def take() -> None:
+            index, _, future = pending.popleft()
+            try:
+                drawn.add(index, *future.result())
+            except Unreadable as reason:
+                drawn.leave_out(entries[index].name, reason, self.source.title)
 
-    def submit(index: int, content: bytes) -> Future[Any]:
-        return pool.submit(annotations.read, content, geometries[index], budget, foreign=source.foreign)
-
-    yield from _in_flight(source, sorted(files.items(), key=lambda item: item[1].position), submit)
-
-
-Outcome: TypeAlias = tuple[torch.Tensor, Decoded] | Unreadable
-"""Pixels of a picture, uint8 (C, H, W), with what its file holds; or why it cannot be used."""
-OutcomeT = TypeVar("OutcomeT")
-
-
-def _in_flight(
-    source: PictureSource,
-    files: Iterable[tuple[int, Entry]],
-    submit: Callable[[int, bytes], Future[OutcomeT]],
-) -> Iterator[tuple[int, OutcomeT | Unreadable]]:
-    """Yield (index, outcome) in order, reading only a little ahead of what is decoded."""
-    pending: deque[tuple[int, int, Future[OutcomeT]]] = deque()
-    bytes_ahead = 0
-    for index, entry in files:
+        pool = ThreadPoolExecutor(min(MOST_PROCESSES, os.cpu_count() or 1), "decode")
         try:
-            file = source.read(entry)
-        except Unreadable as reason:
-            yield index, reason
-            continue
-        pending.append((index, len(file), submit(index, file)))
-        bytes_ahead += len(file)
-        # enough that no thread waits for the disk, and no more in memory than some photos of a phone
-        while len(pending) > 16 or bytes_ahead > 32_000_000:
-            done, size, future = pending.popleft()
-            bytes_ahead -= size
-            yield done, future.result()
-    for done, _, future in pending:
-        yield done, future.result()
+            for index in indices:
+                name = entries[index].name
+                try:
+                    file = self.source.read(entries[index])
+                    beside = self.annotations.file_of(name, self.source) if self.annotations is not None else b""
+                except Unreadable as reason:
+                    drawn.leave_out(name, reason, self.source.title)
+                    continue
+                pending.append((index, len(file) + len(beside), pool.submit(self._prepared, name, file, beside)))
+                # enough that no thread waits for the disk, and no more in memory than some photos of a phone
+                while len(pending) > 16 or sum(size for _, size, _ in pending) > 32_000_000:
+                    take()
+            while pending:
+                take()
+        finally:
+            pool.shutdown(cancel_futures=True)  # of a source that was refused, what waits is not decoded any more
+
+    def _prepared(self, name: str, file: bytes, beside: bytes) -> tuple[torch.Tensor, Decoded, Any]:
+        foreign = self.source.foreign
+        pixels, found = read_picture(file, self.preprocessing, upright=self.upright, foreign=foreign)
+        if self.annotations is None or found.geometry is None:
+            return pixels, found, None
+        return pixels, found, self.annotations.placed(name, beside, found.geometry, foreign=foreign)
 
 
 def read_picture(
-    file: bytes,
-    *,
-    mode: ChannelMode,
-    channels: int,
-    transform: EvalTransform,
-    budget: PixelSemaphore,
-    foreign: bool,
-) -> Outcome:
-    """Decode and prepare one picture; a ``foreign`` one in a process that can be ended."""
-    try:
-        with _decoded(file, mode, budget, transform, foreign=foreign) as decoded:
-            bands = (decoded.picture, *decoded.more)
-            if mode == "bands" and len(bands) != channels:
-                raise Unreadable(f"{plural(len(bands), 'channel')}, and the model takes {channels}")
-            return pixels_of(bands), replace(decoded, picture=_NO_PICTURE, more=())
-    except Unreadable as reason:
-        return reason
+    file: bytes, preprocessing: Preprocessing, *, upright: bool, foreign: bool
+) -> tuple[torch.Tensor, Decoded]:
+    """Return the pixels of a picture, uint8 (C, H, W), and what its file holds; Unreadable where it cannot be used."""
+    mode, channels = channel_mode(preprocessing), preprocessing.input_shape[0]
+    found = decoded(file, mode, transform_of(preprocessing, upright=upright), foreign=foreign)
+    bands = (found.picture, *found.more)
+    if mode == "bands" and len(bands) != channels:
+        raise Unreadable(f"{plural(len(bands), 'channel')}, and the model takes {channels}")
+    return pixels_of(bands), replace(found, picture=_NO_PICTURE, more=())
 
 
-def _decoded(
-    file: bytes,
-    mode: ChannelMode,
-    budget: PixelSemaphore,
-    transform: EvalTransform | None = None,
-    *,
-    foreign: bool,
-) -> AbstractContextManager[Decoded]:
-    decode = DECODERS.decoded if foreign else decoded_picture
-    return decode(file, mode, budget, transform)
-
-
-class _SlowPictures:
-    """Refuses a source once several of its pictures took more time to decode than any ordinary one does."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._names: list[str] = []
-
-    def count(self, entry: Entry, reason: Unreadable) -> None:
-        """Note why a picture was left out; InvalidDataset after too many slow ones."""
-        if isinstance(reason, TooSlow):
-            self._names.append(printable(entry.name))
-        if len(self._names) > 1:  # one picture may meet a busy machine; two are hostile
-            raise InvalidDataset(
-                f"{len(self._names)} pictures in {self._title} take more than {CPU_SECONDS:.0f} s each to decode, "
-                f"which no ordinary picture does, so no more of them were read: {listed(self._names)}. Leave them out, "
-                "or export them again as JPEG or PNG."
-            )
+def _refuse_slow(unreadable: Sequence[tuple[str, Unreadable]], title: str) -> None:
+    """Refuse a source once several of its pictures took more time to decode than any ordinary one does."""
+    slow = [printable(name) for name, reason in unreadable if isinstance(reason, TooSlow)]
+    if len(slow) > 1:  # one picture may meet a busy machine; two are hostile
+        raise InvalidDataset(
+            f"{len(slow)} pictures in {title} take more than {CPU_SECONDS:.0f} s each to decode, which no ordinary "
+            f"picture does, so no more of them were read: {listed(slow)}. Leave them out, or export them again as JPEG "
+            "or PNG."
+        )

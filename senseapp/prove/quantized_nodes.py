@@ -21,7 +21,7 @@ from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, JudgingImages
-from senseapp.records.quantized_nodes import NodeDamage, QuantizedNodesReport
+from senseapp.records.layer_findings import NodeDamage, QuantizedNodesReport
 from senseapp.records.spec import RunSpec
 from senseapp.runtimes.base import runtime_for
 from senseapp.runtimes.quantizers import QuantizedFile

@@ -13,8 +13,7 @@ from senseapp.core.errors import NotFound
 from senseapp.core.files import storage_errors
 from senseapp.descriptions import sources
 from senseapp.records.answers import ChangedAnswers, FileAnswers, PictureAnswers
-from senseapp.records.candidate import Candidate
-from senseapp.records.file_names import file_name
+from senseapp.records.candidate import Candidate, file_name
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup

@@ -89,14 +89,13 @@ def show_pictures(spec: RunSpec, names: tuple[str, ...], data_roots: tuple[Path,
     """Return pictures of a run as its network gets them, as PNG, by name; none for noise."""
     load_engine()
     from senseapp.data.images import effective_preprocessing  # torch loads on first use
-    from senseapp.data.load import load_named
+    from senseapp.data.load import images_for
     from senseapp.data.pictures import png_of, preview
     from senseapp.networks.sources.load import load_model
 
     model = load_model(spec.model)
     task = task_named(spec.model.task)
-    classes = model.num_classes
-    images = load_named(spec.data, model.preprocessing, names, num_classes=classes, task=task, data_roots=data_roots)
+    images = images_for(model, spec.data, task=task, with_labels=False, names=names, data_roots=data_roots)
     if images.indicative:  # noise
         return {}
     shown = preview(images, effective_preprocessing(spec.data, model.preprocessing), count=len(images))

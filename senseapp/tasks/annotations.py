@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -40,29 +40,24 @@ LABEL_FOLDERS = (
 """Folders of files that annotate the picture of the same name, in any case; the first of them that has one is taken."""
 
 
-class Listing(Protocol):
-    """The files of a folder or archive, by their path with forward slashes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The files of a folder or archive, by their path with forward slashes.
 
-    @property
-    def pictures(self) -> Collection[str]:
-        """Files with the name of an image format; label images are among them."""
+    Attributes:
+        pictures: files with the name of an image format; label images are among them.
+        others: all other files but archives.
+        chosen: the file or folder of annotations that a person chose; empty where nobody did.
+        read: returns one file, up to the size limit of one file; raises InvalidDataset where it cannot be read.
+        named: returns the picture that each of some names means in a file, whose path comes second; None where it means
+            none, or two. Names are paths in the archive or from the folder of that file, or bare names.
+    """
 
-    @property
-    def others(self) -> Collection[str]:
-        """All other files but archives."""
-
-    @property
-    def chosen(self) -> str:
-        """The file or folder of annotations that a person chose; empty where nobody did."""
-
-    def read(self, path: str) -> bytes:
-        """Return one file, up to the size limit of one file; raises InvalidDataset where it cannot be read."""
-
-    def named(self, names: Sequence[str], *, beside: str) -> Sequence[str | None]:
-        """Return the picture that each of ``names`` means in the file ``beside``; None where it means none, or two.
-
-        They are paths in the archive or from the folder of that file, or bare names.
-        """
+    pictures: Collection[str]
+    others: Collection[str]
+    chosen: str
+    read: Callable[[str], bytes]
+    named: Callable[[Sequence[str], str], Sequence[str | None]]
 
 
 class PictureGeometry(Protocol):

@@ -52,7 +52,7 @@ def find_coco(
                 continue
             pictures = _pictures(lists["images"])
             names, objects, notes = _objects(lists, path, part, check, most)
-            paths_of = listing.named([name for name, _ in pictures.values()], beside=path)
+            paths_of = listing.named([name for name, _ in pictures.values()], path)
             present = {there: number for number, there in zip(pictures, paths_of, strict=True) if there is not None}
             parsed = {there: parse(objects.get(number, ()), pictures[number][1]) for there, number in present.items()}
         except ValueError as error:

@@ -45,7 +45,7 @@ class BoxReader(AnnotationReader):
             x, y, width, height = map(float, each["bbox"])
             boxes[each["image_id"]].append([x, y, x + width, y + height, float(each["category_id"])])
         names = [image["file_name"] for image in content["images"]]
-        pictures = listing.named(names, beside=path)
+        pictures = listing.named(names, path)
         found = {
             picture: (image["width"], image["height"], boxes[image["id"]])
             for picture, image in zip(pictures, content["images"], strict=True)

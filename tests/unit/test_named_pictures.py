@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, NotFound
-from senseapp.data.load import load_demo_images, load_images, load_named
+from senseapp.data.load import load_demo_images, load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec, RunSpec
 from senseapp.server.backend import Backend
@@ -31,16 +31,16 @@ def test_only_the_named_pictures_of_an_archive_are_read_and_look_as_in_the_run(t
     spec = DataSpec(kind="archive", path=str(write_zip(tmp_path / "photos.zip", class_files())))
     whole = load_images(spec, LOOK, num_classes=3, task=CLASSIFICATION)
     wanted = [whole.names[place] for place in (7, 2, 10)]
-    found = load_named(spec, LOOK, {*wanted, "gone.png"}, num_classes=3, task=CLASSIFICATION)
+    found = load_images(spec, LOOK, num_classes=3, task=CLASSIFICATION, with_labels=False, names={*wanted, "gone.png"})
     assert sorted(found.names) == sorted(wanted)
     for place, name in enumerate(found.names):
         own = whole.names.index(name)
         torch.testing.assert_close(found.batch(place, place + 1), whole.batch(own, own + 1))
     with pytest.raises(InvalidDataset, match="no longer where the run found them"):
-        load_named(spec, LOOK, {"gone.png"}, num_classes=3, task=CLASSIFICATION)
+        load_images(spec, LOOK, num_classes=3, task=CLASSIFICATION, with_labels=False, names={"gone.png"})
     Path(spec.path).unlink()
     with pytest.raises(InvalidDataset, match="no folder or archive"):
-        load_named(spec, LOOK, set(wanted), num_classes=3, task=CLASSIFICATION)
+        load_images(spec, LOOK, num_classes=3, task=CLASSIFICATION, with_labels=False, names=set(wanted))
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.compat.streamlit_internals import browser_key, session_id
 from senseapp.core.errors import SenseError
 from senseapp.core.files import home, storage_errors
-from senseapp.records.candidate import Candidate
+from senseapp.records.candidate import Candidate, file_name
 from senseapp.records.deployment import small_form
-from senseapp.records.file_names import file_name
 from senseapp.server.service import Service
 from senseapp.views.words import format as fmt
 

@@ -18,8 +18,8 @@ from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS
+from senseapp.records.candidate import named
 from senseapp.records.deployment import model_file, small_form
-from senseapp.records.file_names import named
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification

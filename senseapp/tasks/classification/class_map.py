@@ -56,64 +56,54 @@ def class_orders(
     """
     names = list(folder_names) if own_order else sorted(folder_names)
     used = [name for name in names if name not in empty]
-    first = _likeliest(names, used, ModelClasses(num_outputs=num_classes, names=class_names), own_order)
-    found = [first]
-    if first.words not in (_BY_NAME, _BY_ID) or not {*used}.isdisjoint(first.unmatched):
-        others = _other_orders(names, used, num_classes)
-        found += [_proposal(words, pairs, names, note=_ORDER) for words, pairs in others]
+    model = ModelClasses(num_outputs=num_classes, names=class_names)
+    ways = list(_ways(names, used, model, own_order or _ORDER))
+    words, matched = max(ways, key=lambda way: len(way[1]))  # the first of equals
+    first = _proposal(words if matched else "", matched, names)
+    sure = words in (_BY_NAME, _BY_ID) and {*used} <= matched.keys()
     orders: dict[tuple[int, ...], LabelMapProposal] = {}
-    for each in found:
-        indices = dict(each.pairs)
-        places = tuple(indices.get(name, -1) for name in used)
+    for how, pairs in [(first.words, matched), *(() if sure else ways)]:
+        places = tuple(pairs.get(name, -1) for name in used)
         if all(0 <= place < num_classes for place in places) and len(set(places)) == len(used):
-            orders.setdefault(places, each)
+            orders.setdefault(places, _proposal(how, pairs, names))
     return tuple(replace(each, num_orders=len(orders)) for each in orders.values()) or (first,)
 
 
-def _likeliest(names: Sequence[str], used: Sequence[str], model: ModelClasses, own_order: str) -> LabelMapProposal:
-    known = model.spellings
-    named = {name: known[spelling(name)] for name in names if spelling(name) in known}
-    ways = {
-        **{words: _by_number(names, first, model.num_outputs) for words, first in _FIRST.items()},
-        _BY_NAME: named if len(set(named.values())) == len(named) else {},
-        _BY_ID: _by_wordnet_id(names, model.num_outputs),
-    }
-    words, matched = max(ways.items(), key=lambda pair: len(pair[1]))  # the first of equals
-    ordered = next((some for some in (names, used) if len(some) == model.num_outputs), ())
-    if not {*ordered} <= matched.keys():
-        words, matched = own_order or _ORDER, _in_order(ordered)
-    words = words if matched else ""
-    return _proposal(words, matched, names, note=words)
-
-
-def _in_order(names: Sequence[str]) -> dict[str, int]:
-    return {name: index for index, name in enumerate(names)}
-
-
-def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str], *, note: str) -> LabelMapProposal:
+def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str]) -> LabelMapProposal:
+    note = _NOTES.get(words, _NOTES[_ORDER] if words.startswith("in ") else "")
     return LabelMapProposal(
         pairs=tuple(matched.items()),
         unmatched=tuple(name for name in names if name not in matched),
-        notes=(_NOTES[note],) if note in _NOTES else (),
+        notes=(note,) if note else (),
         words=words,
     )
 
 
-def _other_orders(names: Sequence[str], used: Sequence[str], num_classes: int) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield words and the class of each name, in every order that may have been meant."""
-    if all(name.isascii() and name.isdigit() and len(name) < 10 for name in used):
-        for words, first in _FIRST.items():
-            yield words, _by_number(used, first, num_classes)
-            as_text = sorted(str(number) for number in range(first, num_classes + first))
-            known = {text: index for index, text in enumerate(as_text)}
-            yield f"{words} as text (1, 10, 2)", {name: known.get(str(int(name)), -1) for name in used}
-    for some in (names, used):
-        if len(some) == num_classes:
-            yield _ORDER, _in_order(sorted(some))
-            yield "in alphabetical order without capitals", _in_order(sorted(some, key=lambda name: name.casefold()))
-            yield "in natural order (1, 2, 10)", _in_order(sorted(some, key=_natural))
-    if num_classes == len(used) == 2:
+def _ways(
+    names: Sequence[str], used: Sequence[str], model: ModelClasses, order: str
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield words and the class of each name, in every way that may have been meant, the most likely first."""
+    for words, first in _FIRST.items():
+        numbers = _by_number(names, first, model.num_outputs)
+        yield words, numbers
+        as_text = _in_order(sorted(str(number + first) for number in range(model.num_outputs)))
+        yield f"{words} as text (1, 10, 2)", {name: as_text[str(number + first)] for name, number in numbers.items()}
+    known = model.spellings
+    named = {name: known[spelling(name)] for name in names if spelling(name) in known}
+    yield _BY_NAME, named if len(set(named.values())) == len(named) else {}
+    yield _BY_ID, _by_wordnet_id(names, model.num_outputs)
+    ordered = [some for some in (names, used) if len(some) == model.num_outputs]
+    for some in ordered:
+        yield order, _in_order(some)
+        yield _ORDER, _in_order(sorted(some))
+        yield "in alphabetical order without capitals", _in_order(sorted(some, key=lambda name: name.casefold()))
+        yield "in natural order (1, 2, 10)", _in_order(sorted(some, key=_natural))
+    if model.num_outputs == len(used) == 2:
         yield "in reverse order", _in_order(sorted(used, reverse=True))
+
+
+def _in_order(names: Sequence[str]) -> dict[str, int]:
+    return {name: index for index, name in enumerate(names)}
 
 
 def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
@@ -121,8 +111,12 @@ def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(name) if part)
 
 
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
 def _by_number(names: Sequence[str], first: int, num_classes: int) -> dict[str, int]:
-    numbers = {name: int(name) - first for name in names if name.isascii() and name.isdigit() and len(name) < 10}
+    numbers = {name: int(name) - first for name in names if _is_number(name)}
     if len(set(numbers.values())) < len(numbers):  # "1" and "01"
         return {}
     return {name: place for name, place in numbers.items() if 0 <= place < num_classes}

@@ -276,15 +276,6 @@ def test_timm_reads_published_weights_from_a_file(tmp_path: Path) -> None:
     assert all(torch.equal(value, expected[name]) for name, value in read.state_dict().items())
 
 
-def test_every_image_set_of_torchvision_has_an_address() -> None:
-    from senseapp.compat.torchvision_internals import first_address
-    from senseapp.data.image_sets import TORCHVISION_SETS
-
-    addresses = {name: first_address(opening.kind) for name, opening in TORCHVISION_SETS.items()}
-    assert all(address.startswith(("http://", "https://")) for address in addresses.values())
-    assert addresses["cifar100"] != addresses["cifar10"]
-
-
 def test_a_chart_with_a_wrong_part_is_not_checked_while_it_is_built() -> None:
     import altair
 

@@ -209,5 +209,5 @@ def test_tables_that_are_refused(text, words):
 
 
 def test_a_table_that_is_not_there():
-    with pytest.raises(InvalidDataset, match=r"no table truth\.csv in set\.zip; tables there: labels\.csv"):
+    with pytest.raises(InvalidDataset, match=r"no file truth\.csv in set\.zip; tables there: labels\.csv"):
         arrange(ListedFiles("1.png", labels="1.png,a"), table="truth.csv")

@@ -2,7 +2,6 @@
 
 import io
 import struct
-import threading
 import zlib
 
 import numpy as np
@@ -12,13 +11,12 @@ from PIL import Image
 
 from senseapp.data import decoding
 from senseapp.data.contents import Unreadable
-from senseapp.data.decoding import PixelSemaphore, decoded_picture
+from senseapp.data.decoding import decoded_picture
 from tests.pictures import encoded, png, random_picture
 
 
 def decode(file, mode="RGB"):
-    with decoded_picture(file, mode, PixelSemaphore(1_000_000)) as decoded:
-        return decoded
+    return decoded_picture(file, mode)
 
 
 def pixels(file, mode="RGB"):
@@ -111,34 +109,6 @@ def test_a_picture_at_the_limits_is_read(monkeypatch):
     with pytest.raises(Unreadable, match="more than"):
         decode(png())
     decode(encoded(Image.new("RGB", (50, 1))))
-
-
-def test_budget_lets_only_so_many_pixels_in_at_once():
-    budget, inside, most = PixelSemaphore(100), [], []
-
-    def work(size):
-        for _ in range(20):
-            with budget.hold(size):
-                inside.append(size)
-                most.append(sum(inside))
-                inside.remove(size)
-
-    threads = [threading.Thread(target=work, args=(size,)) for size in (30, 40, 50, 60, 100)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert max(most) <= 100
-
-
-def test_a_picture_above_the_budget_is_decoded_alone_and_gives_it_back():
-    budget = PixelSemaphore(100)
-    with budget.hold(1_000):
-        pass
-    with pytest.raises(ZeroDivisionError), budget.hold(100):
-        raise ZeroDivisionError
-    with budget.hold(100):
-        pass
 
 
 def heic(values, **how):

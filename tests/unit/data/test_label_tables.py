@@ -100,8 +100,7 @@ def test_what_is_not_usual_is_said():
         return " ".join(arrange(ListedFiles(*FILES, labels=READ[name])).notes)
 
     assert notes("header") == "Labels are read from labels.csv."
-    assert "12 pictures matched to a name in it without a suffix." in notes("no suffix")
-    assert "12 pictures matched to a name in it without its folders." in notes("paths of Windows")
+    assert "12 pictures matched to a name in it without regard to capitals and suffix." in notes("no suffix")
     assert "columns are separated by semicolons" in notes("semicolons")
     assert "0.0 is taken as 0" in notes("floats of pandas")
     assert "was read as UTF-16" in notes("UTF-16")

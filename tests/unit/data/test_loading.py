@@ -80,9 +80,9 @@ def test_drawing_before_decoding_is_drawing_after_it_and_the_seed_decides(load):
 
 def test_only_drawn_pictures_are_decoded(load, monkeypatch):
     decoded = []
-    original = reading._decoded
+    original = reading.decoded
     monkeypatch.setattr(
-        reading, "_decoded", lambda file, *rest, **more: decoded.append(file) or original(file, *rest, **more)
+        reading, "decoded", lambda file, *rest, **more: decoded.append(file) or original(file, *rest, **more)
     )
     load(class_files(each=30), num_samples=7)
     assert len(decoded) == 7
@@ -302,3 +302,10 @@ def test_rows_in_a_file_hold_after_their_pages_are_released() -> None:
     in_memory = torch.ones(8, dtype=torch.uint8)
     leave_on_disk(in_memory)
     assert in_memory.sum() == 8
+
+
+def test_a_survey_of_files_that_are_no_pictures_is_refused(tmp_path) -> None:
+    files = {"0/a.png": b"text", "1/b.tif": b"II*\0" + bytes(40)}
+    spec = DataSpec(kind="archive", path=str(write_zip(tmp_path / "a.zip", files)))
+    with pytest.raises(InvalidDataset, match=r"2 files tried and none is a picture, the first 0/a\.png \(not a pict"):
+        survey_images(spec, num_classes=2, task=CLASSIFICATION)

@@ -18,7 +18,7 @@ from senseapp.cli.main import main
 from senseapp.core.codec import loads
 from senseapp.core.errors import InvalidSpec
 from senseapp.records.check import CheckSpec
-from senseapp.records.quantized_nodes import QuantizedNodesReport
+from senseapp.records.layer_findings import QuantizedNodesReport
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.base import runtime_named
 from tests.onnx_files import exported

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from senseapp.records.file_names import file_name, named, network_name
+from senseapp.records.candidate import file_name, named, network_name
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import ModelSpec
 from tests.deployments import a_candidate, a_deployment

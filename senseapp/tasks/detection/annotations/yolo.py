@@ -27,7 +27,7 @@ Columns: TypeAlias = int | Literal["outline", "unknown"]
 _MOST_BYTES = 4_000_000  # 5,000 boxes, or outlines, of 800 bytes
 _BOX = 4  # numbers of a box
 _SLACK = 0.01  # of a side: tools round corners to just outside of the picture
-_MOST, _FEW, _HALF, _MANY = 0.9, 0.7, 0.5, 8  # shares of lines; of outlines less than half could be boxes with points
+_MOST, _FEW, _HALF, _MANY = 0.9, 0.7, 0.5, 8  # shares and number of lines
 _LISTS = ("classes.txt", "obj.names", "labels.txt", "names.txt", "predefined_classes.txt")
 _NO_BOXES = (*_LISTS, "readme.txt", "train.txt", "val.txt", "test.txt", "requirements.txt")
 
@@ -110,7 +110,8 @@ def told_by(listing: Listing, contents: Iterable[bytes]) -> tuple[AnnotationFile
 def columns_of(files: Sequence[Sequence[Row]], points: tuple[int, int] | None = None) -> tuple[Columns, str]:
     """Return what the long lines of a set hold, and a sentence where there are any.
 
-    ``points`` are the number of key points and of the numbers of each, where a file says them.
+    ``points`` are the number of key points and of the numbers of each, where a file says them. Else lines of one length
+    are boxes where nearly all of them may be, and outlines where many may not; what may be either is not read.
     """
     rows = [values for file in files for _, values in file if all(abs(each) < 1e12 for each in values)]
     long = [values for values in rows if len(values) > _BOX]
@@ -118,13 +119,15 @@ def columns_of(files: Sequence[Sequence[Row]], points: tuple[int, int] | None = 
         return "unknown", ""
     (count, number), *_ = Counter(map(len, long)).most_common(1)
     what = f"Lines of {1 + count} numbers" if number == len(long) else "Lines of more than 5 numbers"
+    alike = np.array([values for values in long if len(values) == count])
+    outlines = sum(len(values) % 2 == 0 and all(map(_inside, values)) for values in long) / len(long)
+    boxes = _may_be_boxes(alike) * number / len(long)
+    told = points is not None and count - _BOX - points[0] * points[1] in (0, 1)
+    columns: Columns = "outline" if boxes <= _FEW and outlines > _HALF else "unknown"
     if count == _BOX + 1:
         columns = _sixth([[values[_BOX] for _, values in file if len(values) == count] for file in files])
-    elif points is not None and count - _BOX - points[0] * points[1] in (0, 1):
+    elif told or (boxes >= _MOST and (outlines < _HALF or len(long) >= _MANY)):
         columns = count
-    else:
-        alike = number >= _MOST * len(long) and len(rows) - len(long) <= len(long) // _MANY
-        columns = _longer(long, np.array([values for values in long if len(values) == count]) if alike else None)
     if columns == "unknown":
         either = "the angle of a box or a track" if count == _BOX + 1 else "a box with key points or an outline"
         return columns, f"{what} may hold {either}, so they are not read. kpt_shape in data.yaml tells key points."
@@ -141,32 +144,21 @@ def _sixth(files: Sequence[Sequence[float]]) -> Columns:
     return _BOX + 1 if scores or (whole and not repeated) else "unknown"
 
 
-def _longer(long: Sequence[list[float]], alike: NDArray[np.float64] | None) -> Columns:
-    """Return what lines of seven numbers and more hold; ``alike`` are those of one length, if nearly all are."""
-    inside = [len(values) % 2 for values in long if all(map(_inside, values))]
-    even, odd = inside.count(0) / len(long), inside.count(1) / len(long)
-    boxes, sure = (0.0, False) if alike is None else _boxes_with_points(alike)
-    clear = sure or max(even, odd) < _HALF
-    if alike is not None and boxes >= (_HALF if clear else _MOST) and (clear or len(long) >= _MANY):
-        return int(alike.shape[1])
-    return "outline" if boxes <= _FEW and even > odd else "unknown"
-
-
-def _boxes_with_points(rows: NDArray[np.float64]) -> tuple[float, bool]:
-    """Return the share of lines that may be boxes with key points, and whether marks of visibility leave no doubt."""
+def _may_be_boxes(rows: NDArray[np.float64]) -> float:
+    """Return the share of lines of one length that may be boxes with key points inside, or a score and a track."""
     centres, sides, others = rows[:, None, :2], rows[:, None, 2:_BOX], rows[:, _BOX:]
     ends = np.concatenate([centres - sides / 2, centres + sides / 2], axis=1)
     holds = ((ends >= -_SLACK) & (ends <= 1 + _SLACK) & (sides > 0)).all(axis=(1, 2))
-    shares, last = [], others[:, -1]
+    shares = [0.0]
     for step in (2, 3):
         if others.shape[1] % step == 0:
             points = others.reshape(len(rows), -1, step)[..., :2]
             near = (abs(points - centres) <= 0.55 * sides + _SLACK) | (points == 0).all(axis=2, keepdims=True)
-            shares.append((holds & near.all(axis=(1, 2))).mean())
-    tracks = others.shape[1] == 2 and bool(((last >= 0) & (last == np.floor(last))).all())  # behind scores
-    tracks &= len(rows) >= _MANY or last.max() > 1
-    marks = others.shape[1] % 3 == 0 and bool(np.isin(others[:, 2::3], (0, 1, 2)).all())
-    return max([*shares, holds.mean() if tracks else 0.0]), marks or tracks
+            shares.append(float((holds & near.all(axis=(1, 2))).mean()))
+    last = others[:, -1]
+    if others.shape[1] == 2 and bool((last == np.floor(last)).all()) and last.max() > 1:  # tracks behind scores
+        shares.append(float(holds.mean()))
+    return max(shares)
 
 
 # ---- names of classes
