@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,7 +14,8 @@ from typing import Any
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import SenseError
 from senseapp.records.measurement import RunResult
-from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record, read_run_file
+from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record, unpack_run_file
+from senseapp.store.run_folder import RunFolder
 
 MARKUP = (
     "![pic](/evil/p) [in](http://evil.example) :red-badge[evil] :material/skull: :skull: www.evil.example "
@@ -43,7 +45,9 @@ def marked_run_file(source: Path) -> tuple[bytes, list[Field]]:
         with suppress(SenseError, ValueError, KeyError, TypeError):
             tried = {name: _mapped(record, lambda text, at, field=field: _marked(text) if at == field else text)
                      for name, record in records.items()}  # fmt: skip
-            read_run_file(io.BytesIO(_zipped(members, tried)), most_bytes=_MOST_BYTES)
+            with tempfile.TemporaryDirectory() as folder:
+                file = io.BytesIO(_zipped(members, tried))
+                unpack_run_file(file, RunFolder(Path(folder)), most_bytes=_MOST_BYTES)
             records = tried
             taken.append(field)
     return _zipped(members, records), taken

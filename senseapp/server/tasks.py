@@ -152,7 +152,7 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
 
     def keep(self, folder: RunFolder, found: OutcomeT_co) -> None:  # type: ignore[misc]  # only ever its own outcome
         """Write the outcome into ``folder``."""
-        folder.save(self.key, found)  # type: ignore[arg-type]  # a record of self.kind
+        folder.save(self.key, found)
 
 
 def key_of(question: str) -> str:

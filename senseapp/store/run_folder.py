@@ -25,20 +25,6 @@ from senseapp.records.spec import RunSpec
 from senseapp.store.journal import Journal
 
 T = TypeVar("T")
-Record = (
-    ValidationResult
-    | StrongestFound
-    | QuantizationHistogram
-    | Delivery
-    | LayerTimes
-    | Recommendation
-    | ChangedAnswers
-    | Diagnosis
-    | FileAnswers
-    | Int8Timing
-)
-"""What tasks on finished runs leave."""
-RecordT = TypeVar("RecordT", bound=Record)
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
@@ -51,7 +37,7 @@ _PREFIXES: dict[type, str] = {
     FileAnswers: "answers",
     Int8Timing: "int8",
 }
-"""Beginnings of the names of records; a key follows."""
+"""Records that tasks on finished runs leave, with the beginnings of their files' names; a key follows."""
 
 
 class RunFolder:
@@ -174,15 +160,15 @@ class RunFolder:
         is_known = self._reused_file.is_file() and self.measurements.count() > 0
         return _read(self._reused_file, Reused) if is_known else None
 
-    def save(self, key: str, record: Record) -> None:
+    def save(self, key: str, record: object) -> None:
         """Keep the outcome of a task under its key."""
         replace_file(self._record_file(type(record), key), dumps(record))
 
-    def load(self, kind: type[RecordT], key: str) -> RecordT | None:
+    def load(self, kind: type[T], key: str) -> T | None:
         """Return the record of that kind and key, or None before there is one."""
         return _read(self._record_file(kind, key), kind)
 
-    def records(self, kind: type[RecordT]) -> tuple[RecordT, ...]:
+    def records(self, kind: type[T]) -> tuple[T, ...]:
         """Return every record of that kind, the oldest first."""
         with storage_errors(self.path.name):
             written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob(f"{_PREFIXES[kind]}-*.json"))

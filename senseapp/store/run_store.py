@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 from senseapp.core.codec import dumps
 from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
@@ -27,20 +26,6 @@ _MOST_TAGS, _TAG_LIMIT = 10, 30  # of a run, in one row of a table; characters o
 INTERRUPTED_SENTENCE = (
     "senseapp stopped before this run was finished. Everything measured so far is kept; press Resume to go on."
 )
-
-
-class RunColumns(TypedDict, total=False):
-    """Columns of a run that are set while it is worked on.
-
-    Attributes:
-        headline: the result in one sentence.
-        origin: the sentence on where measurements came from.
-        content_key: a hash of all that decides the run's measurements.
-    """
-
-    headline: str
-    origin: str
-    content_key: str
 
 
 class RunStore:
@@ -88,7 +73,7 @@ class RunStore:
         owner: str,
         title: str,
         num_measurements: int,
-        **columns: Unpack[RunColumns],
+        **columns: str,
     ) -> RunRecord:
         """Enter a run that is done, whose files ``fill`` writes; a process that dies meanwhile leaves no run."""
         run_id = uuid.uuid4().hex
@@ -214,8 +199,8 @@ class RunStore:
         counts = {name: count for name, count in (("done", done), ("total", total)) if count is not None}
         self._set(run_id, state=state, error=error, **counts)
 
-    def update(self, run_id: str, **columns: Unpack[RunColumns]) -> None:
-        """Store new fields of a run; fields that are not passed keep their value."""
+    def update(self, run_id: str, **columns: str) -> None:
+        """Store columns of a run: its ``headline``, its ``origin`` or its ``content_key``; others keep their value."""
         self._set(run_id, **columns)
 
     def others(self, run_id: str, most: int = 100) -> tuple[tuple[str, str, str], ...]:
