@@ -34,7 +34,7 @@ def marked_run_file(source: Path) -> tuple[bytes, list[Field]]:
     """
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    kinds = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
+    kinds: dict[str, type[Any]] = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
     kinds |= {name: kind for name in members if (kind := extra_record(name)) is not None}
     records = {name: loads(members[name], kind) for name, kind in kinds.items()}
     layers = {layer.name for layer in records[RESULT_NAME].profile.layers}

@@ -31,7 +31,7 @@ from senseapp.server.check_jobs import (
     remove_untouched_checks,
 )
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
-from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
+from senseapp.server.execution import LiveRun, Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
 from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
@@ -39,9 +39,9 @@ from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
-from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, sweep_uploads
+from senseapp.server.quotas import check_run_room, disk_use, free_bytes, memory_limit, sweep_uploads
 from senseapp.server.run_plan import SEARCHES_PER_FILE, UNKNOWN_STEPS, RunPlanner, kind_of, num_images
-from senseapp.server.session import OpenSession, load_engine, open_local_session, runs_on_processor
+from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.server.settings import (
     RateLimiter,
     ServerSettings,
@@ -53,7 +53,7 @@ from senseapp.server.tasks import EarlierRun, FinishedRunTask, RunTask, TaskCont
 from senseapp.server.time_estimate import MACHINE_LOAD, MachineSpeed, RuntimePredictor, time_convolutions
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
-from senseapp.store.run_store import RunStore
+from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
 
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
@@ -114,8 +114,6 @@ class Backend:
             }
         )
         self._warming = threading.Lock()
-        self._memory = MemoryGuard(settings.job_memory_mb)
-        self.states = StateKeeper(self.store)
         self._run_logs = RunLogs(self.store)
         self.tidy()
         self.runner: JobRunner[RunTask] = JobRunner(
@@ -146,6 +144,11 @@ class Backend:
 
     def _time_machine(self) -> MachineSpeed:
         return (self.processes and self.processes.machine_speed()) or time_convolutions()
+
+    def up_to_date(self, record: RunRecord) -> RunRecord:
+        """Return ``record`` with the state of its job, which the disk may have refused to store."""
+        job = None if record.state.finished else self.runner.snapshot(record.run_id)
+        return record if job is None else replace(record, state=job.state, error=job.error)
 
     def so_far(self, run_id: str) -> RunResult | None:
         """Return the result of a run, or the partial one so far; None before its model was loaded."""
@@ -329,14 +332,14 @@ class Backend:
             raise Unfinished(f"All layers are measured. The files could not be made: {error}") from error
 
     def _carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
-        """Carry out the task on the cluster, in a worker process, or in this process with limited memory."""
+        """Carry out the task on the cluster, in a worker process, or in this process, whose memory has no limit."""
         own_session = isinstance(task, Measurement) and context.open_session is not open_local_session
         if isinstance(task, Measurement) and not own_session and task.cluster:
             carry_out_on_cluster(task, context, device=device, address=task.cluster)
         elif self.processes and not own_session:
             self.processes.carry_out(task, context, device=device)
         else:
-            with self._memory.job(limited=runs_on_processor(device)):
+            with memory_limit(limited=False):  # the pages need memory of this process too
                 task.carry_out(context)
 
     def _measurement(self, record: RunRecord, *, here: bool = False) -> Measurement:
@@ -356,7 +359,10 @@ class Backend:
             if snapshot.state.finished:
                 self._folder_of(task).end(reason_of(snapshot))
         elif isinstance(task, Measurement):
-            self.states.keep(snapshot)
+            error = INTERRUPTED_SENTENCE if snapshot.state is RunState.INTERRUPTED else snapshot.error
+            done, total = (snapshot.done, snapshot.total) if snapshot.total else (None, None)
+            with suppress(NotFound):  # deleted before it ended
+                self.store.set_state(task.run_id, snapshot.state, error=error, done=done, total=total)
         elif isinstance(task, FinishedRunTask) and snapshot.state in _TASK_ENDS:
             with suppress(NotFound):  # the run was deleted; the outcome of a task changes no run's state
                 self.store.folder(task.run_id).end(task.key)

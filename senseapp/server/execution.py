@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from senseapp.core.errors import NotFound, SenseError, StorageFailed
+from senseapp.core.errors import SenseError
 from senseapp.core.steps import Progress, StepTitle
 from senseapp.measure.cluster.cluster import cluster_address
-from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.jobs import RunState
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
@@ -23,7 +23,7 @@ from senseapp.server.process.requester import model_bytes, num_bytes
 from senseapp.server.tasks import RunObserver, TaskContext, evaluator_of
 from senseapp.server.time_estimate import file_works, time_convolutions
 from senseapp.store.run_folder import RunFolder
-from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
+from senseapp.store.run_store import RunStore
 
 if TYPE_CHECKING:
     from senseapp.measure.session import Session
@@ -266,39 +266,3 @@ class LiveRun(RunObserver):
             self._control.check()
         else:
             self._control.measured(measurement.layer)
-
-
-class StateKeeper:
-    """Writes changes of state; failed writes are retried with every later change and every read of a run.
-
-    Without retries, a run whose end could not be stored would appear to run forever.
-    """
-
-    def __init__(self, store: RunStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._waiting: dict[str, JobSnapshot] = {}
-
-    def keep(self, snapshot: JobSnapshot) -> None:
-        """Store the state of a run, or keep it for a retry."""
-        with self._lock:
-            self._waiting[snapshot.run_id] = snapshot
-            self._write_all()
-
-    def up_to_date(self, record: RunRecord) -> RunRecord:
-        """Return ``record`` with its current state, which is stored now if the disk allows."""
-        if not self._waiting:
-            return record
-        with self._lock:
-            newer = self._waiting.get(record.run_id)  # looked up first, since ``record`` was read before this write
-            with suppress(StorageFailed):
-                self._write_all()
-        return record if newer is None else replace(record, state=newer.state, error=newer.error)
-
-    def _write_all(self) -> None:
-        for run_id, known in list(self._waiting.items()):
-            error = INTERRUPTED_SENTENCE if known.state is RunState.INTERRUPTED else known.error
-            done, total = (known.done, known.total) if known.total else (None, None)
-            with suppress(NotFound):  # deleted before it ended
-                self._store.set_state(run_id, known.state, error=error, done=done, total=total)
-            del self._waiting[run_id]

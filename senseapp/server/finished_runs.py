@@ -170,7 +170,7 @@ class Scheduling(Access):
         wanted = own.sensitivity.compression.description.partners
         return tuple(
             other
-            for other in map(self._backend.states.up_to_date, self._store.list(self._owner))
+            for other in map(self._backend.up_to_date, self._store.list(self._owner))
             if other.state is RunState.DONE
             and other.spec.sensitivity.compression.kind in wanted
             and other.spec.model.is_runnable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -177,73 +176,53 @@ _USUAL_STACK_BYTES = 8 * 1024 * 1024  # of a thread on Linux
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-class MemoryGuard:
-    """Limits this process's data segment while jobs run; does nothing on systems without such a limit.
+@contextmanager
+def memory_limit(job_mb: int = 0, *, most_bytes: float = math.inf, limited: bool = True) -> Iterator[None]:
+    """Limit this process's data segment inside the block; for a process that does one thing at a time.
 
     An allocation beyond the limit fails as an error in the allocating code, where the system would grant it and later
-    kill the process. Memory that the process holds already does not count. ``job_mb`` is memory for one job; 0 allows
-    nine tenths of the memory that is free when the first of several starts. ``most_bytes`` bounds it further where a
-    foreign file is opened; the stacks of threads, which are reserved and hardly used, are added.
+    kill the process. Memory that the process holds already does not count.
+
+    Args:
+        job_mb: memory for one job; 0 allows nine tenths of what is free now.
+        most_bytes: a further bound where a foreign file is opened; the stacks of threads, which are reserved and hardly
+            used, are added.
+        limited: False for a job on an accelerator; there is no limit on systems without one either.
+
+    Raises:
+        OutOfMemory: the block needs more memory.
     """
+    allowed = job_mb * MB or _SHARE_OF_FREE * free_bytes()
+    used = _data_bytes() if limited else None
+    before = (0, 0)
+    if used is not None:
+        import resource  # exists wherever the size of the data segment is known
 
-    def __init__(self, job_mb: int = 0, *, most_bytes: float = math.inf) -> None:
-        self._job_bytes = job_mb * MB
-        self._most_bytes = most_bytes
-        self._allowed = float(self._job_bytes) or _SHARE_OF_FREE * free_bytes()
-        self._lock = threading.Lock()
-        self._jobs = 0
-        self._before: tuple[int, int] | None = None
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = used + int(min(allowed, most_bytes + _stack_bytes()))
+        highest = before[1] if before[1] != resource.RLIM_INFINITY else limit
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limit, highest), before[1]))
+    try:
+        yield
+    except Exception as error:
+        if is_about_memory(error):
+            raise OutOfMemory(_memory_sentence(allowed, most_bytes)) from error
+        raise
+    finally:
+        if used is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
 
-    @contextmanager
-    def job(self, *, limited: bool = True) -> Iterator[None]:
-        """Limit the memory in the body, unless it runs on an accelerator; OutOfMemory if the limit is exceeded."""
-        self._begin(limited)
-        try:
-            yield
-        except Exception as error:
-            if is_about_memory(error):
-                raise OutOfMemory(self._sentence()) from error
-            raise
-        finally:
-            self._end()
 
-    def _sentence(self) -> str:
-        if self._most_bytes <= self._allowed:
-            return (
-                f"To open this takes more than the {self._most_bytes / 1e9:.1f} GB of memory that a file of its size "
-                "may take here. Choose another file, or save this one again with the program that made it."
-            )
+def _memory_sentence(allowed: float, most_bytes: float) -> str:
+    if most_bytes <= allowed:
         return (
-            f"This needs more memory than there is for one run here ({self._allowed / 1e9:.1f} GB). Choose a smaller "
-            "input size, fewer images in one batch, or a smaller model."
+            f"To open this takes more than the {most_bytes / 1e9:.1f} GB of memory that a file of its size "
+            "may take here. Choose another file, or save this one again with the program that made it."
         )
-
-    def _begin(self, limited: bool) -> None:
-        with self._lock:
-            self._jobs += 1
-            used = _data_bytes()
-            if not limited or used is None or self._before is not None:
-                return
-            import resource  # exists wherever the size of the data segment is known
-
-            self._before = resource.getrlimit(resource.RLIMIT_DATA)
-            self._allowed = self._job_bytes or _SHARE_OF_FREE * free_bytes()
-            limit = used + int(self._allowed)
-            if self._most_bytes < math.inf:
-                limit = min(limit, used + int(self._most_bytes) + _stack_bytes())
-            most = self._before[1]
-            resource.setrlimit(
-                resource.RLIMIT_DATA, (limit if most == resource.RLIM_INFINITY else min(limit, most), most)
-            )
-
-    def _end(self) -> None:
-        with self._lock:
-            self._jobs -= 1
-            if not self._jobs and self._before is not None:
-                import resource
-
-                resource.setrlimit(resource.RLIMIT_DATA, self._before)
-                self._before = None
+    return (
+        f"This needs more memory than there is for one run here ({allowed / 1e9:.1f} GB). Choose a smaller "
+        "input size, fewer images in one batch, or a smaller model."
+    )
 
 
 def _data_bytes() -> int | None:

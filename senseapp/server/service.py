@@ -64,11 +64,11 @@ class Service(Access):
 
     def run(self, run_id: str) -> RunRecord:
         """Return the record of a run."""
-        return self._backend.states.up_to_date(self._store.get(run_id, self.owner))
+        return self._backend.up_to_date(self._store.get(run_id, self.owner))
 
     def runs(self) -> tuple[RunRecord, ...]:
         """Return this user's runs, newest first."""
-        return tuple(self._backend.states.up_to_date(record) for record in self._store.list(self.owner))
+        return tuple(self._backend.up_to_date(record) for record in self._store.list(self.owner))
 
     def result(self, run_id: str) -> RunResult | None:
         """Return the result, or, for an unfinished run, the partial result.
@@ -99,7 +99,7 @@ class Service(Access):
 
     def delete(self, run_id: str) -> None:
         """Stop a run if necessary, and delete it; for :data:`UNDO_SECONDS` its owner can :meth:`restore` it."""
-        known = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
+        known = self._backend.up_to_date(self._store.owned(run_id, self.owner))
         self._backend.stop_all(known.run_id)
         if not known.state.finished:
             self._store.set_state(known.run_id, RunState.CANCELLED)
@@ -222,7 +222,7 @@ class Service(Access):
         A run that is done, waiting or running is unchanged. With ``here`` it continues on this machine, even if there
         is a cluster. Raises as :meth:`start` does.
         """
-        record = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
+        record = self._backend.up_to_date(self._store.owned(run_id, self.owner))
         if record.state is RunState.DONE or not record.state.finished:
             return
         check_paths(record.spec, self._backend.readable_folders(self.owner))

@@ -14,7 +14,6 @@ from senseapp.core.codec import to_plain
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.records.schedule import Schedule
 from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
 
@@ -114,7 +113,7 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     @property
     def key(self) -> str:
         """Key of the outcome's file: equal for equal requests of any user about any run."""
-        asked = {name: _text_of(value) for name, value in self.asked().items()}
+        asked = {name: json.dumps(to_plain(value), sort_keys=True) for name, value in self.asked().items()}
         return key_of(f"{type(self).__name__} {json.dumps(asked, sort_keys=True)}")
 
     def asked(self) -> dict[str, Any]:
@@ -159,21 +158,6 @@ def key_of(question: str) -> str:
     """Return a hash of a text, as it is in names of files."""
     # 64 bits: of a billion outcomes of a run two would rarely meet.
     return hashlib.sha256(question.encode()).hexdigest()[:16]
-
-
-_texts: tuple[tuple[Schedule, str], ...] = ()
-
-
-def _text_of(value: Any) -> str:
-    """Return a setting as text; cached for the last schedules, as a page needs a dozen keys of each."""
-    global _texts
-    if not isinstance(value, Schedule):
-        return json.dumps(to_plain(value), sort_keys=True)
-    text = next((text for known, text in _texts if known is value), "")
-    if not text:
-        text = json.dumps(to_plain(value), sort_keys=True)
-        _texts = ((value, text), *_texts[:3])  # of a page, one for each of its methods
-    return text
 
 
 def open_evaluator(context: TaskContext, other: CompressionConfig | None = None) -> ScheduleEvaluator:

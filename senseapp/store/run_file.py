@@ -258,7 +258,7 @@ def unpack_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> 
     except ZIP_DAMAGE as error:
         raise InvalidFile(f"This is not a run file, or it is damaged ({error}). {_ADVICE}") from error
     _check_members(archive, most_bytes)
-    kinds = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
+    kinds: dict[str, type[Any]] = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
     records: dict[str, Any] = {}
     weights: dict[str, ZipInfo] = {}
     for member in archive.members:
@@ -274,7 +274,7 @@ def unpack_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> 
     for key, member in weights.items():
         _keep_weights(folder.compressed_model(key), _chunks(archive, member))
     folder.save_result(with_printable_texts(replace(result, spec=result.spec.without_folders())))
-    return with_printable_texts(head).title
+    return str(with_printable_texts(head).title)
 
 
 def _key_in(name: str) -> str:

@@ -31,7 +31,7 @@ from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server.process.protocol import Line, TaskRequest, decode_task, read_line, write_line
 from senseapp.server.process.requester import answer_here
-from senseapp.server.quotas import MemoryGuard
+from senseapp.server.quotas import memory_limit
 from senseapp.server.session import load_engine, open_local_session, runs_on_processor
 from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.server.time_estimate import MachineSpeed, time_convolutions
@@ -167,8 +167,9 @@ def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
         with _executor(app, request.address, request.device) as executor, at_work():
             task.carry_out(replace(context, open_session=partial(open_local_session, executor=executor)))
     else:
-        guard = MemoryGuard(request.job_mb, most_bytes=request.most_bytes or math.inf)
-        with guard.job(limited=runs_on_processor(request.device)), at_work():
+        most_bytes = math.inf if request.most_bytes is None else request.most_bytes
+        limited = runs_on_processor(request.device)
+        with memory_limit(request.job_mb, most_bytes=most_bytes, limited=limited), at_work():
             task.carry_out(context)
     talk.say("done")
 
@@ -176,7 +177,7 @@ def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
     signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that holds the GIL
     try:
-        with MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"]).job():
+        with memory_limit(request["job_mb"], most_bytes=request["most_bytes"]):
             talk.say("answer", answer_here(request["question"]))
     finally:
         signal.alarm(0)
