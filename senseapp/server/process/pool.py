@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 
-_MOST_ANSWERS = 500  # of one process, which then ends: 200 kB leak per file
+_MOST_ANSWERS = 100  # of one process, which then ends: 200 kB leak per file
 _ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request
 
 
