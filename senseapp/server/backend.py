@@ -21,15 +21,7 @@ from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.check_jobs import (
-    CheckFolder,
-    CheckObserver,
-    CheckTask,
-    folder_of_checks,
-    reason_of,
-    recover_checks,
-    remove_untouched_checks,
-)
+from senseapp.server.checks import CheckObserver, CheckTask, folder_of_checks, recover_checks, remove_old_checks
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
@@ -215,7 +207,7 @@ class Backend:
         for run_id in self.store.unchanged_since(time.time() - days * DAY_SECONDS) if days else ():
             self.store.remove(run_id)
             _log.info("run %s was deleted: nobody touched it for %d days", run_id, days)
-        remove_untouched_checks(self.home, days)
+        remove_old_checks(self.home, days)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch, time this machine and then call ``also``, in the background; later calls do nothing."""
@@ -248,7 +240,7 @@ class Backend:
     def _work(self, task: RunTask, control: JobControl) -> None:
         if isinstance(task, CheckTask):
             context = TaskContext(
-                folder=RunFolder(self._folder_of(task).path),
+                folder=RunFolder(folder_of_checks(self.home, task.owner) / task.check_id),
                 observer=CheckObserver(control.phase),
                 data_roots=self.readable_folders(task.owner),
             )
@@ -351,14 +343,8 @@ class Backend:
             run_id=record.run_id, spec=spec, first_file_seconds=seconds if wants_file else 0.0, here=here
         )
 
-    def _folder_of(self, check: CheckTask) -> CheckFolder:
-        return CheckFolder(path=folder_of_checks(self.home, check.owner) / check.check_id)
-
     def _keep_state(self, task: RunTask, snapshot: JobSnapshot) -> None:
-        if isinstance(task, CheckTask):
-            if snapshot.state.finished:
-                self._folder_of(task).end(reason_of(snapshot))
-        elif isinstance(task, Measurement):
+        if isinstance(task, Measurement):
             error = INTERRUPTED_SENTENCE if snapshot.state is RunState.INTERRUPTED else snapshot.error
             done, total = (snapshot.done, snapshot.total) if snapshot.total else (None, None)
             with suppress(NotFound):  # deleted before it ended

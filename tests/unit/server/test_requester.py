@@ -13,7 +13,7 @@ import pytest
 from senseapp.core.errors import Abandoned, OutOfMemory, ReadingStopped
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.check_jobs import CheckTask
+from senseapp.server.checks import CheckTask
 from senseapp.server.execution import Measurement
 from senseapp.server.process import requester
 from senseapp.server.process.processes import takes_too_long
