@@ -14,7 +14,7 @@ from typing import Any
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import SenseError
 from senseapp.records.measurement import RunResult
-from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record, unpack_run_file
+from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record, read_run_file
 from senseapp.store.run_folder import RunFolder
 
 MARKUP = (
@@ -47,7 +47,7 @@ def marked_run_file(source: Path) -> tuple[bytes, list[Field]]:
                      for name, record in records.items()}  # fmt: skip
             with tempfile.TemporaryDirectory() as folder:
                 file = io.BytesIO(_zipped(members, tried))
-                unpack_run_file(file, RunFolder(Path(folder)), most_bytes=_MOST_BYTES)
+                read_run_file(file, RunFolder(Path(folder)), most_bytes=_MOST_BYTES)
             records = tried
             taken.append(field)
     return _zipped(members, records), taken

@@ -267,7 +267,6 @@ class Backend:
                 if isinstance(task, Measurement):
                     result = context.folder.load_result()
                     self.store.update(record.run_id, headline=headline(result))
-                    self.cards.keep(record.spec.model, result.profile)
                     self._follow(record, result, context)
                     if not result.passes.workers:  # else it is not representative of this machine
                         self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.errors import InvalidFile
 from senseapp.core.process import PROCESS_CACHE, without_collection
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.answers import PictureAnswers
@@ -18,9 +19,11 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.leaderboard import headline
 from senseapp.server.session import load_engine
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
+from senseapp.store.run_file import read_run_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import task_named
 
@@ -35,6 +38,20 @@ def survey(
     return survey_images(
         data, num_classes=num_classes, task=task_named(task), class_names=class_names, data_roots=data_roots
     )
+
+
+def unpack_run_file(path: Path, folder: Path, most_bytes: int) -> str:
+    """Check a run file, and write its content, at most ``most_bytes``, into an empty ``folder``; return its title."""
+    unpacked = RunFolder(folder)
+    with path.open("rb") as stream:
+        title = read_run_file(stream, unpacked, most_bytes=most_bytes)
+    try:
+        headline(unpacked.load_result())
+    except (ArithmeticError, ValueError, LookupError) as error:  # figures that no run of ours has
+        raise InvalidFile(
+            "The figures in this run file make no sense. Choose a file that Download run wrote."
+        ) from error
+    return title
 
 
 def read_table(content: bytes, title: str, granularity: SparsityGranularity, profile: ModelProfile | None) -> RunResult:

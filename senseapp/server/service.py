@@ -29,11 +29,13 @@ from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
 from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
-from senseapp.server.run_files import keep_finished_run, keep_run, unpack_run_file
-from senseapp.server.run_requests import read_table
+from senseapp.server.run_requests import read_table, unpack_run_file
 from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
+from senseapp.store.run_folder import RunFolder
+
+_IMPORTED = "Imported from a run file; what is in it was measured elsewhere."
 
 
 class Service(Access):
@@ -131,10 +133,11 @@ class Service(Access):
             uploads.mkdir(parents=True, exist_ok=True)
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
-            call = partial(unpack_run_file, path, Path(folder), most_bytes=most_bytes)
+            call = partial(unpack_run_file, path, Path(folder), most_bytes)
             title = self._answer(file_request(call, str(path), subject="This file"))
-            check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
-            return keep_run(self._store, Path(folder), owner=self.owner, title=title)
+            unpacked = RunFolder(Path(folder))
+            check_run_room(use, unpacked.num_bytes())
+            return self._keep_finished(unpacked.load_result(), unpacked.move_to, title=title, origin=_IMPORTED)
 
     def disk_use(self) -> DiskUse:
         """Return disk use and limits of this user's and of all users' runs."""
@@ -189,14 +192,20 @@ class Service(Access):
         result = self._answer(WorkerRequest(call=read))
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
-        return keep_finished_run(
-            self._store,
-            result,
-            lambda folder: folder.save_result(result),
+        origin = notes_on_names(result)
+        return self._keep_finished(result, lambda folder: folder.save_result(result), title=title, origin=origin)
+
+    def _keep_finished(self, result: RunResult, fill: Callable[[RunFolder], None], *, title: str, origin: str) -> str:
+        """Create a finished run whose files ``fill`` writes, and return its id; on failure nothing is kept."""
+        return self._store.create_finished(
+            result.spec,
+            fill,
             owner=self.owner,
             title=title,
-            origin=notes_on_names(result),
-        )
+            num_measurements=len(result.measurements),
+            headline=headline(result),
+            origin=origin,
+        ).run_id
 
     def snapshot(self, run_id: str) -> JobSnapshot:
         """Return a snapshot of a run: from the worker while it waits or runs, else from the store."""

@@ -239,7 +239,7 @@ _MOST_FURTHER_BYTES = 16_000_000  # of proofs and recommendations together, whic
 _ADVICE = "Choose a file that Download run wrote."
 
 
-def unpack_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> str:
+def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> str:
     """Check a run file, write its content anew into an empty ``folder``, and return the title of the run.
 
     Args:

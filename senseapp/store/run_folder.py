@@ -96,6 +96,12 @@ class RunFolder:
         """Whether the final result is here."""
         return self._result_file.is_file()
 
+    def move_to(self, other: RunFolder) -> None:
+        """Move all files into another folder."""
+        with storage_errors("the run"):
+            for path in self.path.iterdir():
+                path.rename(other.path / path.name)
+
     def num_bytes(self) -> int:
         """Return the disk space that the files take; 0 if the folder is gone."""
         found = 0
