@@ -127,7 +127,11 @@ class Backend:
 
         Raises ReadingStopped if the file takes too long, and Abandoned if ``requester`` leaves before.
         """
-        return self.processes.answer(request, requester) if self.processes else request.call()
+        if self.processes:
+            return self.processes.answer(request, requester)
+        if request.needs_engine:
+            load_engine()
+        return request.call()
 
     def _describe(self, model: ModelSpec, requester: Requester) -> ModelCard:
         if model == ModelSpec():

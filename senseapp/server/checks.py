@@ -33,7 +33,7 @@ JOB = "check:"
 MOST_SECONDS = 1800.0
 """Longest time of a check on a server: a file may keep a library busy for ever."""
 _SPEC, _REPORT = "spec.json", "report.json"
-_NO_REPORT = "This check left no report: it failed, or senseapp stopped before it was finished. Check the files again."
+_NO_REPORT = "There is no report: senseapp stopped before this check was finished, or it failed. Check the files again."
 _CANCELLED = "This check was cancelled."
 _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_KEPT = 20  # of one user

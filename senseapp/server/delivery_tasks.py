@@ -47,7 +47,6 @@ class DeliverTask(FinishedRunTask[Delivery]):
         other: configuration of the second run's compression, for a schedule of two runs.
     """
 
-    kind: ClassVar[type] = Delivery
     keeps_model: ClassVar[bool] = True
 
     schedule: Schedule | None = None
@@ -183,7 +182,6 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
     takes its place.
     """
 
-    kind: ClassVar[type] = Recommendation
     keeps_model: ClassVar[bool] = True
 
     allowed_drop: float | None = None

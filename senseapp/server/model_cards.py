@@ -19,7 +19,6 @@ from senseapp.records.inputs import MatchReport, OnnxReport
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.process.requester import ANYBODY, Requester
-from senseapp.server.session import load_engine
 from senseapp.tasks import task_named
 
 _Key: TypeAlias = tuple[ModelSpec, float, int]
@@ -38,7 +37,6 @@ register(ModelCard)
 
 def load_card(model: ModelSpec) -> ModelCard:
     """Load the network, profile it with one forward pass, and release it; takes up to seconds."""
-    load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
 
     from senseapp.networks.network import images_per_pass
@@ -71,7 +69,6 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     settings = spec.sensitivity
     if not settings.compression.description.removes_channels:
         return ()
-    load_engine()
     import torch
 
     from senseapp.compressions.base import CompressionRequest, build_compressor
@@ -174,7 +171,6 @@ def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
 
     This may take seconds.
     """
-    load_engine()
     from senseapp.networks.checkpoints.checkpoint import read_checkpoint
     from senseapp.networks.checkpoints.fitting import networks_in, propose
     from senseapp.networks.checkpoints.stored_networks import choose_network
@@ -201,7 +197,6 @@ def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
 
 def examine_onnx_file(model: ModelSpec) -> OnnxReport:
     """Read the ONNX file of ``model`` and run it a few times; may take seconds."""
-    load_engine()
     from senseapp.networks.onnx.source import examine_onnx
 
     return examine_onnx(model)
@@ -209,7 +204,6 @@ def examine_onnx_file(model: ModelSpec) -> OnnxReport:
 
 def compare_checkpoint(model: ModelSpec) -> MatchReport:
     """Build the architecture of ``model`` and compare its checkpoint with it, name by name; may take seconds."""
-    load_engine()
     from senseapp.networks.checkpoints.checkpoint import read_checkpoint
     from senseapp.networks.checkpoints.fitting import propose
     from senseapp.networks.checkpoints.misfits import match_state_dict

@@ -20,7 +20,6 @@ from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.leaderboard import headline
-from senseapp.server.session import load_engine
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
 from senseapp.store.run_file import read_run_file
@@ -32,7 +31,6 @@ def survey(
     data: DataSpec, task: str, num_classes: int, class_names: tuple[str, ...], data_roots: tuple[Path, ...]
 ) -> ImageSurvey:
     """List the content of a folder, an archive or an image set, and decode a picture."""
-    load_engine()
     from senseapp.data.pictures import survey_images  # torch loads on first use
 
     return survey_images(
@@ -95,7 +93,6 @@ def solve_schedule(
 
 def find_couplings(folder: Path, model: ModelSpec) -> tuple[CoupledGroup, ...]:
     """Return the layers of a run that pruning shrinks together."""
-    load_engine()
     from senseapp.networks.sources.load import load_model
     from senseapp.prove.strongest import couplings_of
 
@@ -104,7 +101,6 @@ def find_couplings(folder: Path, model: ModelSpec) -> tuple[CoupledGroup, ...]:
 
 def show_pictures(spec: RunSpec, names: tuple[str, ...], data_roots: tuple[Path, ...]) -> dict[str, bytes]:
     """Return pictures of a run as its network gets them, as PNG, by name; none for noise."""
-    load_engine()
     from senseapp.data.images import effective_preprocessing  # torch loads on first use
     from senseapp.data.load import load_named
     from senseapp.data.pictures import png_of, preview
@@ -122,7 +118,6 @@ def show_pictures(spec: RunSpec, names: tuple[str, ...], data_roots: tuple[Path,
 
 def try_picture(spec: RunSpec, picture: Path, files: tuple[tuple[str, Path, str], ...]) -> PictureAnswers:
     """Run the original network of a run and its ``files`` (name, path, runtime) on an uploaded picture."""
-    load_engine()
     from senseapp.prove.try_picture import picture_answers  # torch loads on first use
 
     return picture_answers(spec, picture, files)

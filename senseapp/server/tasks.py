@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
 from senseapp.core.codec import to_plain
 from senseapp.core.steps import StepTitle
@@ -96,10 +96,13 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     keeps_model: ClassVar[bool] = False
     """Whether it leaves files as large as a model, which require free space."""
 
-    kind: ClassVar[type[Any]]
-    """Type of its record."""
-
     run_id: str
+
+    @property
+    def kind(self) -> type[Any]:
+        """Type of its record: the parameter of the base class."""
+        (kind,): tuple[type[Any], ...] = get_args(type(self).__orig_bases__[0])  # type: ignore[attr-defined]  # of every generic class
+        return kind
 
     @property
     def most_bytes(self) -> None:
