@@ -28,18 +28,19 @@ from senseapp.server.process.requester import (
     network_request,
     num_bytes,
 )
-from senseapp.server.quotas import check_run_room, discard_upload, disk_use
+from senseapp.server.quotas import check_run_room, disk_use
 from senseapp.server.run_requests import find_couplings, show_pictures, solve_schedule, try_picture
 from senseapp.server.schedule_tasks import Verification
-from senseapp.server.settings import check_paths, uploads_folder
+from senseapp.server.settings import check_paths
 from senseapp.server.tasks import FinishedRunTask
+from senseapp.server.uploads import Uploads
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
 OutcomeT = TypeVar("OutcomeT")
 TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
 
-class Work(Access):
+class Work(Uploads):
     """Tasks on finished runs; they name a run by its id, or, for reading outcomes, by its link.
 
     Each call raises NotFound unless this user may read the run, or, to start and cancel, owns it.
@@ -137,7 +138,7 @@ class Work(Access):
             request = network_request(call, result.spec.model, *paths, subject=picture.name)
             return self._answer(request)
         finally:
-            discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._backend.reads_upload)
+            self.discard_upload(picture)
 
     def pack_kit(self, run_id: str, candidate: Candidate, target: Path) -> Path:
         """Write a zip of a file for a runtime and how it is used; return ``target``."""

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
-from senseapp.core.files import MB, storage_errors
+from senseapp.core.files import MB
 from senseapp.server.settings import PER_PERSON, ServerSettings, whole_number
 from senseapp.store.run_store import RunStore
 
@@ -97,68 +96,14 @@ class UploadLimits:
         return self.file_mb * MB
 
 
-def reserve_upload(
-    folder: Path, num_bytes: int, *, is_read: IsRead, limits: UploadLimits, announced_bytes: int = 0
-) -> Path:
-    """Create the file for an upload, ``num_bytes`` large, and return its path.
-
-    Its folder, in ``folder`` (of this user, beside those of others), has a name that cannot be guessed. The file has
-    its size without occupying the disk, so that simultaneous uploads count against the quotas. ``announced_bytes`` must
-    fit in, and are not reserved. Old uploads that no run reads are removed first.
-
-    Raises:
-        QuotaExceeded: the file is too large, or a quota would be exceeded.
-        StorageFailed: the file cannot be created.
-    """
-    wanted = max(num_bytes, announced_bytes)
-    if wanted > limits.file_bytes:
-        raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {wanted // MB:,} MB.")
-    with storage_errors("the folder uploads"):
-        sweep_uploads(folder.parent, is_read=is_read)
-        _check_quotas(folder, wanted, limits)
-        path = folder / uuid.uuid4().hex / "upload"
-        path.parent.mkdir(parents=True)
-        with path.open("xb") as stream:
-            stream.truncate(num_bytes)
-    return path
-
-
-def extend_upload(path: Path, num_bytes: int, *, limits: UploadLimits) -> None:
-    """Reserve ``num_bytes`` more for an upload; raises as :func:`reserve_upload` does."""
-    with storage_errors("the folder uploads"):
-        _check_quotas(path.parent.parent, num_bytes, limits)
-        os.truncate(path, path.stat().st_size + num_bytes)
-
-
-def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
-    used, in_all = bytes_in(folder), bytes_in(folder.parent)
-    if used + num_bytes > limits.person_mb * MB:
-        raise QuotaExceeded(
-            f"Your uploads may take {limits.person_mb:,} MB and take {used // MB:,} MB; this file adds "
-            f"{num_bytes // MB:,} MB. Delete runs whose files you no longer need, or bring a smaller file."
-        )
-    if in_all + num_bytes > limits.server_mb * MB:
-        raise QuotaExceeded(
-            f"The uploads on this server may take {limits.server_mb:,} MB in all, and there is no room for "
-            f"{num_bytes // MB:,} MB more. Try again later, or ask whoever runs it."
-        )
-
-
-def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
-    """Remove the upload ``path`` with its own folder, unless it is outside ``folder`` or a run reads it."""
-    own = path.parent
-    if own.parent == folder and not is_read(own.name):
-        shutil.rmtree(own, ignore_errors=True)
-
-
 def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 6 * 3600.0) -> None:
     """Remove uploads that were last written at least ``unused_seconds`` ago and that no run reads."""
     oldest = time.time() - unused_seconds
     for own in everybodys.glob("*/*/"):
         with suppress(FileNotFoundError):  # another upload may be removed at any time
             written = [path.lstat().st_mtime for path in own.iterdir()] or [own.lstat().st_mtime]
-            if max(written) <= oldest:
-                discard_upload(own / "upload", own.parent, is_read=is_read)
+            if max(written) <= oldest and not is_read(own.name):
+                shutil.rmtree(own, ignore_errors=True)
 
 
 def bytes_in(folder: Path) -> int:

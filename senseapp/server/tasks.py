@@ -101,8 +101,9 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     @property
     def kind(self) -> type[Any]:
         """Type of its record: the parameter of the base class."""
-        (kind,): tuple[type[Any], ...] = get_args(type(self).__orig_bases__[0])  # type: ignore[attr-defined]  # of every generic class
-        return kind
+        bases: tuple[Any, ...] = type(self).__orig_bases__  # type: ignore[attr-defined]  # of every generic class
+        found: type[Any] = get_args(bases[0])[0]
+        return found
 
     @property
     def most_bytes(self) -> None:
