@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import time
@@ -22,7 +21,7 @@ from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.access import Access
 from senseapp.server.process.requester import ANYBODY, Requester, model_bytes
 from senseapp.server.session import load_engine
-from senseapp.server.settings import check_paths
+from senseapp.server.settings import check_paths, owner_name
 from senseapp.server.tasks import RunObserver, TaskContext
 
 if TYPE_CHECKING:
@@ -113,8 +112,8 @@ def read_report(folder: Path) -> CheckReport | None:
 
 
 def folder_of_checks(home: Path, owner: str) -> Path:
-    """Return the folder of a user's checks; its name is a hash, so that no user text becomes a path."""
-    return home / "checks" / hashlib.sha256(owner.encode()).hexdigest()[:32]
+    """Return the folder of a user's checks."""
+    return home / "checks" / owner_name(owner)
 
 
 def recover_checks(home: Path) -> None:

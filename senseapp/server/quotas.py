@@ -106,16 +106,6 @@ def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 
                 shutil.rmtree(own, ignore_errors=True)
 
 
-def bytes_in(folder: Path) -> int:
-    """Return the size of all files in ``folder``, without those that are removed meanwhile."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += (Path(parent) / name).lstat().st_size
-    return total
-
-
 _SHARE_OF_FREE = 0.9  # of the memory for one job; the rest is for the server
 _USUAL_STACK_BYTES = 8 * 1024 * 1024  # of a thread on Linux
 _CGROUP = Path("/sys/fs/cgroup")

@@ -123,8 +123,13 @@ def configured_data_roots() -> tuple[Path, ...]:
 
 
 def uploads_folder(home: Path, owner: str) -> Path:
-    """Return the folder of a user's uploads; its name is a hash, so that no user text becomes a path."""
-    return home / "uploads" / hashlib.sha256(owner.encode()).hexdigest()[:32]
+    """Return the folder of a user's uploads."""
+    return home / "uploads" / owner_name(owner)
+
+
+def owner_name(owner: str) -> str:
+    """Return the name of a user's folders: a hash, so that no user text becomes a path."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
 def check_paths(spec: RunSpec, allowed: tuple[Path, ...]) -> None:

@@ -16,8 +16,9 @@ from senseapp.records.jobs import RunRecord
 from senseapp.records.spec import RunSpec
 from senseapp.server.access import Access
 from senseapp.server.process.requester import ANYBODY, Requester
-from senseapp.server.quotas import UploadLimits, bytes_in, sweep_uploads
+from senseapp.server.quotas import UploadLimits, sweep_uploads
 from senseapp.server.settings import uploads_folder
+from senseapp.store.run_folder import bytes_in
 
 if TYPE_CHECKING:
     from senseapp.server.backend import Backend

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.texts import first_names
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
@@ -104,11 +105,7 @@ class RunFolder:
 
     def num_bytes(self) -> int:
         """Return the disk space that the files take; 0 if the folder is gone."""
-        found = 0
-        for path in self.path.glob("*"):
-            with suppress(OSError):  # a file that is replaced just now
-                found += path.stat().st_size
-        return found
+        return bytes_in(self.path)
 
     def save_head(self, head: RunResult) -> None:
         """Store the facts known before the first measurement."""
@@ -257,6 +254,16 @@ class RunFolder:
         return self.path / f"{_PREFIXES[kind]}-{key}.json"
 
 
+def bytes_in(folder: Path) -> int:
+    """Return the size of all files in ``folder``, without those that are removed meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total
+
+
 def key_in(file: str) -> str:
     """Return the key in the name of a candidate's file; the forms of one network share their answers."""
     return file.partition("-")[2].partition(".")[0]
@@ -284,13 +291,6 @@ def _read_result(path: Path) -> RunResult | None:
 
 
 def _differences(held: RunSpec, asked: RunSpec) -> str:
-    """Name the first settings in which two runs differ, as ``levels (0.5,) instead of (0.25,)``."""
-    found = []
-    for part in ("model", "data", "sensitivity"):
-        old, new = getattr(held, part), getattr(asked, part)
-        found += [
-            f"{name} {getattr(old, name)!r}, not {getattr(new, name)!r}"
-            for name in old.__slots__
-            if getattr(old, name) != getattr(new, name)
-        ]
-    return "; ".join(found[:2])
+    """Name the first settings in which two runs differ."""
+    parts = [(getattr(held, part), getattr(asked, part)) for part in ("model", "data", "sensitivity")]
+    return first_names([name for a, b in parts for name in a.__slots__ if getattr(a, name) != getattr(b, name)])

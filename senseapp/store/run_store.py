@@ -267,7 +267,8 @@ class RunStore:
     def _interrupt(self, run_id: str) -> None:
         folder = self.folder(run_id)
         try:
-            done, result = folder.measurements.count(), folder.load_result() if folder.finished else None
+            done = sum(1 for _ in folder.measurements.history())
+            result = folder.load_result() if folder.finished else None
         except InvalidFile as error:  # one damaged run must not keep the others from being served
             self.set_state(run_id, RunState.FAILED, error=str(error))
             return

@@ -37,8 +37,7 @@ _Event = tuple[ReportRow, bool]
 
 def _read(file: ReportFile) -> Report:
     if isinstance(file.payload, dict) and "run_data" in file.payload:
-        notes: tuple[str, ...] = (f"Times in {file.shown} were taken as nanoseconds, which the runtime counts.",)
-        return _executed(_of_etdump(file.payload["run_data"]), notes)
+        return _executed(_of_etdump(file.payload["run_data"]), ())
     records = records_in(_table(file.payload), "it")
     column, unit = _time_column(records)
     notes = () if unit else (f"The columns of {file.shown} name no unit: times were taken as ms, the Inspector's.",)

@@ -10,7 +10,7 @@ speaks against it. Whatever is not a plain match is noted, and what is not match
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -61,7 +61,6 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
             *report.notes,
             *_notes(report, owners, by_order, shown),
             *_misses(unmatched, profile.layers, seconds, shown),
-            *_whole_note(report, sum(seconds.values()), shown),
         ),
     )
 
@@ -186,10 +185,6 @@ def _notes(report: Report, owners: Sequence[tuple[str, ...]], by_order: Mapping[
     if fused := [row.name for row, own in zip(report.rows, owners, strict=True) if len(own) > 1]:
         rows = plural(len(fused), "row")
         yield f"{rows} of {shown} are of several layers, and shared out by their multiplications: {listed(fused)}."
-    repeated = [name for name, times in Counter(row.name for row in report.rows).items() if times > 1]
-    if repeated and report.names_are_unique:
-        names = plural(len(repeated), "name")
-        yield f"{names} in {shown} more than once, their times added up: {listed(repeated)}."
 
 
 def _misses(
@@ -202,12 +197,3 @@ def _misses(
         yield f"{rows} of {shown} of no layer, {spent:.3g} ms together: {listed(row.name for row in unmatched)}."
     if missing := [layer.name for layer in layers if layer.runs and layer.name not in known]:
         yield f"{plural(len(missing), 'layer')} without a time in {shown}: {listed(missing)}."
-
-
-def _whole_note(report: Report, spent: float, shown: str) -> Iterator[str]:
-    """Yield that layers add up to more than the call, where they do."""
-    if report.whole_seconds is not None and spent > report.whole_seconds:
-        yield (
-            f"The layers in {shown} add up to {1000 * spent:.3g} ms, more than the {1000 * report.whole_seconds:.3g} "
-            "ms of the call: profiling takes time itself, or layers run side by side."
-        )

@@ -85,7 +85,7 @@ def _read_trtexec(file: ReportFile) -> Report:
     rows = _LAYERS.rows(entry for entry in records_in(file.payload, "it") if "name" in entry)
     if not rows:
         raise BadValue(f"it names no layer; write it with trtexec --dumpProfile --exportProfile={file.shown}")
-    return Report(rows=rows, names_are_unique=True)
+    return Report(rows=rows)
 
 
 TRTEXEC = ReportFormat(
@@ -115,7 +115,7 @@ def _read_ai_hub(file: ReportFile) -> Report:
     rows = _TIMES.rows(known := [layer for layer in layers if layer.get("execution_time") is not None])
     untimed = len(layers) - len(known)
     notes = (f"{plural(untimed, 'row')} of {file.shown} without a time left out.",) if untimed else ()
-    return Report(rows=rows, whole_seconds=call, names_are_unique=True, notes=notes)
+    return Report(rows=rows, whole_seconds=call, notes=notes)
 
 
 AI_HUB = ReportFormat(

@@ -17,7 +17,7 @@ from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server import checks
 from senseapp.server.backend import Backend
 from senseapp.server.checks import MOST_SECONDS, CheckObserver, CheckTask, remove_old_checks
-from senseapp.server.process.protocol import decode_task, encode_task
+from senseapp.server.process.requester import decode_task, encode_task
 from senseapp.server.service import Service
 from tests.check_pairs import PAIRS, Workshop
 
