@@ -20,7 +20,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
 from senseapp.server.process.requester import model_bytes, num_bytes
-from senseapp.server.tasks import RunObserver, TaskContext, evaluator_of
+from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.server.time_estimate import file_works, time_convolutions
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
@@ -132,9 +132,11 @@ class Measurement:
         works = file_works(so_far.profile, num_images=so_far.num_samples, task=self.spec.model.task).values()
         if sum(work.seconds(time_convolutions()) for work in works) > self.first_file_seconds:
             return
+        from senseapp.prove.evaluator import ScheduleEvaluator  # torch has loaded by now
+
         progress = Progress(context.observer.phase, title=StepTitle.INT8)
         try:
-            evaluator = evaluator_of(so_far, context, progress=progress)
+            evaluator = ScheduleEvaluator.open(so_far, data_roots=context.data_roots, progress=progress)
             RecommendationTask(run_id=self.run_id).keep_original(evaluator, context)
         except Exception as error:  # of many packages, or of too little memory: without the file, the run is complete
             if error is progress.stopped:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args
@@ -166,19 +165,8 @@ def key_of(question: str) -> str:
 
 def open_evaluator(context: TaskContext, other: CompressionConfig | None = None) -> ScheduleEvaluator:
     """Load the model and the images of the run for schedules; ``other`` configures a second run's compression."""
-    progress = context.observer.phase
-    progress(StepTitle.READ)
-    return evaluator_of(context.folder.load_result(), context, other=other, progress=progress)
-
-
-def evaluator_of(
-    result: RunResult,
-    context: TaskContext,
-    *,
-    other: CompressionConfig | None = None,
-    progress: Callable[[str], None],
-) -> ScheduleEvaluator:
-    """Load the model and the images of ``result``, which may be that of an unfinished run."""
     from senseapp.prove.evaluator import ScheduleEvaluator  # torch loads here, not when the app starts
 
+    progress, result = context.observer.phase, context.folder.load_result()
+    progress(StepTitle.READ)
     return ScheduleEvaluator.open(result, other=other, data_roots=context.data_roots, progress=progress)

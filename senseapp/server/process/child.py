@@ -33,7 +33,7 @@ from senseapp.server.process.requester import Line, TaskRequest, answer_here, de
 from senseapp.server.quotas import memory_limit
 from senseapp.server.session import load_engine, open_local_session, runs_on_processor
 from senseapp.server.tasks import RunObserver, TaskContext
-from senseapp.server.time_estimate import MachineSpeed, time_convolutions
+from senseapp.server.time_estimate import time_convolutions
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -148,12 +148,7 @@ def _write_first_file() -> None:
 
 def _warm(talk: _Conversation, request: None) -> None:
     load_engine()
-    talk.say("warm", encode(_machine_speed()))
-
-
-@cache
-def _machine_speed() -> MachineSpeed:
-    return time_convolutions()
+    talk.say("warm", encode(time_convolutions()))
 
 
 def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
@@ -67,7 +68,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise {"memory": MemoryError(), "other": RuntimeError("no such operator")}[failures[0]]
         context.folder.save("first", Delivery(candidates=(a_candidate("int8", size=10, share=0.5, lost=0.0),)))
 
-    monkeypatch.setattr(execution, "evaluator_of", lambda _result, _context, progress: progress)
+    monkeypatch.setattr(ScheduleEvaluator, "open", lambda _result, *, data_roots, progress: progress)
     monkeypatch.setattr(execution, "time_convolutions", fake_calibration)
     monkeypatch.setattr(RecommendationTask, "keep_original", keep_original)
     return failures
