@@ -128,8 +128,7 @@ def _checked(spec: CheckSpec, progress: Callable[[str], None]) -> CheckReport:
         context = TaskContext(folder=RunFolder(Path(folder)), observer=CheckObserver(progress))
         if whole_number("SENSEAPP_JOB_PROCESSES", 1, least=0):
             with closing(JobProcess()) as process:
-                memory_mb = whole_number("SENSEAPP_JOB_MEMORY_MB", 0, unit="megabytes", least=0)
-                carry_out_in(process, task, context, device="auto", job_mb=memory_mb)
+                carry_out_in(process, task, context, device="auto")
         else:
             task.carry_out(context)
         report = read_report(Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from senseapp.core.errors import NotFound, QueueFull, SenseError, StorageFailed
-from senseapp.core.files import DAY_SECONDS, lock_home, remove_temporaries
+from senseapp.core.files import DAY_SECONDS, MB, lock_home, remove_temporaries
 from senseapp.core.steps import StepTitle
 from senseapp.metrics import METRICS
 from senseapp.records.goal import makes_files
@@ -31,7 +32,7 @@ from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
-from senseapp.server.quotas import check_run_room, disk_use, free_bytes, memory_limit, sweep_uploads
+from senseapp.server.quotas import DiskUse, check_run_room, free_bytes, memory_limit, sweep_uploads
 from senseapp.server.run_plan import SEARCHES_PER_FILE, UNKNOWN_STEPS, RunPlanner, kind_of, num_images
 from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.server.settings import (
@@ -91,7 +92,7 @@ class Backend:
         self.cards = ModelCards(self._describe)
         self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate or self._time_machine)
         self.planner = RunPlanner(self.speeds, 0 if open_session is not None else settings.recommend_seconds)
-        self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
+        self.processes = JobProcesses(settings.workers + 1) if settings.job_processes else None
         self._open_session = open_session
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
@@ -121,6 +122,17 @@ class Backend:
     def readable_folders(self, owner: str) -> tuple[Path, ...]:
         """Return the folders whose files runs of ``owner`` may read."""
         return (*self._data_roots, uploads_folder(self.home, owner))
+
+    def disk_use(self, owner: str) -> DiskUse:
+        """Return the disk use of the runs of ``owner`` and of all users."""
+        return DiskUse(
+            own_bytes=self.store.bytes_used(owner),
+            own_limit_bytes=self.settings.person_mb * MB,
+            all_bytes=self.store.bytes_used(),
+            all_limit_bytes=self.settings.server_mb * MB,
+            free_bytes=shutil.disk_usage(self.store.folder_of_runs).free,
+            keep_days=self.settings.keep_days,
+        )
 
     def answer(self, request: WorkerRequest[AnswerT], requester: Requester = ANYBODY) -> AnswerT:
         """Answer a request about uploaded files, in a worker process if there are any; may wait.
@@ -319,7 +331,7 @@ class Backend:
         if follows == "file":
             task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable)
         try:
-            check_run_room(disk_use(self.store, record.owner, self.settings))
+            check_run_room(self.disk_use(record.owner))
             self._carry_out(task, context, device=record.spec.sensitivity.device)
         except (JobCancelled, StorageFailed):
             raise

@@ -28,7 +28,7 @@ from senseapp.server.process.requester import (
     network_request,
     num_bytes,
 )
-from senseapp.server.quotas import check_run_room, disk_use
+from senseapp.server.quotas import check_run_room
 from senseapp.server.run_requests import find_couplings, show_pictures, solve_schedule, try_picture
 from senseapp.server.schedule_tasks import Verification
 from senseapp.server.settings import check_paths
@@ -56,7 +56,7 @@ class Work(Uploads):
         """
         self._store.owned(task.run_id, self._owner)
         if task.keeps_model:
-            check_run_room(disk_use(self._store, self._owner, self._backend.settings))
+            check_run_room(self._backend.disk_use(self._owner))
         self._backend.carry_out(task, self._requester.turn_of(self._owner))
         return task.job_id
 

@@ -172,13 +172,9 @@ class Inputs(Uploads):
             return False
         return self._backend.planner.follows(spec, self.model_card(spec.model), count) != "nothing"
 
-    def num_available(self, data: DataSpec) -> int | None:
-        """Return the number of images in ``data``; None if they were not counted, and for random inputs."""
-        return num_available(data, self._backend.image_counts)
-
     def most_images(self, data: DataSpec) -> int | None:
         """Return the largest allowed number of images of ``data``; None if they were not counted."""
-        return MOST_RANDOM_INPUTS if data.kind == "random" else self.num_available(data)
+        return MOST_RANDOM_INPUTS if data.kind == "random" else num_available(data, self._backend.image_counts)
 
     @property
     def machine_timed(self) -> bool:

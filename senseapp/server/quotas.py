@@ -15,8 +15,7 @@ import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
 from senseapp.core.files import MB
-from senseapp.server.settings import PER_PERSON, ServerSettings, whole_number
-from senseapp.store.run_store import RunStore
+from senseapp.server.settings import PER_PERSON, whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +35,6 @@ class DiskUse:
     all_limit_bytes: int
     free_bytes: int
     keep_days: int
-
-
-def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
-    """Return the disk use of the runs of ``owner`` and of all users."""
-    return DiskUse(
-        own_bytes=store.bytes_used(owner),
-        own_limit_bytes=settings.person_mb * MB,
-        all_bytes=store.bytes_used(),
-        all_limit_bytes=settings.server_mb * MB,
-        free_bytes=shutil.disk_usage(store.folder_of_runs).free,
-        keep_days=settings.keep_days,
-    )
 
 
 def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
@@ -112,14 +99,14 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 @contextmanager
-def memory_limit(job_mb: int = 0, *, most_bytes: float = math.inf, limited: bool = True) -> Iterator[None]:
+def memory_limit(*, most_bytes: float = math.inf, limited: bool = True) -> Iterator[None]:
     """Limit this process's data segment inside the block; for a process that does one thing at a time.
 
     An allocation beyond the limit fails as an error in the allocating code, where the system would grant it and later
-    kill the process. Memory that the process holds already does not count.
+    kill the process. Memory that the process holds already does not count. ``SENSEAPP_JOB_MEMORY_MB`` is the limit; 0
+    allows nine tenths of what is free now.
 
     Args:
-        job_mb: memory for one job; 0 allows nine tenths of what is free now.
         most_bytes: a further bound where a foreign file is opened; the stacks of threads, which are reserved and hardly
             used, are added.
         limited: False for a job on an accelerator; there is no limit on systems without one either.
@@ -127,6 +114,7 @@ def memory_limit(job_mb: int = 0, *, most_bytes: float = math.inf, limited: bool
     Raises:
         OutOfMemory: the block needs more memory.
     """
+    job_mb = whole_number("SENSEAPP_JOB_MEMORY_MB", 0, unit="megabytes", least=0)
     allowed = job_mb * MB or _SHARE_OF_FREE * free_bytes()
     used = _data_bytes() if limited else None
     before = (0, 0)

@@ -28,7 +28,7 @@ from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
-from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
+from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room
 from senseapp.server.run_requests import read_table, unpack_run_file
 from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
@@ -141,7 +141,7 @@ class Service(Access):
 
     def disk_use(self) -> DiskUse:
         """Return disk use and limits of this user's and of all users' runs."""
-        return disk_use(self._store, self.owner, self._backend.settings)
+        return self._backend.disk_use(self.owner)
 
     def require_owner(self) -> None:
         """Raise NotFound unless this user can own runs: the last guard, should a page admit a stranger."""

@@ -42,7 +42,6 @@ class ServerSettings:
         short_workers: short jobs that may run beside them, each in its process; 0: all jobs wait in one queue.
         person_mb, server_mb: disk space of one user's runs, and of all users'.
         keep_days: days after which an untouched run is deleted; 0 keeps all.
-        job_memory_mb: memory of one run; 0 allows nine tenths of what is free when it starts.
         job_processes: whether runs are measured in their own processes, rather than in threads of this one.
         recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: none follows.
         runs_per_minute, jobs_per_minute, uploads_per_minute: per user; jobs are proofs, histograms and searches. One
@@ -55,7 +54,6 @@ class ServerSettings:
     person_mb: int = 8192
     server_mb: int = 65536
     keep_days: int = 0
-    job_memory_mb: int = 0
     job_processes: bool = False
     recommend_seconds: int = 0
     runs_per_minute: int = 30
@@ -71,7 +69,6 @@ class ServerSettings:
             person_mb=whole_number(PER_PERSON, usual.person_mb, unit="megabytes"),
             server_mb=whole_number("SENSEAPP_RUNS_IN_ALL_MB", usual.server_mb, unit="megabytes"),
             keep_days=whole_number("SENSEAPP_KEEP_RUNS_DAYS", usual.keep_days, unit="days", least=0),
-            job_memory_mb=whole_number("SENSEAPP_JOB_MEMORY_MB", usual.job_memory_mb, unit="megabytes", least=0),
             job_processes=bool(whole_number("SENSEAPP_JOB_PROCESSES", int(usual.job_processes), least=0)),
             recommend_seconds=whole_number(
                 "SENSEAPP_RECOMMEND_SECONDS", usual.recommend_seconds, unit="seconds", least=0

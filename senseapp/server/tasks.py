@@ -167,6 +167,7 @@ def open_evaluator(context: TaskContext, other: CompressionConfig | None = None)
     """Load the model and the images of the run for schedules; ``other`` configures a second run's compression."""
     from senseapp.prove.evaluator import ScheduleEvaluator  # torch loads here, not when the app starts
 
-    progress, result = context.observer.phase, context.folder.load_result()
+    progress = context.observer.phase
     progress(StepTitle.READ)
+    result = context.folder.load_result()
     return ScheduleEvaluator.open(result, other=other, data_roots=context.data_roots, progress=progress)

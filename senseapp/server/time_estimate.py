@@ -278,17 +278,6 @@ _LOAD_SECONDS = 10.0  # for which a look holds
 _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
-def slowdown_at(share: float) -> float:
-    """Return how many times as long as on a quiet machine a run takes beside what else runs, at least 1.
-
-    ``share`` is that of a processor which a thread on each of them gets.
-
-    >>> [slowdown_at(share) for share in (1.0, 0.75, 0.5, 0.25)]
-    [1.0, 1.0, 1.3, 2.6]
-    """
-    return max(1.0, _KEPT_BUSY / share)
-
-
 class LoadWatch:
     """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment.
 
@@ -318,7 +307,7 @@ class LoadWatch:
             if self.known and time.monotonic() - self._looked > _LOAD_SECONDS:
                 processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
                 if (share := share_left(processors)) is not None:
-                    self._found.append(slowdown_at(share))
+                    self._found.append(max(1.0, _KEPT_BUSY / share))
                 self._looked = time.monotonic()
             return min(self._found, default=1.0)
 

@@ -163,7 +163,7 @@ def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
     else:
         most_bytes = math.inf if request.most_bytes is None else request.most_bytes
         limited = runs_on_processor(request.device)
-        with memory_limit(request.job_mb, most_bytes=most_bytes, limited=limited), at_work():
+        with memory_limit(most_bytes=most_bytes, limited=limited), at_work():
             task.carry_out(context)
     talk.say("done")
 
@@ -171,7 +171,7 @@ def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
     signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that holds the GIL
     try:
-        with memory_limit(request["job_mb"], most_bytes=request["most_bytes"]):
+        with memory_limit(most_bytes=request["most_bytes"]):
             talk.say("answer", answer_here(request["question"]))
     finally:
         signal.alarm(0)

@@ -29,13 +29,11 @@ class JobProcesses:
 
     Args:
         most: processes that are kept while they have nothing to do.
-        job_mb: see :func:`~senseapp.server.quotas.memory_limit`.
         start: starts a process.
     """
 
-    def __init__(self, most: int = 1, job_mb: int = 0, start: Callable[[], JobProcess] = JobProcess) -> None:
+    def __init__(self, most: int = 1, start: Callable[[], JobProcess] = JobProcess) -> None:
         self._most = most
-        self._job_mb = job_mb
         self._start = start
         self._lock = threading.Lock()
         self._returned = threading.Condition(self._lock)
@@ -68,7 +66,7 @@ class JobProcesses:
         """Carry out a task in one of the processes, see :func:`carry_out_in`."""
         process, done = self._take(lambda: context.observer.phase("")), False
         try:
-            carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
+            carry_out_in(process, task, context, device=device)
             done = True
         finally:
             self._give_back(process, done)
@@ -78,7 +76,7 @@ class JobProcesses:
         with self._slots.hold(requester, request.subject):
             process = self._take(lambda: requester.check(request.subject), request)
             try:
-                return answer_in(process, request, requester=requester, job_mb=self._job_mb)
+                return answer_in(process, request, requester=requester)
             finally:
                 process.answered += 1
                 self._give_back(process, process.alive)

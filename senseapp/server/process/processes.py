@@ -218,9 +218,7 @@ def _started(errors: Any, temporary: str) -> subprocess.Popen[bytes]:
     )
 
 
-def carry_out_in(
-    process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
-) -> None:
+def carry_out_in(process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "") -> None:
     """Carry out the task in the idle ``process``; its outcome is stored in the folder.
 
     The process opens sessions in its own way; everything else of ``context`` applies; see
@@ -233,7 +231,6 @@ def carry_out_in(
         earlier=context.earlier,
         device=device,
         address=address,
-        job_mb=job_mb,
         most_bytes=task.most_bytes,
     )
     process.send("task", to_plain(request))
@@ -259,9 +256,7 @@ def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
     return elapsed > limit and (processor > limit or elapsed > MOST_DELAY * limit)
 
 
-def answer_in(
-    process: JobProcess, request: WorkerRequest[AnswerT], *, requester: Requester = ANYBODY, job_mb: int = 0
-) -> AnswerT:
+def answer_in(process: JobProcess, request: WorkerRequest[AnswerT], *, requester: Requester = ANYBODY) -> AnswerT:
     """Send a request to ``process``; end the process after a timeout or if the requester has left.
 
     Raises:
@@ -284,7 +279,7 @@ def answer_in(
             process.warm.wait()
         begun, spent = time.monotonic(), process.processor_seconds
         message = {"question": request.encoded(), "seconds": MOST_DELAY * request.seconds}
-        process.send("question", message | {"job_mb": job_mb, "most_bytes": request.memory_bytes})
+        process.send("question", message | {"most_bytes": request.memory_bytes})
         return request.decoded(process.receive("answer", progress=watch).body)
     except ProcessLost as error:
         raise ReadingStopped(

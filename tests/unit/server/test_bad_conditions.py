@@ -155,13 +155,14 @@ def test_old_runs_go_when_the_settings_say_so(tmp_path, engine, monkeypatch):
 
 @linux_only
 @pytest.mark.parametrize("asks_for", [lambda: bytearray(2_000_000_000), None], ids=["python", "torch"])
-def test_a_job_that_asks_for_too_much_memory_ends_with_a_sentence_and_the_next_one_runs(asks_for):
+def test_a_job_that_asks_for_too_much_memory_ends_with_a_sentence_and_the_next_one_runs(asks_for, monkeypatch):
+    monkeypatch.setenv("SENSEAPP_JOB_MEMORY_MB", "300")
     torch = pytest.importorskip("torch")
     take = asks_for or (lambda: torch.empty(2_000_000_000, dtype=torch.uint8))
     sentence = r"^This needs more memory than there is for one run here \(0\.3 GB\)\."
-    with pytest.raises(OutOfMemory, match=sentence), memory_limit(300):
+    with pytest.raises(OutOfMemory, match=sentence), memory_limit():
         take()
-    with memory_limit(300):
+    with memory_limit():
         assert len(bytearray(100_000_000)) > 0
     assert len(bytearray(400_000_000)) > 0  # the limit is gone with the job
 

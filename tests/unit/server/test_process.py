@@ -122,7 +122,7 @@ def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobPro
     process = started(
         f"""
         assert kind == "task" and request["task"]["type"].endswith(":Measurement")
-        assert (request["address"], request["device"], request["job_mb"]) == ("auto", "cpu", 0)
+        assert (request["address"], request["device"]) == ("auto", "cpu")
         assert (request["folder"], request["data_roots"]) == ("/runs/r", ["/data"])
         assert request["earlier"] == [{{"title": "Monday", "folder": "/runs/a", "content_key": "abc"}}]
         say("phase", "Loading the model")
@@ -335,7 +335,7 @@ def endless(question):
 child.answer_here, child._GRACE_SECONDS = endless, 0
 class Talk:
     say = print
-child._answer(Talk, {"question": None, "seconds": 0.5, "job_mb": 0, "most_bytes": 1e9})
+child._answer(Talk, {"question": None, "seconds": 0.5, "most_bytes": 1e9})
 """
     ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True)
     assert ended.returncode == -signal.SIGALRM

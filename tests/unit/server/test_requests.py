@@ -216,7 +216,7 @@ def test_a_question_ends_with_the_page_that_asked(
 def test_a_file_that_takes_more_memory_than_files_may_gets_a_sentence() -> None:
     """However much is free, and whatever one job may take."""
     sentence = r"more than the 0\.3 GB of memory that a file of its size may take"
-    with pytest.raises(OutOfMemory, match=sentence), memory_limit(100_000, most_bytes=requester.OPEN_BYTES):
+    with pytest.raises(OutOfMemory, match=sentence), memory_limit(most_bytes=requester.OPEN_BYTES):
         bytearray(10**9)
     assert len(bytearray(10**9)) == 10**9
 
