@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -52,11 +53,11 @@ class Measurement:
         return self.run_id
 
     @property
-    def most_bytes(self) -> float | None:
+    def most_bytes(self) -> float:
         """Limit of memory of a run of an ONNX file below 64 KiB, whose network needs no more."""
         model = self.spec.model
         is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < 2**16
-        return model_bytes(model, self.spec.data.path) if is_tiny else None
+        return model_bytes(model, self.spec.data.path) if is_tiny else math.inf
 
     @property
     def cluster(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -78,8 +79,8 @@ class RunTask(Protocol):
         """Id of the job, equal for equal work; that of the run itself is its id, all others have a colon."""
 
     @property
-    def most_bytes(self) -> float | None:
-        """Limit of memory beyond the engine that foreign files set; None where only that of all jobs holds."""
+    def most_bytes(self) -> float:
+        """Limit of memory beyond the engine that foreign files set; infinite where only that of all jobs holds."""
 
     def carry_out(self, context: TaskContext) -> object:
         """Do the work and keep its outcome in the folder; finished work is not repeated."""
@@ -105,8 +106,9 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
         return found
 
     @property
-    def most_bytes(self) -> None:
+    def most_bytes(self) -> float:
         """Files of finished runs set no limit of their own."""
+        return math.inf
 
     @property
     def is_short(self) -> bool:

@@ -161,9 +161,7 @@ def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
         with _executor(app, request.address, request.device) as executor, at_work():
             task.carry_out(replace(context, open_session=partial(open_local_session, executor=executor)))
     else:
-        most_bytes = math.inf if request.most_bytes is None else request.most_bytes
-        limited = runs_on_processor(request.device)
-        with memory_limit(most_bytes=most_bytes, limited=limited), at_work():
+        with memory_limit(most_bytes=task.most_bytes, limited=runs_on_processor(request.device)), at_work():
             task.carry_out(context)
     talk.say("done")
 

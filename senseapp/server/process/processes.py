@@ -231,7 +231,6 @@ def carry_out_in(process: JobProcess, task: RunTask, context: TaskContext, *, de
         earlier=context.earlier,
         device=device,
         address=address,
-        most_bytes=task.most_bytes,
     )
     process.send("task", to_plain(request))
     observer = context.observer

@@ -164,7 +164,7 @@ class TaskRequest:
     Attributes:
         task: see :func:`encode_task`.
         folder, data_roots, earlier: see :class:`~senseapp.server.tasks.TaskContext`.
-        device: on the processor of this machine, memory is limited to ``most_bytes``.
+        device: on the processor of this machine, memory is limited.
         address: of the cluster that measures; empty for this machine.
     """
 
@@ -174,7 +174,6 @@ class TaskRequest:
     earlier: tuple[EarlierRun, ...]
     device: str
     address: str
-    most_bytes: float | None
 
 
 def encode_task(task: RunTask) -> dict[str, Any]:
