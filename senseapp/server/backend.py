@@ -33,7 +33,7 @@ from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
 from senseapp.server.quotas import DiskUse, check_run_room, free_bytes, memory_limit, sweep_uploads
-from senseapp.server.run_plan import SEARCHES_PER_FILE, UNKNOWN_STEPS, RunPlanner, kind_of, num_images
+from senseapp.server.run_plan import num_images
 from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.server.settings import (
     RateLimiter,
@@ -43,7 +43,15 @@ from senseapp.server.settings import (
     uploads_folder,
 )
 from senseapp.server.tasks import EarlierRun, FinishedRunTask, RunTask, TaskContext
-from senseapp.server.time_estimate import MACHINE_LOAD, MachineSpeed, RuntimePredictor, time_convolutions
+from senseapp.server.time_estimate import (
+    MACHINE_LOAD,
+    SEARCHES_PER_FILE,
+    UNKNOWN_STEPS,
+    MachineSpeed,
+    RuntimePredictor,
+    kind_of,
+    time_convolutions,
+)
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
@@ -90,8 +98,11 @@ class Backend:
         self.store = RunStore(home)
         self.store.recover()
         self.cards = ModelCards(self._describe)
-        self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate or self._time_machine)
-        self.planner = RunPlanner(self.speeds, 0 if open_session is not None else settings.recommend_seconds)
+        self.speeds = RuntimePredictor(
+            home / "speed.json",
+            calibrate=calibrate or self._time_machine,
+            recommend_seconds=0 if open_session is not None else settings.recommend_seconds,
+        )
         self.processes = JobProcesses(settings.workers + 1) if settings.job_processes else None
         self._open_session = open_session
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
@@ -164,8 +175,9 @@ class Backend:
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
-    def start(self, record: RunRecord, person: str = "", *, short: bool = False, here: bool = False) -> None:
-        """Queue a run; with ``here`` this machine measures, even if there is a cluster."""
+    def start(self, record: RunRecord, person: str = "", *, seconds: float | None = None, here: bool = False) -> None:
+        """Queue a run with so many predicted ``seconds``; with ``here`` this machine measures, despite a cluster."""
+        short = seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(record.spec)
         self.runner.submit(self._measurement(record, here=here), short=short, person=person)
 
     def carry_out(self, task: FinishedRunTask[Any], person: str = "") -> None:
@@ -192,20 +204,10 @@ class Backend:
         result = self.store.folder(task.run_id).load_result()
         return self.recommendation_seconds(result) <= _SHORT_SECONDS
 
-    def is_short_run(self, spec: RunSpec, seconds: float | None) -> bool:
-        """Return whether a run with ``seconds`` of predicted time goes to the lane of short jobs."""
-        return seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(spec)
-
     def recommendation_seconds(self, result: RunResult) -> float:
         """Return the predicted seconds of the recommendation for a finished run, beside what else runs now."""
-        quiet = self.planner.seconds(result.spec, self.planner.works_of_task(result, with_schedule=True))
-        return MACHINE_LOAD.slowdown() * quiet
-
-    def stop_all(self, run_id: str) -> None:
-        """Cancel a run and all work on it."""
-        for task in self.runner.unfinished():
-            if task.run_id == run_id:
-                self.runner.cancel(task.job_id)
+        steps = self.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.slowdown())
+        return sum(step.seconds for step in steps)
 
     def remove_deleted_later(self) -> None:
         """Schedule the removal of a deleted run's files for when the deletion can no longer be undone."""
@@ -267,7 +269,7 @@ class Backend:
         load, planned = MACHINE_LOAD.slowdown(), list[PlannedStep]()
 
         def plan(head: RunResult, seconds_of_layers: float) -> Sequence[PlannedStep]:
-            planned[:] = self.planner.steps(record.spec, head.profile, head.num_samples, load=load)
+            planned[:] = self.speeds.run_steps(record.spec, head.profile, head.num_samples, load=load)
             is_timed = {StepTitle.LAYERS} if seconds_of_layers else set()
             return [replace(each, seconds=seconds_of_layers) if each.title in is_timed else each for each in planned]
 
@@ -308,15 +310,14 @@ class Backend:
     def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[PlannedStep]:
         """Return the steps of a job before its model is loaded; none for work that is not planned."""
         if isinstance(task, RecommendationTask | DeliverTask):
-            result, schedule = folder.load_result(), isinstance(task, RecommendationTask)
-            works = self.planner.works_of_task(result, with_schedule=schedule)
-            return self.speeds.steps(works, kind=kind_of(result.spec), load=load)
+            schedule = isinstance(task, RecommendationTask)
+            return self.speeds.task_steps(folder.load_result(), with_schedule=schedule, load=load)
         if not isinstance(task, Measurement):
             return ()
         count = num_images(spec, self.image_counts)
         if count is None or not self.speeds.known or not self.cards.knows(spec.model):
             return UNKNOWN_STEPS
-        return self.planner.steps(spec, self.cards.card(spec.model), count, load=load)
+        return self.speeds.run_steps(spec, self.cards.card(spec.model), count, load=load)
 
     def _follow(self, record: RunRecord, result: RunResult, context: TaskContext) -> None:
         """Make what follows a run, as a part of it; a run without it is complete.
@@ -324,7 +325,7 @@ class Backend:
         Raises:
             Unfinished: it could not be made.
         """
-        follows = self.planner.follows(record.spec, result.profile, result.num_samples)
+        follows = self.speeds.follows(record.spec, result.profile, result.num_samples)
         if follows == "nothing":
             return
         task: RunTask = RecommendationTask(run_id=record.run_id)

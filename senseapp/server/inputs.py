@@ -158,8 +158,8 @@ class Inputs(Uploads):
         count = num_images(spec, self._backend.image_counts)
         if count is None or not self.machine_timed:
             return None
-        planner, load = self._backend.planner, MACHINE_LOAD.slowdown()
-        return sum(step.seconds for step in planner.steps(spec, self.model_card(spec.model), count, load=load))
+        load, card = MACHINE_LOAD.slowdown(), self.model_card(spec.model)
+        return sum(step.seconds for step in self._backend.speeds.run_steps(spec, card, count, load=load))
 
     def known_time(self, spec: RunSpec) -> float | None:
         """Return :meth:`estimate_time` where it is known without loading the model, else None."""
@@ -170,7 +170,7 @@ class Inputs(Uploads):
         count = num_images(spec, self._backend.image_counts)
         if count is None or not makes_files(spec.goal):
             return False
-        return self._backend.planner.follows(spec, self.model_card(spec.model), count) != "nothing"
+        return self._backend.speeds.follows(spec, self.model_card(spec.model), count) != "nothing"
 
     def most_images(self, data: DataSpec) -> int | None:
         """Return the largest allowed number of images of ``data``; None if they were not counted."""

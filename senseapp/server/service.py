@@ -102,7 +102,9 @@ class Service(Access):
     def delete(self, run_id: str) -> None:
         """Stop a run if necessary, and delete it; for :data:`UNDO_SECONDS` its owner can :meth:`restore` it."""
         known = self._backend.up_to_date(self._store.owned(run_id, self.owner))
-        self._backend.stop_all(known.run_id)
+        for task in self._backend.runner.unfinished():
+            if task.run_id == known.run_id:
+                self._backend.runner.cancel(task.job_id)
         if not known.state.finished:
             self._store.set_state(known.run_id, RunState.CANCELLED)
         self._store.delete(known.run_id, self.owner)
@@ -168,8 +170,8 @@ class Service(Access):
         check_run_room(self.disk_use())
         record = self._store.create(spec, owner=self.owner, title=title)
         try:
-            short = self._backend.is_short_run(spec, self.inputs.known_time(spec))
-            self._backend.start(record, self._requester.turn_of(self.owner), short=short)
+            seconds = self.inputs.known_time(spec)
+            self._backend.start(record, self._requester.turn_of(self.owner), seconds=seconds)
         except QueueFull:
             self._store.remove(record.run_id)
             raise

@@ -23,8 +23,10 @@ from senseapp.core.errors import StorageFailed
 from senseapp.core.files import replace_file
 from senseapp.core.load import share_left
 from senseapp.core.steps import StepTitle
-from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
+from senseapp.records.goal import makes_files
+from senseapp.records.measurement import RunResult
+from senseapp.records.profile import ModelProfile, select_layers
+from senseapp.records.spec import REPAIR_IMAGES, RunSpec, SensitivitySpec
 from senseapp.server.job_progress import PlannedStep
 
 _SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
@@ -37,6 +39,14 @@ _REPLAYED = 0.45  # share of the counted replays that is computed: levels of one
 _USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it open
 _CALLS_PER_SECOND = 60_000  # replayed ones, on the machine on which fixed seconds were measured
 
+UNKNOWN_STEPS = (
+    PlannedStep(title=StepTitle.READ, seconds=5.0),
+    PlannedStep(title=StepTitle.ESTIMATE, seconds=5.0),
+    PlannedStep(title=StepTitle.LAYERS, seconds=30.0),
+)
+"""Those of a run before anything of its model is known."""
+SEARCHES_PER_FILE = 10
+"""A file follows a run by itself up to this multiple of the limit for recommendations."""
 Follows: TypeAlias = Literal["nothing", "file", "schedule"]
 """What follows the measurement of a run by itself: the file of the original weights, or the recommendation too."""
 
@@ -156,17 +166,25 @@ _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
 _CORRECTION_RANGE = (1 / 50, 50.0)  # of one finished run: a paused machine must not spoil later predictions
 
 
+def kind_of(spec: RunSpec) -> str:
+    """Return the properties that runs of similar speed share: model, compression, mode and precision."""
+    settings = spec.sensitivity
+    return "|".join((spec.model.title, settings.compression.kind, settings.mode, settings.precision, settings.device))
+
+
 class RuntimePredictor:
-    """Predicts run times, and learns from finished runs.
+    """Predicts the steps of runs and of what follows them, and learns from finished runs.
 
     Args:
         path: file of its state; a missing or damaged one is created.
         calibrate: times this machine, called at most once.
+        recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: nothing does.
     """
 
-    def __init__(self, path: Path, *, calibrate: Callable[[], MachineSpeed]) -> None:
+    def __init__(self, path: Path, *, calibrate: Callable[[], MachineSpeed], recommend_seconds: float = 0) -> None:
         self._path = path
         self._time_machine = calibrate
+        self._longest = recommend_seconds
         self._lock = threading.Lock()
         self._speed: MachineSpeed | None = None
         self._corrections: dict[str, float] = {}
@@ -194,6 +212,41 @@ class RuntimePredictor:
                 for each in works
                 for title, work in each.items()
             )
+
+    def run_steps(self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float) -> tuple[PlannedStep, ...]:
+        """Return the steps of a run on so many ``images`` up to its files; ``load`` is a slowdown."""
+        settings, follows = spec.sensitivity, self.follows(spec, profile, images)
+        names = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
+        works = [run_works(profile, settings, num_images=images, selected=names)]
+        if follows != "nothing" and makes_files(spec.goal):
+            *before, (last, layers) = works[0].items()
+            works = [dict(before), file_works(profile, num_images=images, task=spec.model.task), {last: layers}]
+        if follows == "schedule":
+            works.append(schedule_works(profile, settings, num_images=images, task=spec.model.task))
+        return self.steps(works, kind=kind_of(spec), load=load)
+
+    def task_steps(self, result: RunResult, *, with_schedule: bool, load: float) -> tuple[PlannedStep, ...]:
+        """Return the steps of the files of a finished run, and of the search for a schedule."""
+        spec, profile, images = result.spec, result.profile, result.num_samples
+        works = [file_works(profile, num_images=images, task=spec.model.task)] if makes_files(spec.goal) else []
+        if with_schedule:
+            works.append(schedule_works(profile, spec.sensitivity, num_images=images, task=spec.model.task))
+        return self.steps(works, kind=kind_of(spec), load=load)
+
+    def follows(self, spec: RunSpec, profile: ModelProfile, images: int) -> Follows:
+        """Return what follows a run: the recommendation if it is quick, else the file of the original in int8."""
+        if not self._longest or spec.goal == "look" or spec.sensitivity.mode == "quick":
+            return "nothing"
+
+        def seconds(works: Works) -> float:
+            return sum(step.seconds for step in self.steps([works], kind=kind_of(spec)))
+
+        if seconds(schedule_works(profile, spec.sensitivity, num_images=images, task=spec.model.task)) <= self._longest:
+            return "schedule"
+        if not makes_files(spec.goal):
+            return "nothing"
+        file = seconds(file_works(profile, num_images=images, task=spec.model.task))
+        return "file" if file <= self._longest * SEARCHES_PER_FILE else "nothing"
 
     def learn(self, planned: Sequence[PlannedStep], taken: Mapping[str, float], *, kind: str) -> None:
         """Correct predictions by the seconds that steps took, for runs of this kind and for unknown kinds."""

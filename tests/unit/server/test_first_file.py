@@ -193,7 +193,7 @@ def test_a_file_of_the_same_weights_and_images_is_taken_from_another_run(tmp_pat
 def test_what_follows_a_run_is_part_of_it_and_goes_on_after_a_cancel(tmp_path, monkeypatch) -> None:
     engine, ends = FakeEngine(), [JobCancelled(), None]
     backend = Backend(tmp_path, open_session=engine, workers=0, calibrate=fake_calibration)
-    monkeypatch.setattr(backend.planner, "follows", lambda *_: "schedule")
+    monkeypatch.setattr(backend.speeds, "follows", lambda *_: "schedule")
     states = []
 
     def follow(task: RecommendationTask, _context: TaskContext) -> None:

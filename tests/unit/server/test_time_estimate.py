@@ -4,7 +4,6 @@ import pytest
 
 from senseapp.core.steps import StepTitle
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.run_plan import RunPlanner
 from senseapp.server.time_estimate import (
     LoadWatch,
     MachineSpeed,
@@ -19,8 +18,8 @@ WORK = {StepTitle.LAYERS: RunWork(macs=2e9, calls=1e5, measurements=50)}
 SECONDS = 2 / 0.28 + 3 * 1 + 50 * 0.01
 
 
-def book_at(path, calibrate=fake_calibration):
-    return RuntimePredictor(path, calibrate=calibrate)
+def book_at(path, calibrate=fake_calibration, **options):
+    return RuntimePredictor(path, calibrate=calibrate, **options)
 
 
 def predicted(book, kind, **load):
@@ -71,9 +70,9 @@ def test_selected_layers_and_quick_mode_cost_less():
     ],
 )
 def test_what_follows_a_run_is_part_of_its_plan(tmp_path, limit, goal, expected):
-    planner, spec = RunPlanner(book_at(tmp_path / "speed.json"), limit), RunSpec(goal=goal)
-    assert planner.follows(spec, a_profile(), 100) == expected
-    titles = [step.title for step in planner.steps(spec, a_profile(), 100, load=1.0)]
+    book, spec = book_at(tmp_path / "speed.json", recommend_seconds=limit), RunSpec(goal=goal)
+    assert book.follows(spec, a_profile(), 100) == expected
+    titles = [step.title for step in book.run_steps(spec, a_profile(), 100, load=1.0)]
     assert titles[:2] == [StepTitle.READ, StepTitle.ESTIMATE]
     assert (StepTitle.SCHEDULES in titles) == (expected == "schedule")
     has_first_file = expected != "nothing" and goal == "smaller"
