@@ -86,20 +86,13 @@ def default_targets(result: RunResult) -> dict[str, float]:
 
 
 def _bits(result: RunResult) -> dict[str, float]:
-    # Half of int8 on average, so that layers get different bits.
-    schedule = _schedule_at_average(result, 4.0)
-    return {member: int(entry.level or DENSE_BITS) for entry in schedule.entries for member in entry.members}
-
-
-def _schedule_at_average(result: RunResult, bits: float) -> Schedule:
     from senseapp.solve.methods import make_schedule
 
-    try:
-        return make_schedule(result, budget=ResourceBudget(kind="bits", target=bits))
-    except InfeasibleBudget as error:
-        # Float rounding must not miss the nearest feasible budget.
-        nearest = ResourceBudget(kind="bits", target=error.nearest + 1e-6)
-        return make_schedule(result, budget=nearest)
+    try:  # half of int8 on average, so that layers get different bits
+        schedule = make_schedule(result, budget=ResourceBudget(kind="bits", target=4.0))
+    except InfeasibleBudget as error:  # float rounding must not miss the nearest feasible budget
+        schedule = make_schedule(result, budget=ResourceBudget(kind="bits", target=error.nearest + 1e-6))
+    return {member: int(entry.level or DENSE_BITS) for entry in schedule.entries for member in entry.members}
 
 
 def write_outputs(result: RunResult, folder: Path) -> tuple[Path, ...]:

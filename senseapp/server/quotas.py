@@ -15,7 +15,7 @@ import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
 from senseapp.core.files import MB
-from senseapp.server.settings import PER_PERSON, whole_number
+from senseapp.server.settings import whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,29 +58,6 @@ def _megabytes(num_bytes: int) -> str:
 
 IsRead = Callable[[str], bool]
 """Whether any user's run reads the upload in the folder of this name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadLimits:
-    """Limits in megabytes of one file, of all files of one user, and of all users."""
-
-    file_mb: int = 2048
-    person_mb: int = 8192
-    server_mb: int = 32768
-
-    @classmethod
-    def configured(cls) -> UploadLimits:
-        """Return the limits from the environment."""
-        return cls(
-            file_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb, unit="megabytes"),
-            person_mb=whole_number(PER_PERSON, cls().person_mb, unit="megabytes"),
-            server_mb=whole_number("SENSEAPP_UPLOADS_IN_ALL_MB", cls().server_mb, unit="megabytes"),
-        )
-
-    @property
-    def file_bytes(self) -> int:
-        """Limit of one file, in bytes."""
-        return self.file_mb * MB
 
 
 def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 6 * 3600.0) -> None:

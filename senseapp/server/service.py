@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import NotFound, QueueFull
+from senseapp.core.files import MB, storage_errors
 from senseapp.core.files import home as default_home
-from senseapp.core.files import storage_errors
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -28,9 +28,9 @@ from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
-from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room
+from senseapp.server.quotas import DiskUse, check_run_room
 from senseapp.server.run_requests import read_table, unpack_run_file
-from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
+from senseapp.server.settings import LOCAL_OWNER, ServerSettings, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
 from senseapp.store.run_folder import RunFolder
@@ -129,7 +129,7 @@ class Service(Access):
         self.require_owner()
         use = self.disk_use()
         check_run_room(use)
-        most_bytes = UploadLimits.configured().file_bytes
+        most_bytes = ServerSettings.configured().upload_mb * MB
         uploads = uploads_folder(self._backend.home, self.owner)
         with storage_errors("the run"):
             uploads.mkdir(parents=True, exist_ok=True)

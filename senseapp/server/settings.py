@@ -19,8 +19,6 @@ from senseapp.records.spec import RunSpec
 
 LOCAL_OWNER = "local"
 """The only user of a server without login."""
-PER_PERSON = "SENSEAPP_PER_PERSON_MB"
-"""Environment variable with the disk space of one user's runs, and as much again of uploads."""
 
 
 def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> int:
@@ -40,7 +38,8 @@ class ServerSettings:
     Attributes:
         workers: runs that are measured at the same time.
         short_workers: short jobs that may run beside them, each in its process; 0: all jobs wait in one queue.
-        person_mb, server_mb: disk space of one user's runs, and of all users'.
+        person_mb, server_mb: disk space of one user's runs, and as much again of uploads; of all users' runs.
+        upload_mb, uploads_mb: size of one upload, and of all users' uploads.
         keep_days: days after which an untouched run is deleted; 0 keeps all.
         job_processes: whether runs are measured in their own processes, rather than in threads of this one.
         recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: none follows.
@@ -53,6 +52,8 @@ class ServerSettings:
     max_queue: int = 20
     person_mb: int = 8192
     server_mb: int = 65536
+    upload_mb: int = 2048
+    uploads_mb: int = 32768
     keep_days: int = 0
     job_processes: bool = False
     recommend_seconds: int = 0
@@ -66,8 +67,10 @@ class ServerSettings:
         usual, runs = cls(), whole_number("SENSEAPP_RUNS_PER_MINUTE", cls().runs_per_minute)
         return cls(
             workers=whole_number("SENSEAPP_WORKERS", usual.workers),
-            person_mb=whole_number(PER_PERSON, usual.person_mb, unit="megabytes"),
+            person_mb=whole_number("SENSEAPP_PER_PERSON_MB", usual.person_mb, unit="megabytes"),
             server_mb=whole_number("SENSEAPP_RUNS_IN_ALL_MB", usual.server_mb, unit="megabytes"),
+            upload_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", usual.upload_mb, unit="megabytes"),
+            uploads_mb=whole_number("SENSEAPP_UPLOADS_IN_ALL_MB", usual.uploads_mb, unit="megabytes"),
             keep_days=whole_number("SENSEAPP_KEEP_RUNS_DAYS", usual.keep_days, unit="days", least=0),
             job_processes=bool(whole_number("SENSEAPP_JOB_PROCESSES", int(usual.job_processes), least=0)),
             recommend_seconds=whole_number(

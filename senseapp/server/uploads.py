@@ -16,8 +16,8 @@ from senseapp.records.jobs import RunRecord
 from senseapp.records.spec import RunSpec
 from senseapp.server.access import Access
 from senseapp.server.process.requester import ANYBODY, Requester
-from senseapp.server.quotas import UploadLimits, sweep_uploads
-from senseapp.server.settings import uploads_folder
+from senseapp.server.quotas import sweep_uploads
+from senseapp.server.settings import ServerSettings, uploads_folder
 from senseapp.store.run_folder import bytes_in
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Uploads(Access):
             StorageFailed: the file cannot be created.
         """
         self._backend.rate_limiter.count(self._owner, "uploads")
-        wanted, file_mb = max(num_bytes, announced_bytes), UploadLimits.configured().file_mb
+        wanted, file_mb = max(num_bytes, announced_bytes), ServerSettings.configured().upload_mb
         if wanted > file_mb * MB:
             raise QuotaExceeded(f"A file may have up to {file_mb:,} MB here, this one has {wanted // MB:,} MB.")
         with self._backend.receiving, storage_errors("the folder uploads"):
@@ -90,15 +90,15 @@ class Uploads(Access):
         return tuple(file for file in files if file.parent.parent == self._uploads and file.is_file())
 
     def _check_quotas(self, num_bytes: int) -> None:
-        limits, used, in_all = UploadLimits.configured(), bytes_in(self._uploads), bytes_in(self._uploads.parent)
+        limits, used, in_all = ServerSettings.configured(), bytes_in(self._uploads), bytes_in(self._uploads.parent)
         if used + num_bytes > limits.person_mb * MB:
             raise QuotaExceeded(
                 f"Your uploads may take {limits.person_mb:,} MB and take {used // MB:,} MB; this file adds "
                 f"{num_bytes // MB:,} MB. Delete runs whose files you no longer need, or bring a smaller file."
             )
-        if in_all + num_bytes > limits.server_mb * MB:
+        if in_all + num_bytes > limits.uploads_mb * MB:
             raise QuotaExceeded(
-                f"The uploads on this server may take {limits.server_mb:,} MB in all, and there is no room for "
+                f"The uploads on this server may take {limits.uploads_mb:,} MB in all, and there is no room for "
                 f"{num_bytes // MB:,} MB more. Try again later, or ask whoever runs it."
             )
 

@@ -14,7 +14,7 @@ import pytest
 import timm
 import torch
 
-from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, QuotaExceeded
+from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, QuotaExceeded
 from senseapp.data.downloads import image_set_folder
 from senseapp.data.load import demo_pictures
 from senseapp.descriptions.sources import IMAGE_SETS
@@ -25,7 +25,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.image_report import sample_zip
 from senseapp.server.inputs import num_images
 from senseapp.server.model_cards import load_card, shipped_card
-from senseapp.server.quotas import UploadLimits, sweep_uploads
+from senseapp.server.quotas import sweep_uploads
 from senseapp.server.service import Service
 from senseapp.server.settings import uploads_folder
 from senseapp.tasks import CLASSIFICATION
@@ -278,17 +278,6 @@ def limits(monkeypatch):
 @pytest.fixture
 def mine(service, tmp_path):
     return uploads_folder(tmp_path / "home", service.owner)
-
-
-def test_limits_come_from_the_environment(monkeypatch):
-    assert UploadLimits.configured() == UploadLimits()
-    monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "5")
-    monkeypatch.setenv("SENSEAPP_PER_PERSON_MB", "6")
-    monkeypatch.setenv("SENSEAPP_UPLOADS_IN_ALL_MB", "7")
-    assert UploadLimits.configured() == UploadLimits(file_mb=5, person_mb=6, server_mb=7)
-    monkeypatch.setenv("SENSEAPP_UPLOADS_IN_ALL_MB", "lots")
-    with pytest.raises(InvalidSpec, match="SENSEAPP_UPLOADS_IN_ALL_MB must be a whole number"):
-        UploadLimits.configured()
 
 
 @pytest.mark.parametrize(
