@@ -33,7 +33,6 @@ from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
 from senseapp.server.quotas import DiskUse, check_run_room, free_bytes, memory_limit, sweep_uploads
-from senseapp.server.run_plan import num_images
 from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.server.settings import (
     RateLimiter,
@@ -50,6 +49,7 @@ from senseapp.server.time_estimate import (
     MachineSpeed,
     RuntimePredictor,
     kind_of,
+    num_images,
     time_convolutions,
 )
 from senseapp.server.worker import JobRunner

@@ -37,10 +37,9 @@ from senseapp.server.process.requester import (
     file_request,
     network_request,
 )
-from senseapp.server.run_plan import num_available, num_images
 from senseapp.server.run_requests import read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths
-from senseapp.server.time_estimate import MACHINE_LOAD
+from senseapp.server.time_estimate import MACHINE_LOAD, num_available, num_images
 from senseapp.server.uploads import Uploads
 from senseapp.tasks import task_named
 

@@ -12,8 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -23,10 +23,20 @@ from senseapp.core.errors import StorageFailed
 from senseapp.core.files import replace_file
 from senseapp.core.load import share_left
 from senseapp.core.steps import StepTitle
+from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.goal import makes_files
+from senseapp.records.inputs import num_held_out
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, select_layers
-from senseapp.records.spec import REPAIR_IMAGES, RunSpec, SensitivitySpec
+from senseapp.records.spec import (
+    NUM_DIGITS,
+    NUM_PHOTOGRAPHS,
+    NUM_SHAPES,
+    REPAIR_IMAGES,
+    DataSpec,
+    RunSpec,
+    SensitivitySpec,
+)
 from senseapp.server.job_progress import PlannedStep
 
 _SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
@@ -78,6 +88,29 @@ Works: TypeAlias = dict[StepTitle, RunWork]
 """The work of each step of a job; a step that is done twice has the work of both."""
 
 
+_NOTHING_COUNTED: Mapping[DataSpec, int] = {}
+_DEMOS = {"demo": NUM_DIGITS, "photographs": NUM_PHOTOGRAPHS, "shapes": NUM_SHAPES}
+
+
+def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return how many images a run measures on; None if they must be counted first.
+
+    ``counted`` has the numbers of counted images, by their spec without a class map.
+    """
+    if spec.sensitivity.num_samples is not None:
+        return spec.sensitivity.num_samples
+    count = num_available(spec.data, counted)
+    return None if count is None else count - num_held_out(count)
+
+
+def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return the number of images in ``data``; None if they must be counted first, and for random inputs."""
+    if data.kind in _DEMOS:
+        return _DEMOS[data.kind]
+    count = counted.get(replace(data, class_map=()))
+    return IMAGE_SETS[data.name].num_images if count is None and data.name else count
+
+
 def run_works(
     profile: ModelProfile, settings: SensitivitySpec, *, num_images: int, selected: Collection[str] | None = None
 ) -> Works:
@@ -114,8 +147,6 @@ _OWN, _PARTS = (0.0, 0.01, 10.0), (0.1, 0.003, 4.5)
 _TEST, _WRITE, _FLOAT_TEST = (0.4, 0.03, 14.0), (0.8, 0.02, 0.0), (0.2, 0.02, 4.0)
 """Of a step: fixed seconds, seconds for each layer, passes over its images."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
-
-
 _ANSWER_SECONDS = {"detection": 0.0056}
 """Seconds for reading and comparing the answers to one image, for tasks in which that takes long."""
 
@@ -283,10 +314,8 @@ class RuntimePredictor:
     def _write(self) -> None:
         assert self._speed is not None
         speed = {name: getattr(self._speed, name) for name in MachineSpeed.__slots__}
-        try:
+        with suppress(StorageFailed):  # predictions work with a read-only home, until the next start
             replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}, allow_nan=False))
-        except StorageFailed:
-            return  # predictions work with a read-only home, until the next start
 
 
 _TIMED_SECONDS = 0.1  # of each convolution
