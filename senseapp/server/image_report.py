@@ -14,6 +14,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
 from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture, SeenReading
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.session import load_engine
 from senseapp.tasks import Task, task_named
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _MOST_SCORED = 256  # images, and
 
 def sample_zip() -> bytes:
     """Return the demo's pictures in class folders, as a zip file: an example of valid images."""
+    load_engine()  # a page calls this in the server's own process
     from senseapp.data.load import write_demo_zip  # torch loads on first use, not when the app starts
 
     with tempfile.TemporaryDirectory() as folder:

@@ -239,9 +239,11 @@ from senseapp.server.image_report import sample_zip
 from senseapp.server.model_cards import load_card
 from senseapp.server.image_report import preview_images
 from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.session import load_engine
 barrier = threading.Barrier(4)
-def ask(question):
+def ask(question):  # as the backend answers without a process
     barrier.wait()
+    load_engine()
     return question()
 questions = [sample_zip, lambda: load_card(ModelSpec()), lambda: preview_images(RunSpec(), num_images=None)]
 with ThreadPoolExecutor(4) as pool:
