@@ -221,10 +221,6 @@ def inspector(*, orient: str = "columns", unit: str = " (ms)", per_millisecond: 
     ]
     if orient == "records":
         return json.dumps(frame)
-    if orient == "split":
-        return json.dumps(
-            {"columns": list(frame[0]), "index": [*range(len(frame))], "data": [[*row.values()] for row in frame]}
-        )
     return json.dumps({name: {str(place): row[name] for place, row in enumerate(frame)} for name in frame[0]})
 
 
@@ -267,7 +263,6 @@ SOUND = {
     "ETDump": etdump(),
     "Inspector": inspector(),
     "Inspector records": inspector(orient="records"),
-    "Inspector split": inspector(orient="split"),
     "Inspector in us": inspector(unit=" (us)", per_millisecond=1000.0),
 }
 """One sound report of each form, by what it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import SenseError
 from senseapp.records.measurement import RunResult
 from senseapp.store.run_file import HEAD_NAME, RESULT_NAME, RunFileHead, extra_record, read_run_file
+from senseapp.store.run_folder import RunFolder
 
 MARKUP = (
     "![pic](/evil/p) [in](http://evil.example) :red-badge[evil] :material/skull: :skull: www.evil.example "
@@ -32,7 +34,7 @@ def marked_run_file(source: Path) -> tuple[bytes, list[Field]]:
     """
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    kinds = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
+    kinds: dict[str, type[Any]] = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
     kinds |= {name: kind for name in members if (kind := extra_record(name)) is not None}
     records = {name: loads(members[name], kind) for name, kind in kinds.items()}
     layers = {layer.name for layer in records[RESULT_NAME].profile.layers}
@@ -43,7 +45,9 @@ def marked_run_file(source: Path) -> tuple[bytes, list[Field]]:
         with suppress(SenseError, ValueError, KeyError, TypeError):
             tried = {name: _mapped(record, lambda text, at, field=field: _marked(text) if at == field else text)
                      for name, record in records.items()}  # fmt: skip
-            read_run_file(io.BytesIO(_zipped(members, tried)), most_bytes=_MOST_BYTES)
+            with tempfile.TemporaryDirectory() as folder:
+                file = io.BytesIO(_zipped(members, tried))
+                read_run_file(file, RunFolder(Path(folder)), most_bytes=_MOST_BYTES)
             records = tried
             taken.append(field)
     return _zipped(members, records), taken

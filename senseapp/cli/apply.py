@@ -81,8 +81,8 @@ def run(arguments: argparse.Namespace) -> None:
         if promise is not None:
             check_promise(evaluator, promise)
         proven = prove(evaluator, schedule, repair=task.repair, adapting=task.adapting, veto=promise is None)
-        if promise is not None:
-            require_kept(evaluator, proven, promised_after(folder.candidates(), promise))
+        if (promised := promised_after(folder.candidates(), promise)) is not None:
+            require_kept(evaluator, proven, promised)
         progress("Writing the compressed model")
         files, notes = write_compressed(proven.applied, out, proven.example, uploaded=evaluator.onnx)
         validation = with_file_sizes(proven.result, files, proven.dense)

@@ -19,7 +19,7 @@ from senseapp.core.registry import object_at
 from senseapp.prove.decision import usual_decision
 from senseapp.records.check import FILES_ARE_OPEN, CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.check_jobs import CheckFolder, CheckObserver, CheckTask
+from senseapp.server.checks import CheckObserver, CheckTask, read_report
 from senseapp.server.process.processes import JobProcess, carry_out_in
 from senseapp.server.settings import whole_number
 from senseapp.server.tasks import TaskContext
@@ -128,11 +128,10 @@ def _checked(spec: CheckSpec, progress: Callable[[str], None]) -> CheckReport:
         context = TaskContext(folder=RunFolder(Path(folder)), observer=CheckObserver(progress))
         if whole_number("SENSEAPP_JOB_PROCESSES", 1, least=0):
             with closing(JobProcess()) as process:
-                memory_mb = whole_number("SENSEAPP_JOB_MEMORY_MB", 0, unit="megabytes", least=0)
-                carry_out_in(process, task, context, device="auto", job_mb=memory_mb)
+                carry_out_in(process, task, context, device="auto")
         else:
             task.carry_out(context)
-        report, _ = CheckFolder(path=Path(folder)).report()
+        report = read_report(Path(folder))
     assert report is not None
     return report
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import RunSpec
-from senseapp.server.backend import Backend
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest
 from senseapp.server.settings import check_paths
 from senseapp.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from senseapp.server.backend import Backend
 
 AnswerT = TypeVar("AnswerT")
 

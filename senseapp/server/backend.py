@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,24 +15,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from senseapp.core.errors import NotFound, QueueFull, SenseError, StorageFailed
-from senseapp.core.files import DAY_SECONDS, lock_home, remove_temporaries
+from senseapp.core.files import DAY_SECONDS, MB, lock_home, remove_temporaries
 from senseapp.core.steps import StepTitle
 from senseapp.metrics import METRICS
 from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.check_jobs import (
-    CheckFolder,
-    CheckObserver,
-    CheckTask,
-    folder_of_checks,
-    reason_of,
-    recover_checks,
-    remove_untouched_checks,
-)
+from senseapp.server.checks import CheckObserver, CheckTask, folder_of_checks, recover_checks, remove_old_checks
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
-from senseapp.server.execution import LiveRun, Measurement, StateKeeper, cluster_for
+from senseapp.server.execution import LiveRun, Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
 from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
@@ -39,9 +32,8 @@ from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
-from senseapp.server.quotas import MemoryGuard, check_run_room, disk_use, free_bytes, sweep_uploads
-from senseapp.server.run_plan import SEARCHES_PER_FILE, UNKNOWN_STEPS, RunPlanner, kind_of, num_images
-from senseapp.server.session import OpenSession, load_engine, open_local_session, runs_on_processor
+from senseapp.server.quotas import DiskUse, check_run_room, free_bytes, memory_limit, sweep_uploads
+from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.server.settings import (
     RateLimiter,
     ServerSettings,
@@ -50,10 +42,19 @@ from senseapp.server.settings import (
     uploads_folder,
 )
 from senseapp.server.tasks import EarlierRun, FinishedRunTask, RunTask, TaskContext
-from senseapp.server.time_estimate import MACHINE_LOAD, MachineSpeed, RuntimePredictor, time_convolutions
+from senseapp.server.time_estimate import (
+    MACHINE_LOAD,
+    SEARCHES_PER_FILE,
+    UNKNOWN_STEPS,
+    MachineSpeed,
+    RuntimePredictor,
+    kind_of,
+    num_images,
+    time_convolutions,
+)
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
-from senseapp.store.run_store import RunStore
+from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
 
 _log = logging.getLogger(__name__)
 _USUAL_SETTINGS = ServerSettings()
@@ -97,9 +98,12 @@ class Backend:
         self.store = RunStore(home)
         self.store.recover()
         self.cards = ModelCards(self._describe)
-        self.speeds = RuntimePredictor(home / "speed.json", calibrate=calibrate or self._time_machine)
-        self.planner = RunPlanner(self.speeds, 0 if open_session is not None else settings.recommend_seconds)
-        self.processes = JobProcesses(settings.workers + 1, settings.job_memory_mb) if settings.job_processes else None
+        self.speeds = RuntimePredictor(
+            home / "speed.json",
+            calibrate=calibrate or self._time_machine,
+            recommend_seconds=0 if open_session is not None else settings.recommend_seconds,
+        )
+        self.processes = JobProcesses(settings.workers + 1) if settings.job_processes else None
         self._open_session = open_session
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
@@ -114,8 +118,6 @@ class Backend:
             }
         )
         self._warming = threading.Lock()
-        self._memory = MemoryGuard(settings.job_memory_mb)
-        self.states = StateKeeper(self.store)
         self._run_logs = RunLogs(self.store)
         self.tidy()
         self.runner: JobRunner[RunTask] = JobRunner(
@@ -132,12 +134,27 @@ class Backend:
         """Return the folders whose files runs of ``owner`` may read."""
         return (*self._data_roots, uploads_folder(self.home, owner))
 
+    def disk_use(self, owner: str) -> DiskUse:
+        """Return the disk use of the runs of ``owner`` and of all users."""
+        return DiskUse(
+            own_bytes=self.store.bytes_used(owner),
+            own_limit_bytes=self.settings.person_mb * MB,
+            all_bytes=self.store.bytes_used(),
+            all_limit_bytes=self.settings.server_mb * MB,
+            free_bytes=shutil.disk_usage(self.store.folder_of_runs).free,
+            keep_days=self.settings.keep_days,
+        )
+
     def answer(self, request: WorkerRequest[AnswerT], requester: Requester = ANYBODY) -> AnswerT:
         """Answer a request about uploaded files, in a worker process if there are any; may wait.
 
         Raises ReadingStopped if the file takes too long, and Abandoned if ``requester`` leaves before.
         """
-        return self.processes.answer(request, requester) if self.processes else request.call()
+        if self.processes:
+            return self.processes.answer(request, requester)
+        if request.needs_engine:
+            load_engine()
+        return request.call()
 
     def _describe(self, model: ModelSpec, requester: Requester) -> ModelCard:
         if model == ModelSpec():
@@ -147,14 +164,20 @@ class Backend:
     def _time_machine(self) -> MachineSpeed:
         return (self.processes and self.processes.machine_speed()) or time_convolutions()
 
+    def up_to_date(self, record: RunRecord) -> RunRecord:
+        """Return ``record`` with the state of its job, which the disk may have refused to store."""
+        job = None if record.state.finished else self.runner.snapshot(record.run_id)
+        return record if job is None else replace(record, state=job.state, error=job.error)
+
     def so_far(self, run_id: str) -> RunResult | None:
         """Return the result of a run, or the partial one so far; None before its model was loaded."""
         live = self._live.get(run_id)
         found = live.so_far() if live is not None else None
         return found or self.store.folder(run_id).so_far()
 
-    def start(self, record: RunRecord, person: str = "", *, short: bool = False, here: bool = False) -> None:
-        """Queue a run; with ``here`` this machine measures, even if there is a cluster."""
+    def start(self, record: RunRecord, person: str = "", *, seconds: float | None = None, here: bool = False) -> None:
+        """Queue a run with so many predicted ``seconds``; with ``here`` this machine measures, despite a cluster."""
+        short = seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(record.spec)
         self.runner.submit(self._measurement(record, here=here), short=short, person=person)
 
     def carry_out(self, task: FinishedRunTask[Any], person: str = "") -> None:
@@ -181,20 +204,10 @@ class Backend:
         result = self.store.folder(task.run_id).load_result()
         return self.recommendation_seconds(result) <= _SHORT_SECONDS
 
-    def is_short_run(self, spec: RunSpec, seconds: float | None) -> bool:
-        """Return whether a run with ``seconds`` of predicted time goes to the lane of short jobs."""
-        return seconds is not None and seconds <= _SHORT_SECONDS and not cluster_for(spec)
-
     def recommendation_seconds(self, result: RunResult) -> float:
         """Return the predicted seconds of the recommendation for a finished run, beside what else runs now."""
-        quiet = self.planner.seconds(result.spec, self.planner.works_of_task(result, with_schedule=True))
-        return MACHINE_LOAD.slowdown() * quiet
-
-    def stop_all(self, run_id: str) -> None:
-        """Cancel a run and all work on it."""
-        for task in self.runner.unfinished():
-            if task.run_id == run_id:
-                self.runner.cancel(task.job_id)
+        steps = self.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.slowdown())
+        return sum(step.seconds for step in steps)
 
     def remove_deleted_later(self) -> None:
         """Schedule the removal of a deleted run's files for when the deletion can no longer be undone."""
@@ -212,7 +225,7 @@ class Backend:
         for run_id in self.store.unchanged_since(time.time() - days * DAY_SECONDS) if days else ():
             self.store.remove(run_id)
             _log.info("run %s was deleted: nobody touched it for %d days", run_id, days)
-        remove_untouched_checks(self.home, days)
+        remove_old_checks(self.home, days)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch, time this machine and then call ``also``, in the background; later calls do nothing."""
@@ -245,7 +258,7 @@ class Backend:
     def _work(self, task: RunTask, control: JobControl) -> None:
         if isinstance(task, CheckTask):
             context = TaskContext(
-                folder=RunFolder(self._folder_of(task).path),
+                folder=RunFolder(folder_of_checks(self.home, task.owner) / task.check_id),
                 observer=CheckObserver(control.phase),
                 data_roots=self.readable_folders(task.owner),
             )
@@ -256,7 +269,7 @@ class Backend:
         load, planned = MACHINE_LOAD.slowdown(), list[PlannedStep]()
 
         def plan(head: RunResult, seconds_of_layers: float) -> Sequence[PlannedStep]:
-            planned[:] = self.planner.steps(record.spec, head.profile, head.num_samples, load=load)
+            planned[:] = self.speeds.run_steps(record.spec, head.profile, head.num_samples, load=load)
             is_timed = {StepTitle.LAYERS} if seconds_of_layers else set()
             return [replace(each, seconds=seconds_of_layers) if each.title in is_timed else each for each in planned]
 
@@ -272,7 +285,6 @@ class Backend:
                 if isinstance(task, Measurement):
                     result = context.folder.load_result()
                     self.store.update(record.run_id, headline=headline(result))
-                    self.cards.keep(record.spec.model, result.profile)
                     self._follow(record, result, context)
                     if not result.passes.workers:  # else it is not representative of this machine
                         self.speeds.learn(planned, control.seconds_of_steps(), kind=kind_of(record.spec))
@@ -298,15 +310,14 @@ class Backend:
     def _first_plan(self, spec: RunSpec, task: RunTask, folder: RunFolder, load: float) -> Sequence[PlannedStep]:
         """Return the steps of a job before its model is loaded; none for work that is not planned."""
         if isinstance(task, RecommendationTask | DeliverTask):
-            result, schedule = folder.load_result(), isinstance(task, RecommendationTask)
-            works = self.planner.works_of_task(result, with_schedule=schedule)
-            return self.speeds.steps(works, kind=kind_of(result.spec), load=load)
+            schedule = isinstance(task, RecommendationTask)
+            return self.speeds.task_steps(folder.load_result(), with_schedule=schedule, load=load)
         if not isinstance(task, Measurement):
             return ()
         count = num_images(spec, self.image_counts)
         if count is None or not self.speeds.known or not self.cards.knows(spec.model):
             return UNKNOWN_STEPS
-        return self.planner.steps(spec, self.cards.card(spec.model), count, load=load)
+        return self.speeds.run_steps(spec, self.cards.card(spec.model), count, load=load)
 
     def _follow(self, record: RunRecord, result: RunResult, context: TaskContext) -> None:
         """Make what follows a run, as a part of it; a run without it is complete.
@@ -314,14 +325,14 @@ class Backend:
         Raises:
             Unfinished: it could not be made.
         """
-        follows = self.planner.follows(record.spec, result.profile, result.num_samples)
+        follows = self.speeds.follows(record.spec, result.profile, result.num_samples)
         if follows == "nothing":
             return
         task: RunTask = RecommendationTask(run_id=record.run_id)
         if follows == "file":
             task = original_in_int8(record.run_id, METRICS[result.judged_by].tolerable)
         try:
-            check_run_room(disk_use(self.store, record.owner, self.settings))
+            check_run_room(self.disk_use(record.owner))
             self._carry_out(task, context, device=record.spec.sensitivity.device)
         except (JobCancelled, StorageFailed):
             raise
@@ -329,14 +340,14 @@ class Backend:
             raise Unfinished(f"All layers are measured. The files could not be made: {error}") from error
 
     def _carry_out(self, task: RunTask, context: TaskContext, *, device: str) -> None:
-        """Carry out the task on the cluster, in a worker process, or in this process with limited memory."""
+        """Carry out the task on the cluster, in a worker process, or in this process, whose memory has no limit."""
         own_session = isinstance(task, Measurement) and context.open_session is not open_local_session
         if isinstance(task, Measurement) and not own_session and task.cluster:
             carry_out_on_cluster(task, context, device=device, address=task.cluster)
         elif self.processes and not own_session:
             self.processes.carry_out(task, context, device=device)
         else:
-            with self._memory.job(limited=runs_on_processor(device)):
+            with memory_limit(limited=False):  # the pages need memory of this process too
                 task.carry_out(context)
 
     def _measurement(self, record: RunRecord, *, here: bool = False) -> Measurement:
@@ -348,15 +359,12 @@ class Backend:
             run_id=record.run_id, spec=spec, first_file_seconds=seconds if wants_file else 0.0, here=here
         )
 
-    def _folder_of(self, check: CheckTask) -> CheckFolder:
-        return CheckFolder(path=folder_of_checks(self.home, check.owner) / check.check_id)
-
     def _keep_state(self, task: RunTask, snapshot: JobSnapshot) -> None:
-        if isinstance(task, CheckTask):
-            if snapshot.state.finished:
-                self._folder_of(task).end(reason_of(snapshot))
-        elif isinstance(task, Measurement):
-            self.states.keep(snapshot)
+        if isinstance(task, Measurement):
+            error = INTERRUPTED_SENTENCE if snapshot.state is RunState.INTERRUPTED else snapshot.error
+            done, total = (snapshot.done, snapshot.total) if snapshot.total else (None, None)
+            with suppress(NotFound):  # deleted before it ended
+                self.store.set_state(task.run_id, snapshot.state, error=error, done=done, total=total)
         elif isinstance(task, FinishedRunTask) and snapshot.state in _TASK_ENDS:
             with suppress(NotFound):  # the run was deleted; the outcome of a task changes no run's state
                 self.store.folder(task.run_id).end(task.key)

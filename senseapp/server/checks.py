@@ -1,25 +1,142 @@
-"""One user's checks of files: started, watched, and read again."""
+"""Checks of files: the task that a worker process carries out, what is kept of it, and the checks of one user."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from senseapp.core.errors import NotFound, SenseError
+from senseapp.core.codec import dumps, loads
+from senseapp.core.errors import NotFound, ReadingStopped, SenseError
+from senseapp.core.files import DAY_SECONDS, remove_temporaries, replace_file, storage_errors
 from senseapp.records.check import CheckReport, CheckSpec
-from senseapp.records.jobs import JobSnapshot
+from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.access import Access
-from senseapp.server.backend import Backend
-from senseapp.server.check_jobs import JOB, CheckFolder, CheckTask, folder_of_checks
-from senseapp.server.process.requester import ANYBODY, Requester
-from senseapp.server.settings import check_paths
+from senseapp.server.process.requester import ANYBODY, Requester, model_bytes
+from senseapp.server.session import load_engine
+from senseapp.server.settings import check_paths, owner_name
+from senseapp.server.tasks import RunObserver, TaskContext
 
+if TYPE_CHECKING:
+    from senseapp.server.backend import Backend
+
+JOB = "check:"
+"""Begins the id of the job of each check; ids of runs have no colon."""
+MOST_SECONDS = 1800.0
+"""Longest time of a check on a server: a file may keep a library busy for ever."""
+_SPEC, _REPORT = "spec.json", "report.json"
+_NO_REPORT = "There is no report: senseapp stopped before this check was finished, or it failed. Check the files again."
+_CANCELLED = "This check was cancelled."
 _ID = re.compile(r"[0-9a-f]{32}")
+_MOST_KEPT = 20  # of one user
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTask:
+    """The check of two files by ``owner``; weights beside files are read on the person's ``own_disk``."""
+
+    check_id: str
+    spec: CheckSpec
+    owner: str = ""
+    own_disk: bool = False
+
+    @property
+    def run_id(self) -> str:
+        """Its own id: it belongs to no run."""
+        return self.check_id
+
+    @property
+    def job_id(self) -> str:
+        """Id of the job."""
+        return f"{JOB}{self.check_id}"
+
+    @property
+    def most_bytes(self) -> float:
+        """Limit of memory beyond the engine: that of the larger network, and of all files."""
+        models = self.spec.reference, self.spec.candidate
+        return max(model_bytes(each, *{*self._files} - {each.checkpoint}) for each in models)
+
+    @property
+    def _files(self) -> tuple[str, str, str]:
+        return self.spec.reference.checkpoint, self.spec.candidate.checkpoint, self.spec.data.path
+
+    def reads(self, upload: str) -> bool:
+        """Return whether it reads the upload in the folder of this name."""
+        return any(Path(file).parent.name == upload for file in self._files)
+
+    def carry_out(self, context: TaskContext) -> CheckReport:
+        """Compare both files and keep the report; see :func:`senseapp.prove.check.check.check_files`."""
+        load_engine()
+        from senseapp.prove.check.check import check_files  # torch loads here, not when the app starts
+
+        report = check_files(
+            self.spec, data_roots=context.data_roots, own_disk=self.own_disk, progress=context.observer.phase
+        )
+        replace_file(context.folder.path / _REPORT, dumps(report))
+        return report
+
+
+class CheckObserver(RunObserver):
+    """Reports the steps of a check; stops one that lasts longer than :data:`MOST_SECONDS`."""
+
+    def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._clock, self._begun = report, clock, clock()
+
+    def phase(self, sentence: str) -> None:
+        """Report the step that begins."""
+        self._report(sentence)
+        if self._clock() - self._begun > MOST_SECONDS:
+            raise ReadingStopped(
+                f"This check took longer than {MOST_SECONDS / 60:.0f} minutes, so it was stopped. Take fewer images."
+            )
+
+
+def read_report(folder: Path) -> CheckReport | None:
+    """Return the report in the folder of a check, or None before there is one.
+
+    Raises:
+        InvalidFile: it is damaged.
+        StorageFailed: it cannot be read.
+    """
+    if not (folder / _REPORT).is_file():
+        return None
+    with storage_errors(_REPORT):
+        return loads((folder / _REPORT).read_bytes(), CheckReport)
+
+
+def folder_of_checks(home: Path, owner: str) -> Path:
+    """Return the folder of a user's checks."""
+    return home / "checks" / owner_name(owner)
+
+
+def recover_checks(home: Path) -> None:
+    """Remove what a server that ended meanwhile left half-written: files, and checks without settings."""
+    for folder in (home / "checks").glob("*/*/"):
+        remove_temporaries(folder, beside_others=False)
+        if not _begun_seconds(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_old_checks(home: Path, keep_days: int) -> None:
+    """Delete checks that were begun more than ``keep_days`` ago; 0 days keeps all."""
+    oldest = time.time() - keep_days * DAY_SECONDS
+    for folder in (home / "checks").glob("*/*/") if keep_days else ():
+        if _begun_seconds(folder) < oldest:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _begun_seconds(folder: Path) -> float:
+    """Return when a check was asked for, in Unix time; 0 for one that was not begun."""
+    with suppress(OSError):
+        return (folder / _SPEC).stat().st_mtime
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,25 +180,29 @@ class Checks(Access):
             check_paths(RunSpec(model=model, data=spec.data), (*readable, *self._folder_of_run(model)))
         self._forget_old()
         task = CheckTask(check_id=uuid.uuid4().hex, spec=spec, owner=self._owner)
-        folder = CheckFolder(path=self._own / task.check_id)
+        folder = self._own / task.check_id
         try:
-            folder.begin(spec)
+            with storage_errors("the folder of checks"):
+                folder.mkdir(parents=True)
+            replace_file(folder / _SPEC, dumps(spec.without_folders()))
             self._backend.runner.submit(task, short=True, person=self._requester.turn_of(self._owner))
         except BaseException:  # QueueFull, or a full disk
-            shutil.rmtree(folder.path, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         return task.check_id
 
     def record(self, check_id: str) -> CheckRecord:
         """Return a check of this user."""
-        folder = self._check(check_id)
-        report, error = folder.report()
+        folder, job = self._check(check_id), self.progress(check_id)
+        spec, report, error = loads((folder / _SPEC).read_bytes(), CheckSpec), None, ""
+        try:
+            report = read_report(folder)
+        except SenseError as damage:
+            error = str(damage)
+        if report is None and not error and (job is None or job.state.finished):
+            error = _CANCELLED if job and job.state is RunState.CANCELLED else (job and job.error) or _NO_REPORT
         return CheckRecord(
-            check_id=check_id,
-            title=folder.spec().title,
-            created_seconds=folder.created_seconds,
-            report=report,
-            error=error,
+            check_id=check_id, title=spec.title, created_seconds=_begun_seconds(folder), report=report, error=error
         )
 
     def progress(self, check_id: str) -> JobSnapshot | None:
@@ -99,7 +220,7 @@ class Checks(Access):
         found = []
         for folder in self._all():
             with suppress(SenseError, OSError):
-                found.append(self.record(folder.path.name))
+                found.append(self.record(folder.name))
         return tuple(found)
 
     def _folder_of_run(self, model: ModelSpec) -> tuple[Path, ...]:
@@ -110,19 +231,19 @@ class Checks(Access):
         self._store.owned(folder.name, self._owner)
         return (folder,)
 
-    def _check(self, check_id: str) -> CheckFolder:
-        folder = CheckFolder(path=self._own / check_id) if _ID.fullmatch(check_id) else None
-        if folder is None or not folder.created_seconds:
+    def _check(self, check_id: str) -> Path:
+        folder = self._own / check_id if _ID.fullmatch(check_id) else None
+        if folder is None or not _begun_seconds(folder):
             raise NotFound("There is no such check, or it is somebody else's. Check the files again.")
         return folder
 
-    def _all(self) -> list[CheckFolder]:
-        found = [CheckFolder(path=path) for path in self._own.glob("*") if _ID.fullmatch(path.name)]
-        return sorted(found, key=lambda folder: -folder.created_seconds)
+    def _all(self) -> list[Path]:
+        found = [path for path in self._own.glob("*") if _ID.fullmatch(path.name)]
+        return sorted(found, key=_begun_seconds, reverse=True)
 
     def _forget_old(self) -> None:
-        """Remove all but the newest 19 checks, before another is added."""
+        """Remove the oldest checks, before another is added."""
         waiting = {task.job_id for task in self._backend.runner.unfinished()}
-        for folder in self._all()[19:]:
-            if f"{JOB}{folder.path.name}" not in waiting:
-                shutil.rmtree(folder.path, ignore_errors=True)
+        for folder in self._all()[_MOST_KEPT - 1 :]:
+            if f"{JOB}{folder.name}" not in waiting:
+                shutil.rmtree(folder, ignore_errors=True)

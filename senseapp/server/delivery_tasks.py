@@ -47,7 +47,6 @@ class DeliverTask(FinishedRunTask[Delivery]):
         other: configuration of the second run's compression, for a schedule of two runs.
     """
 
-    kind: ClassVar[type] = Delivery
     keeps_model: ClassVar[bool] = True
 
     schedule: Schedule | None = None
@@ -109,7 +108,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
         def name_of(what: str) -> str:
             return context.folder.deployed(key_of(f"{self.key} {what}"), runtime.description.suffix).name
 
-        settings, promised = self.settings, self._promised(context.folder.candidates())
+        settings, promised = self.settings, promised_after(context.folder.candidates(), self.promise)
         if promised is not None and settings.kind == "quickest":
             most = likely_to_pass(evaluator, promised)
             settings = replace(settings, most_changed=min(settings.most_changed, most))
@@ -135,10 +134,6 @@ class DeliverTask(FinishedRunTask[Delivery]):
                 return known
         return None
 
-    def _promised(self, candidates: Sequence[Candidate]) -> Promised | None:
-        """Return the promise with the tests that ``candidates`` were; None without one."""
-        return None if self.promise is None else promised_after(candidates, self.promise)
-
     def _proven(
         self, evaluator: ScheduleEvaluator, runtime: Runtime, context: TaskContext
     ) -> tuple[Source, tuple[Candidate, ...]]:
@@ -158,7 +153,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
             repair=self.repair,
             adapting=self.adapting,
             allowed_drop=self.allowed_drop,
-            promised=self._promised(folder.candidates()),
+            promised=promised_after(folder.candidates(), self.promise),
         )
         proof = self.proof(proven.result.adapting)
         proof.keep(folder, proof.written(evaluator, proven, context))
@@ -183,7 +178,6 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
     takes its place.
     """
 
-    kind: ClassVar[type] = Recommendation
     keeps_model: ClassVar[bool] = True
 
     allowed_drop: float | None = None
@@ -206,7 +200,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
 
         if makes_files(evaluator.result.spec.goal):
             self.keep_original(evaluator, context)
-        tests = None if self.promise is None else promised_after(context.folder.candidates(), self.promise)
+        tests = promised_after(context.folder.candidates(), self.promise)
         found = recommend(evaluator, allowed_drop=self.allowed_drop, promised=tests)
         return self.keep_scheduled(found, evaluator, context), found
 
@@ -250,11 +244,11 @@ def original_in_int8(run_id: str, allowed_drop: float, promise: Promise | None =
     return DeliverTask(run_id=run_id, settings=_quickest(most), promise=promise)
 
 
-def promised_after(candidates: Sequence[Candidate], promise: Promise) -> Promised:
-    """Return ``promise`` with the tests that ``candidates`` were, to which those of further schedules are added."""
+def promised_after(candidates: Sequence[Candidate], promise: Promise | None) -> Promised | None:
+    """Return a promise, if there is one, with the tests that ``candidates`` were: further schedules add theirs."""
     from senseapp.prove.prove import Promised  # torch loads here
 
-    return Promised(promise=promise, tests=sequence_after(candidates, promise))
+    return None if promise is None else Promised(promise=promise, tests=sequence_after(candidates, promise))
 
 
 def _quickest(allowed_drop: float) -> DeploySettings:

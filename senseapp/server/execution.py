@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,20 +11,20 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from senseapp.core.errors import NotFound, SenseError, StorageFailed
+from senseapp.core.errors import SenseError
 from senseapp.core.steps import Progress, StepTitle
 from senseapp.measure.cluster.cluster import cluster_address
-from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.jobs import RunState
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult, Status, latest
 from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
 from senseapp.server.process.requester import model_bytes, num_bytes
-from senseapp.server.tasks import RunObserver, TaskContext, evaluator_of
+from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.server.time_estimate import file_works, time_convolutions
 from senseapp.store.run_folder import RunFolder
-from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore
+from senseapp.store.run_store import RunStore
 
 if TYPE_CHECKING:
     from senseapp.measure.session import Session
@@ -52,11 +53,11 @@ class Measurement:
         return self.run_id
 
     @property
-    def most_bytes(self) -> float | None:
+    def most_bytes(self) -> float:
         """Limit of memory of a run of an ONNX file below 64 KiB, whose network needs no more."""
         model = self.spec.model
         is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < 2**16
-        return model_bytes(model, self.spec.data.path) if is_tiny else None
+        return model_bytes(model, self.spec.data.path) if is_tiny else math.inf
 
     @property
     def cluster(self) -> str:
@@ -132,9 +133,11 @@ class Measurement:
         works = file_works(so_far.profile, num_images=so_far.num_samples, task=self.spec.model.task).values()
         if sum(work.seconds(time_convolutions()) for work in works) > self.first_file_seconds:
             return
+        from senseapp.prove.evaluator import ScheduleEvaluator  # torch has loaded by now
+
         progress = Progress(context.observer.phase, title=StepTitle.INT8)
         try:
-            evaluator = evaluator_of(so_far, context, progress=progress)
+            evaluator = ScheduleEvaluator.open(so_far, data_roots=context.data_roots, progress=progress)
             RecommendationTask(run_id=self.run_id).keep_original(evaluator, context)
         except Exception as error:  # of many packages, or of too little memory: without the file, the run is complete
             if error is progress.stopped:
@@ -266,39 +269,3 @@ class LiveRun(RunObserver):
             self._control.check()
         else:
             self._control.measured(measurement.layer)
-
-
-class StateKeeper:
-    """Writes changes of state; failed writes are retried with every later change and every read of a run.
-
-    Without retries, a run whose end could not be stored would appear to run forever.
-    """
-
-    def __init__(self, store: RunStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._waiting: dict[str, JobSnapshot] = {}
-
-    def keep(self, snapshot: JobSnapshot) -> None:
-        """Store the state of a run, or keep it for a retry."""
-        with self._lock:
-            self._waiting[snapshot.run_id] = snapshot
-            self._write_all()
-
-    def up_to_date(self, record: RunRecord) -> RunRecord:
-        """Return ``record`` with its current state, which is stored now if the disk allows."""
-        if not self._waiting:
-            return record
-        with self._lock:
-            newer = self._waiting.get(record.run_id)  # looked up first, since ``record`` was read before this write
-            with suppress(StorageFailed):
-                self._write_all()
-        return record if newer is None else replace(record, state=newer.state, error=newer.error)
-
-    def _write_all(self) -> None:
-        for run_id, known in list(self._waiting.items()):
-            error = INTERRUPTED_SENTENCE if known.state is RunState.INTERRUPTED else known.error
-            done, total = (known.done, known.total) if known.total else (None, None)
-            with suppress(NotFound):  # deleted before it ended
-                self._store.set_state(run_id, known.state, error=error, done=done, total=total)
-            del self._waiting[run_id]

@@ -27,18 +27,19 @@ from senseapp.server.process.requester import (
     network_request,
     num_bytes,
 )
-from senseapp.server.quotas import check_run_room, discard_upload, disk_use
+from senseapp.server.quotas import check_run_room
 from senseapp.server.run_requests import find_couplings, show_pictures, solve_schedule, try_picture
 from senseapp.server.schedule_tasks import Verification
-from senseapp.server.settings import check_paths, uploads_folder
+from senseapp.server.settings import check_paths
 from senseapp.server.tasks import FinishedRunTask
+from senseapp.server.uploads import Uploads
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
 OutcomeT = TypeVar("OutcomeT")
 TaskT = TypeVar("TaskT", bound=FinishedRunTask[Any])
 
 
-class Work(Access):
+class Work(Uploads):
     """Tasks on finished runs; they name a run by its id, or, for reading outcomes, by its link.
 
     Each call raises NotFound unless this user may read the run, or, to start and cancel, owns it.
@@ -54,7 +55,7 @@ class Work(Access):
         """
         self._store.owned(task.run_id, self._owner)
         if task.keeps_model:
-            check_run_room(disk_use(self._store, self._owner, self._backend.settings))
+            check_run_room(self._backend.disk_use(self._owner))
         self._backend.carry_out(task, self._requester.turn_of(self._owner))
         return task.job_id
 
@@ -136,7 +137,7 @@ class Work(Access):
             request = network_request(call, result.spec.model, *paths, subject=picture.name)
             return self._answer(request)
         finally:
-            discard_upload(picture, uploads_folder(self._backend.home, self._owner), is_read=self._backend.reads_upload)
+            self.discard_upload(picture)
 
     def pack_kit(self, run_id: str, candidate: Candidate, target: Path) -> Path:
         """Write a zip of a file for a runtime and how it is used; return ``target``."""
@@ -169,7 +170,7 @@ class Scheduling(Access):
         wanted = own.sensitivity.compression.description.partners
         return tuple(
             other
-            for other in map(self._backend.states.up_to_date, self._store.list(self._owner))
+            for other in map(self._backend.up_to_date, self._store.list(self._owner))
             if other.state is RunState.DONE
             and other.spec.sensitivity.compression.kind in wanted
             and other.spec.model.is_runnable

@@ -31,7 +31,7 @@ _MOST_SCORED = 256  # images, and
 
 def sample_zip() -> bytes:
     """Return the demo's pictures in class folders, as a zip file: an example of valid images."""
-    load_engine()
+    load_engine()  # a page calls this in the server's own process
     from senseapp.data.load import write_demo_zip  # torch loads on first use, not when the app starts
 
     with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +47,6 @@ def preview_images(spec: RunSpec, *, num_images: int | None, data_roots: tuple[P
     report shows what there is to choose from. ``num_images`` is None if unknown; without ``data_roots`` images may be
     anywhere.
     """
-    load_engine()
     from senseapp.data.images import follow  # torch loads on first use, not when the app starts
     from senseapp.data.load import images_for
     from senseapp.measure.preparation_search import choose_class_order, choose_preparation

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.core.errors import NotFound
-from senseapp.descriptions import SOURCES
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.goal import Goal, makes_files
 from senseapp.records.goal_settings import settings_for, with_goal
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
-from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
@@ -28,7 +23,6 @@ from senseapp.records.spec import (
     RunSpec,
     SensitivitySpec,
 )
-from senseapp.server.access import Access
 from senseapp.server.image_report import preview_images
 from senseapp.server.model_cards import (
     CheckpointReport,
@@ -43,11 +37,10 @@ from senseapp.server.process.requester import (
     file_request,
     network_request,
 )
-from senseapp.server.quotas import UploadLimits, discard_upload, extend_upload, reserve_upload
-from senseapp.server.run_plan import num_available, num_images
 from senseapp.server.run_requests import read_schedule_file, read_times, survey
-from senseapp.server.settings import check_paths, uploads_folder
-from senseapp.server.time_estimate import MACHINE_LOAD
+from senseapp.server.settings import check_paths
+from senseapp.server.time_estimate import MACHINE_LOAD, num_available, num_images
+from senseapp.server.uploads import Uploads
 from senseapp.tasks import task_named
 
 PHOTOGRAPHS_DEMO = RunSpec(
@@ -71,13 +64,10 @@ def usual_settings(model: ModelSpec, goal: Goal) -> SensitivitySpec:
     return settings_for(goal, task_named(model.task)) if demo is None else with_goal(demo, goal).sensitivity
 
 
-UploadPurpose: TypeAlias = Literal["checkpoint", "onnx", "images", "reference", "candidate"]
-"""What uploads are kept for: those of models as :attr:`~senseapp.descriptions.ModelSource.upload` says, images, and
-both sides of a check."""
 _DOWNLOAD_SECONDS = 3600.0  # of an image set on a slow connection; one that stalls is given up after a minute
 
 
-class Inputs(Access):
+class Inputs(Uploads):
     """One user's models and images. Calls may take seconds: not for the user-interface thread.
 
     Each raises InvalidInput if a file may not be read here, or a model or images cannot be used.
@@ -167,8 +157,8 @@ class Inputs(Access):
         count = num_images(spec, self._backend.image_counts)
         if count is None or not self.machine_timed:
             return None
-        planner, load = self._backend.planner, MACHINE_LOAD.slowdown()
-        return sum(step.seconds for step in planner.steps(spec, self.model_card(spec.model), count, load=load))
+        load, card = MACHINE_LOAD.slowdown(), self.model_card(spec.model)
+        return sum(step.seconds for step in self._backend.speeds.run_steps(spec, card, count, load=load))
 
     def known_time(self, spec: RunSpec) -> float | None:
         """Return :meth:`estimate_time` where it is known without loading the model, else None."""
@@ -179,70 +169,13 @@ class Inputs(Access):
         count = num_images(spec, self._backend.image_counts)
         if count is None or not makes_files(spec.goal):
             return False
-        return self._backend.planner.follows(spec, self.model_card(spec.model), count) != "nothing"
-
-    def num_available(self, data: DataSpec) -> int | None:
-        """Return the number of images in ``data``; None if they were not counted, and for random inputs."""
-        return num_available(data, self._backend.image_counts)
+        return self._backend.speeds.follows(spec, self.model_card(spec.model), count) != "nothing"
 
     def most_images(self, data: DataSpec) -> int | None:
         """Return the largest allowed number of images of ``data``; None if they were not counted."""
-        return MOST_RANDOM_INPUTS if data.kind == "random" else self.num_available(data)
+        return MOST_RANDOM_INPUTS if data.kind == "random" else num_available(data, self._backend.image_counts)
 
     @property
     def machine_timed(self) -> bool:
         """Whether times can be predicted without waiting; the process that loads the engine times the machine."""
         return self._backend.processes is None or (self._backend.speeds.known and MACHINE_LOAD.known)
-
-    def reserve_upload(self, num_bytes: int = 0, *, announced_bytes: int = 0) -> Path:
-        """Return a new file among this person's uploads; see :func:`~senseapp.server.quotas.reserve_upload`.
-
-        Raises RateLimited if this user sends too many files in a minute.
-        """
-        self._backend.rate_limiter.count(self._owner, "uploads")
-        with self._backend.receiving:
-            return reserve_upload(
-                uploads_folder(self._backend.home, self._owner),
-                num_bytes,
-                is_read=self._backend.reads_upload,
-                limits=UploadLimits.configured(),
-                announced_bytes=announced_bytes,
-            )
-
-    def extend_upload(self, path: Path, num_bytes: int) -> None:
-        """Reserve ``num_bytes`` more for an upload of this user."""
-        with self._backend.receiving:
-            extend_upload(path, num_bytes, limits=UploadLimits.configured())
-
-    def upload_name(self, path: str) -> str:
-        """Return the name of an upload of this user, its folder and file; empty for any other path."""
-        file = Path(path)
-        own = uploads_folder(self._backend.home, self._owner)
-        return f"{file.parent.name}/{file.name}" if file.parent.parent == own else ""
-
-    def upload_named(self, name: str) -> Path:
-        """Return the upload with this name from :meth:`upload_name`; NotFound if this user has none."""
-        own = uploads_folder(self._backend.home, self._owner)
-        for file in own.glob("*/*") if len(name) <= 200 else ():  # longer than any name; never used as a path
-            if f"{file.parent.name}/{file.name}" == name and file.is_file() and not file.is_symlink():
-                return file
-        raise NotFound("This upload is no longer there. Upload the file again.")
-
-    def used_uploads(self, runs: Sequence[RunRecord], purpose: UploadPurpose) -> tuple[Path, ...]:
-        """Return the uploads that ``runs`` of this user read for ``purpose``, without repetition."""
-        files = (upload_of(run.spec, purpose) for run in runs)
-        named = dict.fromkeys(name for file in files if file and (name := self.upload_name(file)))
-        own = uploads_folder(self._backend.home, self._owner)
-        return tuple(path for name in named if (path := own / name).is_file())
-
-    def discard_upload(self, path: Path) -> None:
-        """Remove an upload of this user, unless a run reads it."""
-        with self._backend.receiving:
-            discard_upload(path, uploads_folder(self._backend.home, self._owner), is_read=self._backend.reads_upload)
-
-
-def upload_of(spec: RunSpec, purpose: UploadPurpose) -> str:
-    """Return the path of the file that ``spec`` names for ``purpose``; empty where it names none."""
-    if purpose == "images":
-        return spec.data.path if spec.data.kind == "archive" else ""
-    return spec.model.checkpoint if SOURCES[spec.model.library].upload == purpose else ""

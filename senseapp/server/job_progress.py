@@ -6,7 +6,9 @@ import math
 import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from senseapp.core.steps import SEPARATOR, StepTitle
 
@@ -137,94 +139,35 @@ class Bar:
 
 
 class JobControl:
-    """Reports progress; each report also checks for a cancel, and raises :class:`JobCancelled` if there is one.
+    """Progress of a job, which its work reports; each report raises :class:`JobCancelled` once the job should end.
 
     Args:
-        stop: set when the work should end.
-        update: replaces the job's :class:`JobProgress` by what a function returns for it.
+        lock: held while anything here is changed; readers hold it too.
         clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        stop: threading.Event,
-        update: Callable[[Callable[[JobProgress], JobProgress]], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._stop = stop
-        self._update = update
-        self._clock = clock
-        self._done = self._total = self._resumed = 0
-
-    def seconds_of_steps(self) -> dict[str, float]:
-        """Return the seconds that each step of the plan took so far, by title."""
-        found, now = dict[str, float](), self._clock()
-
-        def look(progress: JobProgress) -> JobProgress:
-            bar = progress.bar
-            for step, seconds in (*bar.finished, (bar.step, now - bar.begun)):
-                found[step.title] = found.get(step.title, 0.0) + seconds
-            return progress
-
-        self._update(look)
-        return found
-
-    def check(self) -> None:
-        """Raise :class:`JobCancelled` if the work should end."""
-        if self._stop.is_set():
-            raise JobCancelled
-
-    def phase(self, sentence: str) -> None:
-        """Report the current step; an empty sentence reports nothing new."""
-        now = self._clock()
-        self._move(lambda bar: bar.told(sentence, now) if sentence else bar.advanced(now))
-
-    def plan(self, steps: Sequence[PlannedStep]) -> None:
-        """Report the steps of the job with their predicted seconds, or better predictions of them."""
-        now = self._clock()
-        self._move(lambda bar: bar.planned(steps, now))
-
-    def measurements(self, *, total: int, done: int = 0) -> None:
-        """Report the number of measurements, and how many an earlier attempt finished."""
-        self._total, self._done, self._resumed = total, done, done
-        self._update(lambda progress: replace(progress, total=total, done=done))
-        self.check()
-
-    def measured(self, detail: str) -> None:
-        """Count one more finished measurement."""
-        self._done += 1
-        done, total, resumed, now = self._done, self._total, self._resumed, self._clock()
-        sentence = SEPARATOR.join((StepTitle.LAYERS, detail, f"{done} of {total}"))
-        share = (done - resumed) / max(1, total - resumed)
-        self._update(
-            lambda progress: replace(progress, done=done, bar=progress.bar.told(sentence, now).counted(share, now))
-        )
-        self.check()
-
-    def _move(self, move: Callable[[Bar], Bar]) -> None:
-        self._update(lambda progress: replace(progress, bar=move(progress.bar)))
-        self.check()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobProgress:
-    """Snapshot of a job's progress; times are of a monotonic clock.
 
     Attributes:
+        stop: set when the work should end.
         bar: of the whole job.
         done, total: finished and planned measurements; total 0 means not yet known.
         started: None before it runs.
         ended: None while it runs.
     """
 
-    bar: Bar
-    done: int = 0
-    total: int = 0
-    started: float | None = None
-    ended: float | None = None
+    def __init__(self, lock: AbstractContextManager[Any], clock: Callable[[], float]) -> None:
+        self._lock, self._clock = lock, clock
+        self.stop = threading.Event()
+        self.bar = Bar(begun=clock(), looked=clock(), doing="Waiting for its turn")
+        self.done = self.total = self._resumed = 0
+        self.started: float | None = None
+        self.ended: float | None = None
+
+    def start(self) -> None:
+        """Begin to count the time."""
+        self.started = self._clock()
+        self.bar = Bar.started(self.started)
 
     def elapsed(self, now: float) -> float:
-        """Seconds since it started, up to its end; 0 before."""
+        """Return the seconds since it started, up to its end; 0 before."""
         if self.started is None:
             return 0.0
         return max(0.0, (now if self.ended is None else self.ended) - self.started)
@@ -234,3 +177,44 @@ class JobProgress:
         if self.ended is not None:
             return 0.0
         return self.bar.seconds_left(now) if self.started is not None and self.bar.steps else None
+
+    def seconds_of_steps(self) -> dict[str, float]:
+        """Return the seconds that each step of the plan took so far, by title."""
+        found = dict[str, float]()
+        for step, seconds in (*self.bar.finished, (self.bar.step, self._clock() - self.bar.begun)):
+            found[step.title] = found.get(step.title, 0.0) + seconds
+        return found
+
+    def check(self) -> None:
+        """Raise :class:`JobCancelled` if the work should end."""
+        if self.stop.is_set():
+            raise JobCancelled
+
+    def phase(self, sentence: str) -> None:
+        """Report the current step; an empty sentence reports nothing new."""
+        now = self._clock()
+        with self._lock:
+            self.bar = self.bar.told(sentence, now) if sentence else self.bar.advanced(now)
+        self.check()
+
+    def plan(self, steps: Sequence[PlannedStep]) -> None:
+        """Report the steps of the job with their predicted seconds, or better predictions of them."""
+        with self._lock:
+            self.bar = self.bar.planned(steps, self._clock())
+        self.check()
+
+    def measurements(self, *, total: int, done: int = 0) -> None:
+        """Report the number of measurements, and how many an earlier attempt finished."""
+        with self._lock:
+            self.total, self.done, self._resumed = total, done, done
+        self.check()
+
+    def measured(self, detail: str) -> None:
+        """Count one more finished measurement."""
+        now = self._clock()
+        with self._lock:
+            self.done += 1
+            sentence = SEPARATOR.join((StepTitle.LAYERS, detail, f"{self.done} of {self.total}"))
+            share = (self.done - self._resumed) / max(1, self.total - self._resumed)
+            self.bar = self.bar.told(sentence, now).counted(share, now)
+        self.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import usual_runtime
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 class HistogramTask(FinishedRunTask[QuantizationHistogram]):
     """The histogram of one tensor on a grid."""
 
-    kind: ClassVar[type] = QuantizationHistogram
-
     spec: HistogramSpec
 
     def find_out(self, context: TaskContext) -> QuantizationHistogram:
@@ -40,8 +38,6 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
 
     ``level`` is a fraction, or bits.
     """
-
-    kind: ClassVar[type] = ChangedAnswers
 
     layer: str
     level: float
@@ -69,8 +65,6 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
 class DiagnosisTask(FinishedRunTask[Diagnosis]):
     """Reasons why a layer, or coupled group, is fragile at a ``level`` (a fraction, or bits), and remedies."""
 
-    kind: ClassVar[type] = Diagnosis
-
     layer: str
     level: float
 
@@ -84,8 +78,6 @@ class DiagnosisTask(FinishedRunTask[Diagnosis]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingTask(FinishedRunTask[LayerTimes]):
     """Times of the layers of a run's network on this machine at the levels of its compression."""
-
-    kind: ClassVar[type] = LayerTimes
 
     threads: int = 1
     batch: int = 1
@@ -102,8 +94,6 @@ class TimingTask(FinishedRunTask[LayerTimes]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Int8Trial(FinishedRunTask[Int8Timing]):
     """Time of a run's network all in int8 on this machine, beside float, before a file is searched for."""
-
-    kind: ClassVar[type] = Int8Timing
 
     threads: int = 1
     batch: int = 1

@@ -157,12 +157,12 @@ def leaderboard_csv(rows: Sequence[dict[str, Any]]) -> str:
     return csv_text(list(rows[0]), cells)
 
 
-def bytes_removable(result: RunResult, metric: str, *, allowed: float = ALLOWED_DROP) -> float | None:
-    """Return the largest share of bytes with a predicted loss of at most ``allowed``; None if unknown."""
+def bytes_removable(result: RunResult, metric: str) -> float | None:
+    """Return the largest share of bytes with a predicted loss of at most :data:`ALLOWED_DROP`; None if unknown."""
     from senseapp.solve.trade_off import trade_off  # loads scipy, which the app's start avoids
 
     try:
         points = trade_off(result, "bytes", metric=metric)
     except (InvalidSchedule, InvalidSpec, InfeasibleBudget):  # no layer has a curve, or no budget is possible
         return None
-    return max((point.figure for point in points if point.damage <= allowed), default=0.0)
+    return max((point.figure for point in points if point.damage <= ALLOWED_DROP), default=0.0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +19,6 @@ from senseapp.records.inputs import MatchReport, OnnxReport
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.process.requester import ANYBODY, Requester
-from senseapp.server.session import load_engine
 from senseapp.tasks import task_named
 
 _Key: TypeAlias = tuple[ModelSpec, float, int]
@@ -37,7 +37,6 @@ register(ModelCard)
 
 def load_card(model: ModelSpec) -> ModelCard:
     """Load the network, profile it with one forward pass, and release it; takes up to seconds."""
-    load_engine()
     import torch  # here and below: torch loads on first use, not when the app starts
 
     from senseapp.networks.network import images_per_pass
@@ -70,7 +69,6 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     settings = spec.sensitivity
     if not settings.compression.description.removes_channels:
         return ()
-    load_engine()
     import torch
 
     from senseapp.compressions.base import CompressionRequest, build_compressor
@@ -87,13 +85,6 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     return tuple(target.members for target in build_compressor(settings.compression, request).targets)
 
 
-@dataclass(slots=True)
-class _KnownModel:
-    loading: threading.Lock = field(default_factory=threading.Lock)
-    profile: ModelProfile | None = None
-    card: ModelCard | None = None
-
-
 class ModelCards:
     """Cards by model; a checkpoint that changed on disk is read again.
 
@@ -102,39 +93,33 @@ class ModelCards:
 
     def __init__(self, load: Callable[[ModelSpec, Requester], ModelCard] = lambda model, _: load_card(model)) -> None:
         self._load = load
-        self._known: dict[_Key, _KnownModel] = {}
+        self._known: dict[_Key, ModelCard] = {}
+        self._loading: defaultdict[_Key, threading.Lock] = defaultdict(threading.Lock)
 
     def card(self, model: ModelSpec, requester: Requester = ANYBODY) -> ModelProfile:
         """Return the profile of ``model``; the first call loads it and blocks."""
-        return self._of(model).profile or self._whole(model, requester).profile
+        return self._of(model, requester).profile
 
     def class_names(self, model: ModelSpec, requester: Requester = ANYBODY) -> tuple[str, ...]:
         """Return the names of the model's outputs, empty if unknown; may load it, as :meth:`card` does."""
-        return self._whole(model, requester).class_names
+        return self._of(model, requester).class_names
 
     def knows(self, model: ModelSpec) -> bool:
         """Return whether :meth:`card` returns without loading."""
-        known = self._known.get(_key(model))
-        return model == ModelSpec() or (known is not None and known.profile is not None)
+        return model == ModelSpec() or _key(model) in self._known
 
-    def keep(self, model: ModelSpec, profile: ModelProfile) -> None:
-        """Keep a profile, for example from a run, which names no classes."""
-        self._of(model).profile = profile
-
-    def _whole(self, model: ModelSpec, requester: Requester) -> ModelCard:
+    def _of(self, model: ModelSpec, requester: Requester) -> ModelCard:
         """Return the card of one network, which is loaded only once; others can be loaded meanwhile."""
-        known = self._of(model)
-        with known.loading:
-            if known.card is None:
-                known.card = self._load(model, requester)
-                known.profile = known.card.profile
-            return known.card
-
-    def _of(self, model: ModelSpec) -> _KnownModel:
-        known = self._known.setdefault(_key(model), _KnownModel())
+        key = _key(model)
+        with self._loading[key]:
+            if key not in self._known:
+                self._known[key] = self._load(model, requester)
+            card = self._known[key]
         while len(self._known) > 64:
-            self._known.pop(next(iter(self._known)), None)
-        return known
+            oldest = next(iter(self._known))
+            self._known.pop(oldest, None)
+            self._loading.pop(oldest, None)
+        return card
 
 
 def _key(model: ModelSpec) -> _Key:
@@ -186,7 +171,6 @@ def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
 
     This may take seconds.
     """
-    load_engine()
     from senseapp.networks.checkpoints.checkpoint import read_checkpoint
     from senseapp.networks.checkpoints.fitting import networks_in, propose
     from senseapp.networks.checkpoints.stored_networks import choose_network
@@ -213,7 +197,6 @@ def identify_checkpoint(path: str, *, network: str = "") -> CheckpointReport:
 
 def examine_onnx_file(model: ModelSpec) -> OnnxReport:
     """Read the ONNX file of ``model`` and run it a few times; may take seconds."""
-    load_engine()
     from senseapp.networks.onnx.source import examine_onnx
 
     return examine_onnx(model)
@@ -221,7 +204,6 @@ def examine_onnx_file(model: ModelSpec) -> OnnxReport:
 
 def compare_checkpoint(model: ModelSpec) -> MatchReport:
     """Build the architecture of ``model`` and compare its checkpoint with it, name by name; may take seconds."""
-    load_engine()
     from senseapp.networks.checkpoints.checkpoint import read_checkpoint
     from senseapp.networks.checkpoints.fitting import propose
     from senseapp.networks.checkpoints.misfits import match_state_dict

@@ -28,8 +28,8 @@ import psutil
 from senseapp import __version__
 from senseapp.core.errors import StorageFailed
 from senseapp.core.files import storage_errors
-from senseapp.server.quotas import bytes_in
 from senseapp.server.settings import ServerSettings
+from senseapp.store.run_folder import bytes_in
 from senseapp.store.run_store import RunStore
 
 _SECRET_NAME = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_KEY|CREDENTIALS?)$", re.IGNORECASE)

@@ -16,7 +16,6 @@ from senseapp.records.measurement import LayerMeasurement, RunResult, Status
 from senseapp.records.profile import LayerProfile
 from senseapp.records.schedule import ResourceBudget, Schedule
 from senseapp.records.spec import ModelSpec
-from senseapp.server.session import load_engine
 from senseapp.store.run_folder import RunFolder
 
 _FIGURES = ("baseline", "value", "delta", "ci_low", "ci_high")
@@ -87,20 +86,13 @@ def default_targets(result: RunResult) -> dict[str, float]:
 
 
 def _bits(result: RunResult) -> dict[str, float]:
-    # Half of int8 on average, so that layers get different bits.
-    schedule = _schedule_at_average(result, 4.0)
-    return {member: int(entry.level or DENSE_BITS) for entry in schedule.entries for member in entry.members}
-
-
-def _schedule_at_average(result: RunResult, bits: float) -> Schedule:
     from senseapp.solve.methods import make_schedule
 
-    try:
-        return make_schedule(result, budget=ResourceBudget(kind="bits", target=bits))
-    except InfeasibleBudget as error:
-        # Float rounding must not miss the nearest feasible budget.
-        nearest = ResourceBudget(kind="bits", target=error.nearest + 1e-6)
-        return make_schedule(result, budget=nearest)
+    try:  # half of int8 on average, so that layers get different bits
+        schedule = make_schedule(result, budget=ResourceBudget(kind="bits", target=4.0))
+    except InfeasibleBudget as error:  # float rounding must not miss the nearest feasible budget
+        schedule = make_schedule(result, budget=ResourceBudget(kind="bits", target=error.nearest + 1e-6))
+    return {member: int(entry.level or DENSE_BITS) for entry in schedule.entries for member in entry.members}
 
 
 def write_outputs(result: RunResult, folder: Path) -> tuple[Path, ...]:
@@ -123,7 +115,10 @@ class GraphFiles:
 
     def overlay(self, schedule: Schedule) -> str:
         """Return what colours the graph with ``schedule``; raises InvalidSchedule where a layer has no node in it."""
-        return _overlay(schedule, self.nodes)
+        from senseapp.formats.model_explorer import overlay_of, schedule_values
+
+        title = f"{schedule.model}: {schedule.method} schedule"
+        return overlay_of(schedule_values(schedule), self.nodes, title=title, notes=schedule.file_notes)
 
 
 def read_graph(folder: RunFolder) -> GraphFiles | None:
@@ -156,7 +151,6 @@ def write_graph(folder: Path, model: ModelSpec) -> int:
 
 def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:
     """Return the names of the graph's nodes of each layer, and the ``.pt2`` file."""
-    load_engine()
     import torch  # the app paints before torch is loaded
 
     from senseapp.formats.model_explorer import exported_graph
@@ -164,13 +158,6 @@ def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:
 
     loaded = load_model(model)
     return exported_graph(loaded.module, torch.zeros(1, *loaded.preprocessing.input_shape))
-
-
-def _overlay(schedule: Schedule, nodes: Mapping[str, list[str]]) -> str:
-    from senseapp.formats.model_explorer import overlay_of, schedule_values
-
-    title = f"{schedule.model}: {schedule.method} schedule"
-    return overlay_of(schedule_values(schedule), nodes, title=title, notes=schedule.file_notes)
 
 
 _OVERLAY = "model-explorer"
@@ -200,7 +187,7 @@ def write_target_file(schedule: Schedule, result: RunResult, *, format_name: str
 
 def _coloured(schedule: Schedule, result: RunResult) -> tuple[str, bytes]:
     nodes, graph = _exported(result.spec.model)
-    return _overlay(schedule, nodes), graph
+    return GraphFiles(path=Path(_GRAPH), nodes=nodes).overlay(schedule), graph
 
 
 def zipped_formats(schedule: Schedule, result: RunResult, overlay: Callable[[], str], *, run: str = "RUN") -> bytes:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,9 +14,8 @@ from pathlib import Path
 import psutil
 
 from senseapp.core.errors import OutOfMemory, QuotaExceeded, is_about_memory
-from senseapp.core.files import MB, storage_errors
-from senseapp.server.settings import PER_PERSON, ServerSettings, whole_number
-from senseapp.store.run_store import RunStore
+from senseapp.core.files import MB
+from senseapp.server.settings import whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +35,6 @@ class DiskUse:
     all_limit_bytes: int
     free_bytes: int
     keep_days: int
-
-
-def disk_use(store: RunStore, owner: str, settings: ServerSettings) -> DiskUse:
-    """Return the disk use of the runs of ``owner`` and of all users."""
-    return DiskUse(
-        own_bytes=store.bytes_used(owner),
-        own_limit_bytes=settings.person_mb * MB,
-        all_bytes=store.bytes_used(),
-        all_limit_bytes=settings.server_mb * MB,
-        free_bytes=shutil.disk_usage(store.folder_of_runs).free,
-        keep_days=settings.keep_days,
-    )
 
 
 def check_run_room(use: DiskUse, num_bytes: int = 0) -> None:
@@ -75,101 +60,14 @@ IsRead = Callable[[str], bool]
 """Whether any user's run reads the upload in the folder of this name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadLimits:
-    """Limits in megabytes of one file, of all files of one user, and of all users."""
-
-    file_mb: int = 2048
-    person_mb: int = 8192
-    server_mb: int = 32768
-
-    @classmethod
-    def configured(cls) -> UploadLimits:
-        """Return the limits from the environment."""
-        return cls(
-            file_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", cls().file_mb, unit="megabytes"),
-            person_mb=whole_number(PER_PERSON, cls().person_mb, unit="megabytes"),
-            server_mb=whole_number("SENSEAPP_UPLOADS_IN_ALL_MB", cls().server_mb, unit="megabytes"),
-        )
-
-    @property
-    def file_bytes(self) -> int:
-        """Limit of one file, in bytes."""
-        return self.file_mb * MB
-
-
-def reserve_upload(
-    folder: Path, num_bytes: int, *, is_read: IsRead, limits: UploadLimits, announced_bytes: int = 0
-) -> Path:
-    """Create the file for an upload, ``num_bytes`` large, and return its path.
-
-    Its folder, in ``folder`` (of this user, beside those of others), has a name that cannot be guessed. The file has
-    its size without occupying the disk, so that simultaneous uploads count against the quotas. ``announced_bytes`` must
-    fit in, and are not reserved. Old uploads that no run reads are removed first.
-
-    Raises:
-        QuotaExceeded: the file is too large, or a quota would be exceeded.
-        StorageFailed: the file cannot be created.
-    """
-    wanted = max(num_bytes, announced_bytes)
-    if wanted > limits.file_bytes:
-        raise QuotaExceeded(f"A file may have up to {limits.file_mb:,} MB here, this one has {wanted // MB:,} MB.")
-    with storage_errors("the folder uploads"):
-        sweep_uploads(folder.parent, is_read=is_read)
-        _check_quotas(folder, wanted, limits)
-        path = folder / uuid.uuid4().hex / "upload"
-        path.parent.mkdir(parents=True)
-        with path.open("xb") as stream:
-            stream.truncate(num_bytes)
-    return path
-
-
-def extend_upload(path: Path, num_bytes: int, *, limits: UploadLimits) -> None:
-    """Reserve ``num_bytes`` more for an upload; raises as :func:`reserve_upload` does."""
-    with storage_errors("the folder uploads"):
-        _check_quotas(path.parent.parent, num_bytes, limits)
-        os.truncate(path, path.stat().st_size + num_bytes)
-
-
-def _check_quotas(folder: Path, num_bytes: int, limits: UploadLimits) -> None:
-    used, in_all = bytes_in(folder), bytes_in(folder.parent)
-    if used + num_bytes > limits.person_mb * MB:
-        raise QuotaExceeded(
-            f"Your uploads may take {limits.person_mb:,} MB and take {used // MB:,} MB; this file adds "
-            f"{num_bytes // MB:,} MB. Delete runs whose files you no longer need, or bring a smaller file."
-        )
-    if in_all + num_bytes > limits.server_mb * MB:
-        raise QuotaExceeded(
-            f"The uploads on this server may take {limits.server_mb:,} MB in all, and there is no room for "
-            f"{num_bytes // MB:,} MB more. Try again later, or ask whoever runs it."
-        )
-
-
-def discard_upload(path: Path, folder: Path, *, is_read: IsRead) -> None:
-    """Remove the upload ``path`` with its own folder, unless it is outside ``folder`` or a run reads it."""
-    own = path.parent
-    if own.parent == folder and not is_read(own.name):
-        shutil.rmtree(own, ignore_errors=True)
-
-
 def sweep_uploads(everybodys: Path, *, is_read: IsRead, unused_seconds: float = 6 * 3600.0) -> None:
     """Remove uploads that were last written at least ``unused_seconds`` ago and that no run reads."""
     oldest = time.time() - unused_seconds
     for own in everybodys.glob("*/*/"):
         with suppress(FileNotFoundError):  # another upload may be removed at any time
             written = [path.lstat().st_mtime for path in own.iterdir()] or [own.lstat().st_mtime]
-            if max(written) <= oldest:
-                discard_upload(own / "upload", own.parent, is_read=is_read)
-
-
-def bytes_in(folder: Path) -> int:
-    """Return the size of all files in ``folder``, without those that are removed meanwhile."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += (Path(parent) / name).lstat().st_size
-    return total
+            if max(written) <= oldest and not is_read(own.name):
+                shutil.rmtree(own, ignore_errors=True)
 
 
 _SHARE_OF_FREE = 0.9  # of the memory for one job; the rest is for the server
@@ -177,73 +75,54 @@ _USUAL_STACK_BYTES = 8 * 1024 * 1024  # of a thread on Linux
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-class MemoryGuard:
-    """Limits this process's data segment while jobs run; does nothing on systems without such a limit.
+@contextmanager
+def memory_limit(*, most_bytes: float = math.inf, limited: bool = True) -> Iterator[None]:
+    """Limit this process's data segment inside the block; for a process that does one thing at a time.
 
     An allocation beyond the limit fails as an error in the allocating code, where the system would grant it and later
-    kill the process. Memory that the process holds already does not count. ``job_mb`` is memory for one job; 0 allows
-    nine tenths of the memory that is free when the first of several starts. ``most_bytes`` bounds it further where a
-    foreign file is opened; the stacks of threads, which are reserved and hardly used, are added.
+    kill the process. Memory that the process holds already does not count. ``SENSEAPP_JOB_MEMORY_MB`` is the limit; 0
+    allows nine tenths of what is free now.
+
+    Args:
+        most_bytes: a further bound where a foreign file is opened; the stacks of threads, which are reserved and hardly
+            used, are added.
+        limited: False for a job on an accelerator; there is no limit on systems without one either.
+
+    Raises:
+        OutOfMemory: the block needs more memory.
     """
+    job_mb = whole_number("SENSEAPP_JOB_MEMORY_MB", 0, unit="megabytes", least=0)
+    allowed = job_mb * MB or _SHARE_OF_FREE * free_bytes()
+    used = _data_bytes() if limited else None
+    before = (0, 0)
+    if used is not None:
+        import resource  # exists wherever the size of the data segment is known
 
-    def __init__(self, job_mb: int = 0, *, most_bytes: float = math.inf) -> None:
-        self._job_bytes = job_mb * MB
-        self._most_bytes = most_bytes
-        self._allowed = float(self._job_bytes) or _SHARE_OF_FREE * free_bytes()
-        self._lock = threading.Lock()
-        self._jobs = 0
-        self._before: tuple[int, int] | None = None
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = used + int(min(allowed, most_bytes + _stack_bytes()))
+        highest = before[1] if before[1] != resource.RLIM_INFINITY else limit
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limit, highest), before[1]))
+    try:
+        yield
+    except Exception as error:
+        if is_about_memory(error):
+            raise OutOfMemory(_memory_sentence(allowed, most_bytes)) from error
+        raise
+    finally:
+        if used is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
 
-    @contextmanager
-    def job(self, *, limited: bool = True) -> Iterator[None]:
-        """Limit the memory in the body, unless it runs on an accelerator; OutOfMemory if the limit is exceeded."""
-        self._begin(limited)
-        try:
-            yield
-        except Exception as error:
-            if is_about_memory(error):
-                raise OutOfMemory(self._sentence()) from error
-            raise
-        finally:
-            self._end()
 
-    def _sentence(self) -> str:
-        if self._most_bytes <= self._allowed:
-            return (
-                f"To open this takes more than the {self._most_bytes / 1e9:.1f} GB of memory that a file of its size "
-                "may take here. Choose another file, or save this one again with the program that made it."
-            )
+def _memory_sentence(allowed: float, most_bytes: float) -> str:
+    if most_bytes <= allowed:
         return (
-            f"This needs more memory than there is for one run here ({self._allowed / 1e9:.1f} GB). Choose a smaller "
-            "input size, fewer images in one batch, or a smaller model."
+            f"To open this takes more than the {most_bytes / 1e9:.1f} GB of memory that a file of its size "
+            "may take here. Choose another file, or save this one again with the program that made it."
         )
-
-    def _begin(self, limited: bool) -> None:
-        with self._lock:
-            self._jobs += 1
-            used = _data_bytes()
-            if not limited or used is None or self._before is not None:
-                return
-            import resource  # exists wherever the size of the data segment is known
-
-            self._before = resource.getrlimit(resource.RLIMIT_DATA)
-            self._allowed = self._job_bytes or _SHARE_OF_FREE * free_bytes()
-            limit = used + int(self._allowed)
-            if self._most_bytes < math.inf:
-                limit = min(limit, used + int(self._most_bytes) + _stack_bytes())
-            most = self._before[1]
-            resource.setrlimit(
-                resource.RLIMIT_DATA, (limit if most == resource.RLIM_INFINITY else min(limit, most), most)
-            )
-
-    def _end(self) -> None:
-        with self._lock:
-            self._jobs -= 1
-            if not self._jobs and self._before is not None:
-                import resource
-
-                resource.setrlimit(resource.RLIMIT_DATA, self._before)
-                self._before = None
+    return (
+        f"This needs more memory than there is for one run here ({allowed / 1e9:.1f} GB). Choose a smaller "
+        "input size, fewer images in one batch, or a smaller model."
+    )
 
 
 def _data_bytes() -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from senseapp.compressions.sparsity import SparsityGranularity
+from senseapp.core.errors import InvalidFile
 from senseapp.core.process import PROCESS_CACHE, without_collection
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.answers import PictureAnswers
@@ -18,9 +19,10 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.session import load_engine
+from senseapp.server.leaderboard import headline
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
+from senseapp.store.run_file import read_run_file
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import task_named
 
@@ -29,12 +31,25 @@ def survey(
     data: DataSpec, task: str, num_classes: int, class_names: tuple[str, ...], data_roots: tuple[Path, ...]
 ) -> ImageSurvey:
     """List the content of a folder, an archive or an image set, and decode a picture."""
-    load_engine()
     from senseapp.data.pictures import survey_images  # torch loads on first use
 
     return survey_images(
         data, num_classes=num_classes, task=task_named(task), class_names=class_names, data_roots=data_roots
     )
+
+
+def unpack_run_file(path: Path, folder: Path, most_bytes: int) -> str:
+    """Check a run file, and write its content, at most ``most_bytes``, into an empty ``folder``; return its title."""
+    unpacked = RunFolder(folder)
+    with path.open("rb") as stream:
+        title = read_run_file(stream, unpacked, most_bytes=most_bytes)
+    try:
+        headline(unpacked.load_result())
+    except (ArithmeticError, ValueError, LookupError) as error:  # figures that no run of ours has
+        raise InvalidFile(
+            "The figures in this run file make no sense. Choose a file that Download run wrote."
+        ) from error
+    return title
 
 
 def read_table(content: bytes, title: str, granularity: SparsityGranularity, profile: ModelProfile | None) -> RunResult:
@@ -78,7 +93,6 @@ def solve_schedule(
 
 def find_couplings(folder: Path, model: ModelSpec) -> tuple[CoupledGroup, ...]:
     """Return the layers of a run that pruning shrinks together."""
-    load_engine()
     from senseapp.networks.sources.load import load_model
     from senseapp.prove.strongest import couplings_of
 
@@ -87,7 +101,6 @@ def find_couplings(folder: Path, model: ModelSpec) -> tuple[CoupledGroup, ...]:
 
 def show_pictures(spec: RunSpec, names: tuple[str, ...], data_roots: tuple[Path, ...]) -> dict[str, bytes]:
     """Return pictures of a run as its network gets them, as PNG, by name; none for noise."""
-    load_engine()
     from senseapp.data.images import effective_preprocessing  # torch loads on first use
     from senseapp.data.load import images_for
     from senseapp.data.pictures import png_of, preview
@@ -104,7 +117,6 @@ def show_pictures(spec: RunSpec, names: tuple[str, ...], data_roots: tuple[Path,
 
 def try_picture(spec: RunSpec, picture: Path, files: tuple[tuple[str, Path, str], ...]) -> PictureAnswers:
     """Run the original network of a run and its ``files`` (name, path, runtime) on an uploaded picture."""
-    load_engine()
     from senseapp.prove.try_picture import picture_answers  # torch loads on first use
 
     return picture_answers(spec, picture, files)

@@ -30,7 +30,6 @@ class Verification(FinishedRunTask[ValidationResult]):
         other: configuration of the second run's compression, for a schedule of two runs.
     """
 
-    kind: ClassVar[type] = ValidationResult
     keeps_model: ClassVar[bool] = True
 
     schedule: Schedule
@@ -104,8 +103,6 @@ class DropLimit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrongestSearch(FinishedRunTask[StrongestFound]):
     """Search for the strongest schedule within a tolerated loss."""
-
-    kind: ClassVar[type] = StrongestFound
 
     drop: DropLimit
 

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import NotFound, QueueFull
+from senseapp.core.files import MB, storage_errors
 from senseapp.core.files import home as default_home
-from senseapp.core.files import storage_errors
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.layer_findings import QuantizationHistogram
@@ -28,12 +28,14 @@ from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
-from senseapp.server.quotas import DiskUse, UploadLimits, check_run_room, disk_use
-from senseapp.server.run_files import keep_finished_run, keep_run, unpack_run_file
-from senseapp.server.run_requests import read_table
-from senseapp.server.settings import LOCAL_OWNER, check_paths, uploads_folder
+from senseapp.server.quotas import DiskUse, check_run_room
+from senseapp.server.run_requests import read_table, unpack_run_file
+from senseapp.server.settings import LOCAL_OWNER, ServerSettings, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
 from senseapp.store.run_file import write_run_file
+from senseapp.store.run_folder import RunFolder
+
+_IMPORTED = "Imported from a run file; what is in it was measured elsewhere."
 
 
 class Service(Access):
@@ -64,11 +66,11 @@ class Service(Access):
 
     def run(self, run_id: str) -> RunRecord:
         """Return the record of a run."""
-        return self._backend.states.up_to_date(self._store.get(run_id, self.owner))
+        return self._backend.up_to_date(self._store.get(run_id, self.owner))
 
     def runs(self) -> tuple[RunRecord, ...]:
         """Return this user's runs, newest first."""
-        return tuple(self._backend.states.up_to_date(record) for record in self._store.list(self.owner))
+        return tuple(self._backend.up_to_date(record) for record in self._store.list(self.owner))
 
     def result(self, run_id: str) -> RunResult | None:
         """Return the result, or, for an unfinished run, the partial result.
@@ -99,8 +101,10 @@ class Service(Access):
 
     def delete(self, run_id: str) -> None:
         """Stop a run if necessary, and delete it; for :data:`UNDO_SECONDS` its owner can :meth:`restore` it."""
-        known = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
-        self._backend.stop_all(known.run_id)
+        known = self._backend.up_to_date(self._store.owned(run_id, self.owner))
+        for task in self._backend.runner.unfinished():
+            if task.run_id == known.run_id:
+                self._backend.runner.cancel(task.job_id)
         if not known.state.finished:
             self._store.set_state(known.run_id, RunState.CANCELLED)
         self._store.delete(known.run_id, self.owner)
@@ -125,20 +129,21 @@ class Service(Access):
         self.require_owner()
         use = self.disk_use()
         check_run_room(use)
-        most_bytes = UploadLimits.configured().file_bytes
+        most_bytes = ServerSettings.configured().upload_mb * MB
         uploads = uploads_folder(self._backend.home, self.owner)
         with storage_errors("the run"):
             uploads.mkdir(parents=True, exist_ok=True)
             room = tempfile.TemporaryDirectory(dir=uploads)
         with room as folder:
-            call = partial(unpack_run_file, path, Path(folder), most_bytes=most_bytes)
+            call = partial(unpack_run_file, path, Path(folder), most_bytes)
             title = self._answer(file_request(call, str(path), subject="This file"))
-            check_run_room(use, sum(file.stat().st_size for file in Path(folder).iterdir()))
-            return keep_run(self._store, Path(folder), owner=self.owner, title=title)
+            unpacked = RunFolder(Path(folder))
+            check_run_room(use, unpacked.num_bytes())
+            return self._keep_finished(unpacked.load_result(), unpacked.move_to, title=title, origin=_IMPORTED)
 
     def disk_use(self) -> DiskUse:
         """Return disk use and limits of this user's and of all users' runs."""
-        return disk_use(self._store, self.owner, self._backend.settings)
+        return self._backend.disk_use(self.owner)
 
     def require_owner(self) -> None:
         """Raise NotFound unless this user can own runs: the last guard, should a page admit a stranger."""
@@ -165,8 +170,8 @@ class Service(Access):
         check_run_room(self.disk_use())
         record = self._store.create(spec, owner=self.owner, title=title)
         try:
-            short = self._backend.is_short_run(spec, self.inputs.known_time(spec))
-            self._backend.start(record, self._requester.turn_of(self.owner), short=short)
+            seconds = self.inputs.known_time(spec)
+            self._backend.start(record, self._requester.turn_of(self.owner), seconds=seconds)
         except QueueFull:
             self._store.remove(record.run_id)
             raise
@@ -189,14 +194,20 @@ class Service(Access):
         result = self._answer(WorkerRequest(call=read))
         check_run_room(self.disk_use())
         result = replace(result, summary=headline(result))
-        return keep_finished_run(
-            self._store,
-            result,
-            lambda folder: folder.save_result(result),
+        origin = notes_on_names(result)
+        return self._keep_finished(result, lambda folder: folder.save_result(result), title=title, origin=origin)
+
+    def _keep_finished(self, result: RunResult, fill: Callable[[RunFolder], None], *, title: str, origin: str) -> str:
+        """Create a finished run whose files ``fill`` writes, and return its id; on failure nothing is kept."""
+        return self._store.create_finished(
+            result.spec,
+            fill,
             owner=self.owner,
             title=title,
-            origin=notes_on_names(result),
-        )
+            num_measurements=len(result.measurements),
+            headline=headline(result),
+            origin=origin,
+        ).run_id
 
     def snapshot(self, run_id: str) -> JobSnapshot:
         """Return a snapshot of a run: from the worker while it waits or runs, else from the store."""
@@ -222,7 +233,7 @@ class Service(Access):
         A run that is done, waiting or running is unchanged. With ``here`` it continues on this machine, even if there
         is a cluster. Raises as :meth:`start` does.
         """
-        record = self._backend.states.up_to_date(self._store.owned(run_id, self.owner))
+        record = self._backend.up_to_date(self._store.owned(run_id, self.owner))
         if record.state is RunState.DONE or not record.state.finished:
             return
         check_paths(record.spec, self._backend.readable_folders(self.owner))

@@ -19,8 +19,6 @@ from senseapp.records.spec import RunSpec
 
 LOCAL_OWNER = "local"
 """The only user of a server without login."""
-PER_PERSON = "SENSEAPP_PER_PERSON_MB"
-"""Environment variable with the disk space of one user's runs, and as much again of uploads."""
 
 
 def whole_number(name: str, default: int, *, unit: str = "", least: int = 1) -> int:
@@ -40,9 +38,9 @@ class ServerSettings:
     Attributes:
         workers: runs that are measured at the same time.
         short_workers: short jobs that may run beside them, each in its process; 0: all jobs wait in one queue.
-        person_mb, server_mb: disk space of one user's runs, and of all users'.
+        person_mb, server_mb: disk space of one user's runs, and as much again of uploads; of all users' runs.
+        upload_mb, uploads_mb: size of one upload, and of all users' uploads.
         keep_days: days after which an untouched run is deleted; 0 keeps all.
-        job_memory_mb: memory of one run; 0 allows nine tenths of what is free when it starts.
         job_processes: whether runs are measured in their own processes, rather than in threads of this one.
         recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: none follows.
         runs_per_minute, jobs_per_minute, uploads_per_minute: per user; jobs are proofs, histograms and searches. One
@@ -54,8 +52,9 @@ class ServerSettings:
     max_queue: int = 20
     person_mb: int = 8192
     server_mb: int = 65536
+    upload_mb: int = 2048
+    uploads_mb: int = 32768
     keep_days: int = 0
-    job_memory_mb: int = 0
     job_processes: bool = False
     recommend_seconds: int = 0
     runs_per_minute: int = 30
@@ -68,10 +67,11 @@ class ServerSettings:
         usual, runs = cls(), whole_number("SENSEAPP_RUNS_PER_MINUTE", cls().runs_per_minute)
         return cls(
             workers=whole_number("SENSEAPP_WORKERS", usual.workers),
-            person_mb=whole_number(PER_PERSON, usual.person_mb, unit="megabytes"),
+            person_mb=whole_number("SENSEAPP_PER_PERSON_MB", usual.person_mb, unit="megabytes"),
             server_mb=whole_number("SENSEAPP_RUNS_IN_ALL_MB", usual.server_mb, unit="megabytes"),
+            upload_mb=whole_number("SENSEAPP_MAX_UPLOAD_MB", usual.upload_mb, unit="megabytes"),
+            uploads_mb=whole_number("SENSEAPP_UPLOADS_IN_ALL_MB", usual.uploads_mb, unit="megabytes"),
             keep_days=whole_number("SENSEAPP_KEEP_RUNS_DAYS", usual.keep_days, unit="days", least=0),
-            job_memory_mb=whole_number("SENSEAPP_JOB_MEMORY_MB", usual.job_memory_mb, unit="megabytes", least=0),
             job_processes=bool(whole_number("SENSEAPP_JOB_PROCESSES", int(usual.job_processes), least=0)),
             recommend_seconds=whole_number(
                 "SENSEAPP_RECOMMEND_SECONDS", usual.recommend_seconds, unit="seconds", least=0
@@ -123,8 +123,13 @@ def configured_data_roots() -> tuple[Path, ...]:
 
 
 def uploads_folder(home: Path, owner: str) -> Path:
-    """Return the folder of a user's uploads; its name is a hash, so that no user text becomes a path."""
-    return home / "uploads" / hashlib.sha256(owner.encode()).hexdigest()[:32]
+    """Return the folder of a user's uploads."""
+    return home / "uploads" / owner_name(owner)
+
+
+def owner_name(owner: str) -> str:
+    """Return the name of a user's folders: a hash, so that no user text becomes a path."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
 def check_paths(spec: RunSpec, allowed: tuple[Path, ...]) -> None:

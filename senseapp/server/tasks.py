@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
 from senseapp.core.codec import to_plain
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.records.schedule import Schedule
 from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.store.run_folder import RunFolder
 
@@ -80,8 +79,8 @@ class RunTask(Protocol):
         """Id of the job, equal for equal work; that of the run itself is its id, all others have a colon."""
 
     @property
-    def most_bytes(self) -> float | None:
-        """Limit of memory beyond the engine that foreign files set; None where only that of all jobs holds."""
+    def most_bytes(self) -> float:
+        """Limit of memory beyond the engine that foreign files set; infinite where only that of all jobs holds."""
 
     def carry_out(self, context: TaskContext) -> object:
         """Do the work and keep its outcome in the folder; finished work is not repeated."""
@@ -97,14 +96,19 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     keeps_model: ClassVar[bool] = False
     """Whether it leaves files as large as a model, which require free space."""
 
-    kind: ClassVar[type[Any]]
-    """Type of its record."""
-
     run_id: str
 
     @property
-    def most_bytes(self) -> None:
+    def kind(self) -> type[Any]:
+        """Type of its record: the parameter of the base class."""
+        bases: tuple[Any, ...] = type(self).__orig_bases__  # type: ignore[attr-defined]  # of every generic class
+        found: type[Any] = get_args(bases[0])[0]
+        return found
+
+    @property
+    def most_bytes(self) -> float:
         """Files of finished runs set no limit of their own."""
+        return math.inf
 
     @property
     def is_short(self) -> bool:
@@ -114,7 +118,7 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
     @property
     def key(self) -> str:
         """Key of the outcome's file: equal for equal requests of any user about any run."""
-        asked = {name: _text_of(value) for name, value in self.asked().items()}
+        asked = {name: json.dumps(to_plain(value), sort_keys=True) for name, value in self.asked().items()}
         return key_of(f"{type(self).__name__} {json.dumps(asked, sort_keys=True)}")
 
     def asked(self) -> dict[str, Any]:
@@ -152,7 +156,7 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
 
     def keep(self, folder: RunFolder, found: OutcomeT_co) -> None:  # type: ignore[misc]  # only ever its own outcome
         """Write the outcome into ``folder``."""
-        folder.save(self.key, found)  # type: ignore[arg-type]  # a record of self.kind
+        folder.save(self.key, found)
 
 
 def key_of(question: str) -> str:
@@ -161,36 +165,11 @@ def key_of(question: str) -> str:
     return hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
-_texts: tuple[tuple[Schedule, str], ...] = ()
-
-
-def _text_of(value: Any) -> str:
-    """Return a setting as text; cached for the last schedules, as a page needs a dozen keys of each."""
-    global _texts
-    if not isinstance(value, Schedule):
-        return json.dumps(to_plain(value), sort_keys=True)
-    text = next((text for known, text in _texts if known is value), "")
-    if not text:
-        text = json.dumps(to_plain(value), sort_keys=True)
-        _texts = ((value, text), *_texts[:3])  # of a page, one for each of its methods
-    return text
-
-
 def open_evaluator(context: TaskContext, other: CompressionConfig | None = None) -> ScheduleEvaluator:
     """Load the model and the images of the run for schedules; ``other`` configures a second run's compression."""
-    progress = context.observer.phase
-    progress(StepTitle.READ)
-    return evaluator_of(context.folder.load_result(), context, other=other, progress=progress)
-
-
-def evaluator_of(
-    result: RunResult,
-    context: TaskContext,
-    *,
-    other: CompressionConfig | None = None,
-    progress: Callable[[str], None],
-) -> ScheduleEvaluator:
-    """Load the model and the images of ``result``, which may be that of an unfinished run."""
     from senseapp.prove.evaluator import ScheduleEvaluator  # torch loads here, not when the app starts
 
+    progress = context.observer.phase
+    progress(StepTitle.READ)
+    result = context.folder.load_result()
     return ScheduleEvaluator.open(result, other=other, data_roots=context.data_roots, progress=progress)

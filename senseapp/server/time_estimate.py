@@ -11,8 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -22,8 +22,20 @@ from senseapp.core.errors import StorageFailed
 from senseapp.core.files import replace_file
 from senseapp.core.load import share_left
 from senseapp.core.steps import StepTitle
-from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
+from senseapp.descriptions.sources import IMAGE_SETS
+from senseapp.records.goal import makes_files
+from senseapp.records.inputs import num_held_out
+from senseapp.records.measurement import RunResult
+from senseapp.records.profile import ModelProfile, select_layers
+from senseapp.records.spec import (
+    NUM_DIGITS,
+    NUM_PHOTOGRAPHS,
+    NUM_SHAPES,
+    REPAIR_IMAGES,
+    DataSpec,
+    RunSpec,
+    SensitivitySpec,
+)
 from senseapp.server.job_progress import PlannedStep
 
 _SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
@@ -36,6 +48,14 @@ _REPLAYED = 0.45  # share of the counted replays that is computed: levels of one
 _USUAL_BATCH = 32  # images of a micro-batch, where the run leaves it open
 _CALLS_PER_SECOND = 60_000  # replayed ones, on the machine on which fixed seconds were measured
 
+UNKNOWN_STEPS = (
+    PlannedStep(title=StepTitle.READ, seconds=5.0),
+    PlannedStep(title=StepTitle.ESTIMATE, seconds=5.0),
+    PlannedStep(title=StepTitle.LAYERS, seconds=30.0),
+)
+"""Those of a run before anything of its model is known."""
+SEARCHES_PER_FILE = 10
+"""A file follows a run by itself up to this multiple of the limit for recommendations."""
 Follows: TypeAlias = Literal["nothing", "file", "schedule"]
 """What follows the measurement of a run by itself: the file of the original weights, or the recommendation too."""
 
@@ -65,6 +85,29 @@ class RunWork:
 
 Works: TypeAlias = dict[StepTitle, RunWork]
 """The work of each step of a job; a step that is done twice has the work of both."""
+
+
+_NOTHING_COUNTED: Mapping[DataSpec, int] = {}
+_DEMOS = {"demo": NUM_DIGITS, "photographs": NUM_PHOTOGRAPHS, "shapes": NUM_SHAPES}
+
+
+def num_images(spec: RunSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return how many images a run measures on; None if they must be counted first.
+
+    ``counted`` has the numbers of counted images, by their spec without a class map.
+    """
+    if spec.sensitivity.num_samples is not None:
+        return spec.sensitivity.num_samples
+    count = num_available(spec.data, counted)
+    return None if count is None else count - num_held_out(count)
+
+
+def num_available(data: DataSpec, counted: Mapping[DataSpec, int] = _NOTHING_COUNTED) -> int | None:
+    """Return the number of images in ``data``; None if they must be counted first, and for random inputs."""
+    if data.kind in _DEMOS:
+        return _DEMOS[data.kind]
+    count = counted.get(replace(data, class_map=()))
+    return IMAGE_SETS[data.name].num_images if count is None and data.name else count
 
 
 def run_works(
@@ -103,8 +146,6 @@ _OWN, _PARTS = (0.0, 0.01, 10.0), (0.1, 0.003, 4.5)
 _TEST, _WRITE, _FLOAT_TEST = (0.4, 0.03, 14.0), (0.8, 0.02, 0.0), (0.2, 0.02, 4.0)
 """Of a step: fixed seconds, seconds for each layer, passes over its images."""
 _FILE_IMAGES = 384  # that fit and judge a file, at most
-
-
 _ANSWER_SECONDS = {"detection": 0.0056}
 """Seconds for reading and comparing the answers to one image, for tasks in which that takes long."""
 
@@ -155,17 +196,25 @@ _NEWEST_WEIGHT = 0.5  # of the newest run in a correction, on a log scale
 _CORRECTION_RANGE = (1 / 50, 50.0)  # of one finished run: a paused machine must not spoil later predictions
 
 
+def kind_of(spec: RunSpec) -> str:
+    """Return the properties that runs of similar speed share: model, compression, mode and precision."""
+    settings = spec.sensitivity
+    return "|".join((spec.model.title, settings.compression.kind, settings.mode, settings.precision, settings.device))
+
+
 class RuntimePredictor:
-    """Predicts run times, and learns from finished runs.
+    """Predicts the steps of runs and of what follows them, and learns from finished runs.
 
     Args:
         path: file of its state; a missing or damaged one is created.
         calibrate: times this machine, called at most once.
+        recommend_seconds: longest predicted time of a recommendation that follows a run by itself; 0: nothing does.
     """
 
-    def __init__(self, path: Path, *, calibrate: Callable[[], MachineSpeed]) -> None:
+    def __init__(self, path: Path, *, calibrate: Callable[[], MachineSpeed], recommend_seconds: float = 0) -> None:
         self._path = path
         self._time_machine = calibrate
+        self._longest = recommend_seconds
         self._lock = threading.Lock()
         self._speed: MachineSpeed | None = None
         self._corrections: dict[str, float] = {}
@@ -193,6 +242,41 @@ class RuntimePredictor:
                 for each in works
                 for title, work in each.items()
             )
+
+    def run_steps(self, spec: RunSpec, profile: ModelProfile, images: int, *, load: float) -> tuple[PlannedStep, ...]:
+        """Return the steps of a run on so many ``images`` up to its files; ``load`` is a slowdown."""
+        settings, follows = spec.sensitivity, self.follows(spec, profile, images)
+        names = {layer.name for layer in select_layers(profile, settings.layers, settings.layer_types)}
+        works = [run_works(profile, settings, num_images=images, selected=names)]
+        if follows != "nothing" and makes_files(spec.goal):
+            *before, (last, layers) = works[0].items()
+            works = [dict(before), file_works(profile, num_images=images, task=spec.model.task), {last: layers}]
+        if follows == "schedule":
+            works.append(schedule_works(profile, settings, num_images=images, task=spec.model.task))
+        return self.steps(works, kind=kind_of(spec), load=load)
+
+    def task_steps(self, result: RunResult, *, with_schedule: bool, load: float) -> tuple[PlannedStep, ...]:
+        """Return the steps of the files of a finished run, and of the search for a schedule."""
+        spec, profile, images = result.spec, result.profile, result.num_samples
+        works = [file_works(profile, num_images=images, task=spec.model.task)] if makes_files(spec.goal) else []
+        if with_schedule:
+            works.append(schedule_works(profile, spec.sensitivity, num_images=images, task=spec.model.task))
+        return self.steps(works, kind=kind_of(spec), load=load)
+
+    def follows(self, spec: RunSpec, profile: ModelProfile, images: int) -> Follows:
+        """Return what follows a run: the recommendation if it is quick, else the file of the original in int8."""
+        if not self._longest or spec.goal == "look" or spec.sensitivity.mode == "quick":
+            return "nothing"
+
+        def seconds(works: Works) -> float:
+            return sum(step.seconds for step in self.steps([works], kind=kind_of(spec)))
+
+        if seconds(schedule_works(profile, spec.sensitivity, num_images=images, task=spec.model.task)) <= self._longest:
+            return "schedule"
+        if not makes_files(spec.goal):
+            return "nothing"
+        file = seconds(file_works(profile, num_images=images, task=spec.model.task))
+        return "file" if file <= self._longest * SEARCHES_PER_FILE else "nothing"
 
     def learn(self, planned: Sequence[PlannedStep], taken: Mapping[str, float], *, kind: str) -> None:
         """Correct predictions by the seconds that steps took, for runs of this kind and for unknown kinds."""
@@ -229,10 +313,8 @@ class RuntimePredictor:
     def _write(self) -> None:
         assert self._speed is not None
         speed = {name: getattr(self._speed, name) for name in MachineSpeed.__slots__}
-        try:
+        with suppress(StorageFailed):  # predictions work with a read-only home, until the next start
             replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}, allow_nan=False))
-        except StorageFailed:
-            return  # predictions work with a read-only home, until the next start
 
 
 _TIMED_SECONDS = 0.1  # of each convolution
@@ -278,17 +360,6 @@ _PAUSES = (0.5, 1.0, 1.0)  # seconds before each look: a page that is drawn is b
 _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
-def slowdown_at(share: float) -> float:
-    """Return how many times as long as on a quiet machine a run takes beside what else runs, at least 1.
-
-    ``share`` is that of a processor which a thread on each of them gets.
-
-    >>> [slowdown_at(share) for share in (1.0, 0.75, 0.5, 0.25)]
-    [1.0, 1.0, 1.3, 2.6]
-    """
-    return max(1.0, _KEPT_BUSY / share)
-
-
 class LoadWatch:
     """How busy other programs keep this machine: the quietest of three looks, which are taken in the background.
 
@@ -329,7 +400,7 @@ class LoadWatch:
             shares.append(share_left(processors))
         found = [share for share in shares if share is not None]
         if found:
-            self._found = slowdown_at(max(found))
+            self._found = max(1.0, _KEPT_BUSY / max(found))
         self.known = True
 
 

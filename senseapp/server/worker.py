@@ -8,12 +8,12 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
 from senseapp.core.errors import QueueFull, SenseError
 from senseapp.records.jobs import JobSnapshot, RunState
-from senseapp.server.job_progress import Bar, JobCancelled, JobControl, JobProgress, Unfinished
+from senseapp.server.job_progress import JobCancelled, JobControl, Unfinished
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0  # between checks whether a waiting job may start
@@ -34,14 +34,13 @@ TaskT = TypeVar("TaskT", bound=Task)
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job(Generic[TaskT]):
     task: TaskT
-    progress: JobProgress
+    control: JobControl
     state: RunState = RunState.QUEUED
     error: str = ""
     short: bool = False
     person: str = ""  # whose it is; all are one person's where nobody logs in
     queued: float = 0.0
     place: Literal["any", "short", "extra"] = "any"
-    stop: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False  # by a user; otherwise a stop comes from closing the runner
 
 
@@ -99,11 +98,10 @@ class JobRunner(Generic[TaskT]):
         """
         with self._changed:
             known = self._jobs.get(task.job_id)
-            if known is None or known.progress.ended is not None:  # its end may be in the process of being stored
+            if known is None or known.control.ended is not None:  # its end may be in the process of being stored
                 self._refuse_if_full(person)
-                now = self._clock()
-                waits = JobProgress(bar=Bar(begun=now, looked=now, doing="Waiting for its turn"))
-                job = _Job(task=task, short=short, person=person, queued=now, progress=waits)
+                control = JobControl(self._changed, self._clock)
+                job = _Job(task=task, short=short, person=person, queued=self._clock(), control=control)
                 self._jobs[task.job_id] = job
                 self._jobs.move_to_end(task.job_id)
                 self._waiting.append(job)
@@ -134,7 +132,7 @@ class JobRunner(Generic[TaskT]):
             if job is None or job.state.finished:
                 return False
             job.cancelled = True
-            job.stop.set()
+            job.control.stop.set()
             waiting = job in self._waiting
             if waiting:
                 self._waiting.remove(job)
@@ -160,7 +158,7 @@ class JobRunner(Generic[TaskT]):
             self._closed = True
             waiting, self._waiting = self._waiting, []
             for job in self._jobs.values():
-                job.stop.set()
+                job.control.stop.set()
             self._changed.notify_all()
         for job in waiting:
             self._finish(job, RunState.INTERRUPTED)
@@ -225,7 +223,7 @@ class JobRunner(Generic[TaskT]):
     def _overtaking(self) -> _Job[TaskT] | None:
         """Return a job that waits behind overdue ones and whose person has none that runs."""
         now, running = self._clock(), self._running()
-        overdue = sum(job.short and now - (job.progress.started or now) > _OVERDUE_SECONDS for job in running)
+        overdue = sum(job.short and now - (job.control.started or now) > _OVERDUE_SECONDS for job in running)
         if sum(job.place == "extra" for job in running) >= min(overdue, self._places["extra"]):
             return None
         busy = {job.person for job in running}
@@ -242,28 +240,24 @@ class JobRunner(Generic[TaskT]):
         return [job for *_, job in sorted(turns, key=lambda each: each[:2])]
 
     def _running(self) -> list[_Job[TaskT]]:
-        return [job for job in self._jobs.values() if job.state is RunState.RUNNING and job.progress.ended is None]
+        return [job for job in self._jobs.values() if job.state is RunState.RUNNING and job.control.ended is None]
 
     def _begin(self, job: _Job[TaskT]) -> _Job[TaskT]:
         self._waiting.remove(job)
         self._turns[job.person] = max(self._turns.values(), default=0) + 1
-        job.state, now = RunState.RUNNING, self._clock()
-        job.progress = JobProgress(bar=Bar.started(now), started=now)
+        job.state = RunState.RUNNING
+        job.control.start()
         return job
 
     def _run(self, job: _Job[TaskT]) -> None:
-        def update(change: Callable[[JobProgress], JobProgress]) -> None:
-            with self._changed:
-                job.progress = change(job.progress)
-
         with self._changed:
             begun = self._snapshot(job)
         self._tell(job, begun)
-        control, run_id = JobControl(job.stop, update, self._clock), job.task.job_id.split(":")[0]
+        run_id = job.task.job_id.split(":")[0]
         about = {"run": run_id}  # of log records
         try:
-            control.check()
-            self._work(job.task, control)
+            job.control.check()
+            self._work(job.task, job.control)
         except JobCancelled:
             self._finish(job, RunState.INTERRUPTED if self._closed and not job.cancelled else RunState.CANCELLED)
         except Unfinished as error:
@@ -282,7 +276,7 @@ class JobRunner(Generic[TaskT]):
     def _finish(self, job: _Job[TaskT], state: RunState, error: str = "") -> None:
         """Store the state before changing it in memory, so that both agree for a reader."""
         with self._changed:
-            job.progress = replace(job.progress, ended=self._clock())
+            job.control.ended = self._clock()
             final = replace(self._snapshot(job), state=state, error=error, remaining_seconds=None)
         self._tell(job, final)
         with self._changed:
@@ -296,7 +290,7 @@ class JobRunner(Generic[TaskT]):
             _log.exception("run %s: its state %s could not be stored", snapshot.run_id, snapshot.state)
 
     def _snapshot(self, job: _Job[TaskT]) -> JobSnapshot:
-        now, progress = self._clock(), job.progress
+        now, progress = self._clock(), job.control
         lane = [other for other in self._in_turn() if not self._places["short"] or other.short == job.short]
         blocking = self._blocking(job, now) if job in lane else None
         return JobSnapshot(
@@ -311,7 +305,7 @@ class JobRunner(Generic[TaskT]):
             remaining_seconds=progress.remaining(now) if job.state is RunState.RUNNING else None,
             queue_place=lane.index(job) + 1 if job in lane else 0,
             behind="" if blocking is None else blocking.task.job_id,
-            behind_seconds=None if blocking is None else blocking.progress.remaining(now),
+            behind_seconds=None if blocking is None else blocking.control.remaining(now),
             error=job.error,
         )
 
@@ -319,7 +313,7 @@ class JobRunner(Generic[TaskT]):
         """Return the running job that blocks a waiting one: of its lane, the one predicted to end first."""
 
         def left(running: _Job[TaskT]) -> float:
-            seconds = running.progress.remaining(now)
+            seconds = running.control.remaining(now)
             return math.inf if seconds is None else seconds
 
         at_work = self._running()

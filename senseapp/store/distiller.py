@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -26,7 +26,7 @@ COLUMNS = ("parameter", "sparsity", "top1", "top5", "loss")
 _MOST_BYTES = 20_000_000  # a row for each layer and level: 100,000 of them
 _LARGEST_LOSS = 1e9  # larger ones are damage
 _OVERFLOWED = frozenset({"inf", "+inf", "infinity"})  # a loss
-_INNER_WRAPPER = ".module."  # Distiller wraps only the features of AlexNet and VGG: features.module.0.weight
+_MOST_SPARSITY = 0.9999  # below 1: a level that leaves nothing is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,28 +80,15 @@ def _row(record: TableRecord) -> DistillerRow:
     parameter, line = record.cells["parameter"], record.line
     if not parameter:
         raise InvalidFile(f"Line {line} names no parameter. Each row needs one, such as module.conv1.weight.")
-    sparsity, *percents = (_number(record, column) for column in COLUMNS[1:4])
-    if not 0 <= sparsity < 1:
-        looks = ", which looks like percent. Divide the column by 100." if sparsity > 1 else "."
-        raise InvalidFile(f"Line {line}: sparsity must be a fraction from 0 to below 1, got {sparsity:g}{looks}")
-    for column, value in zip(COLUMNS[2:4], percents, strict=True):
-        if not 0 <= value <= 100:
-            raise InvalidFile(f"Line {line}: {column} must be percent from 0 to 100, got {value:g}.")
-    overflowed = record.cells["loss"].casefold() in _OVERFLOWED
-    return DistillerRow(
-        parameter=parameter,
-        sparsity=round(sparsity, LEVEL_DIGITS),  # published files hold 0.15000000000000002
-        top1=percents[0] / 100,
-        top5=percents[1] / 100,
-        loss=math.inf if overflowed else _number(record, "loss", least=-_LARGEST_LOSS, most=_LARGEST_LOSS),
-    )
-
-
-def _number(record: TableRecord, column: str, **bounds: float) -> float:
     try:
-        return record.number(column, **bounds)
+        sparsity = record.number("sparsity", least=0, most=_MOST_SPARSITY)
+        top1, top5 = (record.number(column, least=0, most=100) / 100 for column in ("top1", "top5"))
+        overflowed = record.cells["loss"].casefold() in _OVERFLOWED
+        loss = math.inf if overflowed else record.number("loss", least=-_LARGEST_LOSS, most=_LARGEST_LOSS)
     except BadValue as error:
-        raise InvalidFile(f"Line {record.line}: {error}. Correct the file.") from error
+        raise InvalidFile(f"Line {line}: {error}. Correct the file.") from error
+    # published files hold 0.15000000000000002
+    return DistillerRow(parameter=parameter, sparsity=round(sparsity, LEVEL_DIGITS), top1=top1, top5=top5, loss=loss)
 
 
 def match_names(
@@ -112,30 +99,22 @@ def match_names(
     Raises:
         InvalidFile: the model has none of them.
     """
-    known = dict.fromkeys(layer.name for layer in profile.layers)
-    renamed = {_name_in(known, name, by_layer): rows for name, rows in by_layer.items()}
-    unknown = [name for name in renamed if name not in known]
+    known = [layer.name for layer in profile.layers]
+    found = {name: rows for name, rows in by_layer.items() if name in set(known)}
+    unknown = [printable_text(name) for name in by_layer if name not in found]
     if not unknown:
-        return renamed, ""
-    shown = first_names(list(map(printable_text, unknown)))
-    expected = " and ".join(([name for name in known if name not in renamed] or list(known))[:2])
-    if len(unknown) == len(renamed):
+        return found, ""
+    expected = " and ".join(([name for name in known if name not in found] or known)[:2])
+    if not found:
         raise InvalidFile(
-            f"None of the {len(renamed)} parameters is in {profile.title}: the table has {shown}, but names such as "
-            f"{expected} were expected; choose the model that was measured, or import without one."
+            f"None of the {len(unknown)} parameters is in {profile.title}: the table has {first_names(unknown)}, but "
+            f"names such as {expected} were expected; choose the model that was measured, or import without one."
         )
-    verbs = ("is", "was") if len(unknown) == 1 else ("are", "were")
-    return {name: rows for name, rows in renamed.items() if name in known}, (
-        f"{len(unknown)} of the {len(renamed)} parameters {verbs[0]} not in {profile.title} and {verbs[1]} left out "
-        f"({shown}), where names such as {expected} were expected; if another model was measured, import the table "
-        "again with that one."
+    return found, (
+        f"{len(unknown)} of the {len(by_layer)} parameters left out, as {profile.title} lacks them "
+        f"({first_names(unknown)}), where names such as {expected} were expected; if another model was measured, "
+        "import the table again with that one."
     )
-
-
-def _name_in(known: Container[str], name: str, taken: Container[str]) -> str:
-    """Return the model's name for a parameter, or the table's own where the model has none."""
-    unwrapped = name.replace(_INNER_WRAPPER, ".")
-    return unwrapped if name not in known and unwrapped in known and unwrapped not in taken else name
 
 
 _METRICS = ("top1", "top5", "loss")

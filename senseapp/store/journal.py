@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -63,8 +62,13 @@ class Journal:
 
     def history(self) -> Iterator[LayerMeasurement]:
         """Yield everything that was appended, also what a later measurement replaces; see :meth:`read`."""
-        for line in self._whole_lines():
-            yield loads(line, LayerMeasurement)
+        for number, line in enumerate(self._whole_lines(), start=1):
+            try:
+                yield loads(line, LayerMeasurement)
+            except InvalidFile as error:
+                raise InvalidFile(
+                    f"Line {number} of {self._path.name} is damaged: {error} Delete this run and start it again."
+                ) from error
 
     def count(self) -> int:
         """Return how many measurements were appended, those that replace an earlier one included."""
@@ -74,20 +78,5 @@ class Journal:
         with storage_errors(self._path.name):
             content = self._path.read_bytes() if self._path.exists() else b""
         *lines, _torn = content.split(b"\n")  # what follows the last newline was never finished
-        if lines and not _is_json(lines[-1]):  # a power cut can leave zeros in place of the last block
-            lines.pop()
-        for number, line in enumerate(lines, start=1):
-            if not _is_json(line):
-                raise InvalidFile(
-                    f"Line {number} of {self._path.name} is damaged, and later lines are not. "
-                    "Delete this run and start it again."
-                )
-        return lines
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+        # A power cut can leave zeros in place of the last block.
+        return lines[:-1] if lines and not lines[-1].startswith(b"{") else lines

@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZipInfo
+
+from safetensors import SafetensorError, safe_open
 
 from senseapp import __version__
 from senseapp.core.codec import dumps, loads, register
@@ -28,6 +30,7 @@ from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import printable_text, with_printable_texts
 from senseapp.descriptions import DENSE_BITS, BudgetKind
 from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.deployment import CHECKPOINT
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
@@ -65,12 +68,6 @@ register(RunFileHead)
 def extra_record(name: str) -> type | None:
     """Return the record that a member of this name holds, or None if it is not one of the extra records."""
     return next((record for pattern, record in _EXTRAS if pattern.fullmatch(name)), None)
-
-
-def extra_files(folder: Path) -> list[Path]:
-    """Return the files of a run's folder that go into its run file beside the result, by name."""
-    found = (path for path in folder.iterdir() if extra_record(path.name) or WEIGHTS.fullmatch(path.name))
-    return sorted(found)
 
 
 _MOST_LAYERS = 2_000  # networks of the libraries have up to 1,000
@@ -224,13 +221,14 @@ def write_run_file(folder: RunFolder, title: str, stream: BinaryIO) -> None:
         InvalidFile: its files are damaged.
         StorageFailed: they cannot be read, or there is no room to write.
     """
-    result = folder.load_result()
-    carried = result.without_folders()
+    carried = folder.load_result().without_folders()
     head = RunFileHead(title=title, written_by=__version__)
     with storage_errors("the run file"), zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(HEAD_NAME, dumps(head))
         archive.writestr(RESULT_NAME, dumps(carried))
-        for path in extra_files(folder.path):
+        for path in sorted(folder.path.iterdir()):
+            if not (extra_record(path.name) or WEIGHTS.fullmatch(path.name)):
+                continue
             packing = zipfile.ZIP_DEFLATED if path.suffix == ".json" else zipfile.ZIP_STORED  # weights do not shrink
             archive.write(path, path.name, packing)
 
@@ -241,47 +239,17 @@ _MOST_FURTHER_BYTES = 16_000_000  # of proofs and recommendations together, whic
 _ADVICE = "Choose a file that Download run wrote."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRunFile:
-    """A run file whose records were found sound.
-
-    Attributes:
-        head: what it says about itself.
-        result: the run.
-        records: proofs and histograms by file name.
-        weights: file names of compressed models, with their sizes in bytes; their bytes are still in the archive.
-    """
-
-    head: RunFileHead
-    result: RunResult
-    records: dict[str, Any] = field(default_factory=dict)
-    weights: dict[str, int] = field(default_factory=dict)
-    _archive: ForeignZip
-
-    @property
-    def num_bytes(self) -> int:
-        """About the disk space that the run will take."""
-        return self._archive.total_bytes
-
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the bytes of the compressed model called ``name``, no more than its size.
-
-        Raises:
-            InvalidFile: it is damaged.
-        """
-        (member,) = (member for member in self._archive.members if member.filename == name)
-        yield from _chunks(self._archive, member)
-
-
-def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
-    """Read and check a run file.
+def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> str:
+    """Check a run file, write its content anew into an empty ``folder``, and return the title of the run.
 
     Args:
-        stream: the file; it must stay open while compressed models are taken from the result.
+        stream: the file.
+        folder: whose content is only complete if nothing is raised.
         most_bytes: that everything in it may have together, unpacked.
 
     Raises:
         InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.
+        StorageFailed: the folder cannot be written to.
     """
     try:
         archive = ForeignZip(stream, most_members=_MOST_MEMBERS)
@@ -289,21 +257,53 @@ def read_run_file(stream: BinaryIO, *, most_bytes: int) -> ReadRunFile:
         raise InvalidFile(f"A run file holds at most {_MOST_MEMBERS} files, and this one more. {_ADVICE}") from error
     except ZIP_DAMAGE as error:
         raise InvalidFile(f"This is not a run file, or it is damaged ({error}). {_ADVICE}") from error
-    members = {member.filename: member for member in archive.members}
     _check_members(archive, most_bytes)
-    records: dict[str, Any] = {
-        name: loads(_record(archive, member), kind) for name, member in members.items() if (kind := extra_record(name))
-    }
-    head = loads(_record(archive, members[HEAD_NAME]), RunFileHead)
-    result = loads(_record(archive, members[RESULT_NAME]), RunResult)
-    check_result(result, tuple(records.values()))
-    return ReadRunFile(
-        head=with_printable_texts(head),
-        result=with_printable_texts(replace(result, spec=result.spec.without_folders())),
-        records=with_printable_texts(records),
-        weights={name: member.file_size for name, member in members.items() if WEIGHTS.fullmatch(name)},
-        _archive=archive,
-    )
+    kinds: dict[str, type[Any]] = {HEAD_NAME: RunFileHead, RESULT_NAME: RunResult}
+    records: dict[str, Any] = {}
+    weights: dict[str, ZipInfo] = {}
+    for member in archive.members:
+        if kind := kinds.get(member.filename) or extra_record(member.filename):
+            records[member.filename] = loads(b"".join(_chunks(archive, member)), kind)
+        else:
+            weights[_key_in(member.filename)] = member
+    head, result = records.pop(HEAD_NAME), records.pop(RESULT_NAME)
+    check_result(result, records.values())
+    sizes = {key: {CHECKPOINT.suffix: member.file_size} for key, member in weights.items()}
+    for name, record in with_printable_texts(_with_files(records, sizes)).items():
+        folder.save(_key_in(name), record)
+    for key, member in weights.items():
+        _keep_weights(folder.compressed_model(key), _chunks(archive, member))
+    folder.save_result(with_printable_texts(replace(result, spec=result.spec.without_folders())))
+    return str(with_printable_texts(head).title)
+
+
+def _key_in(name: str) -> str:
+    """Return the key in a member's name, which was matched against hexadecimal digits before."""
+    return name.split(".")[0].rsplit("-", 1)[1]
+
+
+def _with_files(records: Mapping[str, Any], sizes: Mapping[str, dict[str, int]]) -> dict[str, Any]:
+    """Return the records with the sizes of files in the run file; others stay on the server that made them."""
+    found = dict(records)
+    for name, record in records.items():
+        if isinstance(record, ValidationResult):
+            found[name] = replace(record, files=sizes.get(_key_in(name), {}))
+    proofs = [record for record in found.values() if isinstance(record, ValidationResult)]
+    for name, record in records.items():
+        if isinstance(record, Recommendation) and (own := record.validation) is not None:
+            same = (each.files for each in proofs if (each.schedule, each.adapting) == (own.schedule, own.adapting))
+            found[name] = replace(record, validation=replace(own, files=next(same, {})))
+    return found
+
+
+def _keep_weights(path: Path, chunks: Iterable[bytes]) -> None:
+    with storage_errors(path.name), path.open("xb") as stream:
+        stream.writelines(chunks)
+    try:
+        with safe_open(str(path), framework="np") as weights:
+            weights.keys()
+    except (SafetensorError, OSError) as error:
+        raise InvalidFile(f"{path.name} is no safetensors file ({error}). {_ADVICE}") from error
 
 
 def _check_members(archive: ForeignZip, most_bytes: int) -> None:
@@ -322,7 +322,8 @@ def _check_members(archive: ForeignZip, most_bytes: int) -> None:
             )
         if not WEIGHTS.fullmatch(name) and member.file_size > _MOST_RECORD_BYTES:
             raise InvalidFile(f"{name} has more than {_MOST_RECORD_BYTES // 10**6} MB. {_ADVICE}")
-    further = sum(member.file_size for member in archive.members if _is_read_at_once(member.filename))
+    at_once = (ValidationResult, Recommendation)  # every page reads all of them
+    further = sum(member.file_size for member in archive.members if extra_record(member.filename) in at_once)
     if further > _MOST_FURTHER_BYTES:
         raise InvalidFile(
             f"The proofs and recommendations of a run file have at most {_MOST_FURTHER_BYTES // 10**6} MB together, "
@@ -334,14 +335,6 @@ def _check_members(archive: ForeignZip, most_bytes: int) -> None:
             f"A run file may hold {most_bytes // 10**6:,} MB here; this one says it holds {total // 10**6:,} MB. "
             "Ask whoever runs this server, or download the run again without its compressed models."
         )
-
-
-def _is_read_at_once(name: str) -> bool:
-    return extra_record(name) in (ValidationResult, Recommendation)
-
-
-def _record(archive: ForeignZip, member: ZipInfo) -> bytes:
-    return b"".join(_chunks(archive, member))
 
 
 def _chunks(archive: ForeignZip, member: ZipInfo) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
 from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.texts import first_names
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
@@ -25,20 +26,6 @@ from senseapp.records.spec import RunSpec
 from senseapp.store.journal import Journal
 
 T = TypeVar("T")
-Record = (
-    ValidationResult
-    | StrongestFound
-    | QuantizationHistogram
-    | Delivery
-    | LayerTimes
-    | Recommendation
-    | ChangedAnswers
-    | Diagnosis
-    | FileAnswers
-    | Int8Timing
-)
-"""What tasks on finished runs leave."""
-RecordT = TypeVar("RecordT", bound=Record)
 _PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
@@ -51,7 +38,7 @@ _PREFIXES: dict[type, str] = {
     FileAnswers: "answers",
     Int8Timing: "int8",
 }
-"""Beginnings of the names of records; a key follows."""
+"""Records that tasks on finished runs leave, with the beginnings of their files' names; a key follows."""
 
 
 class RunFolder:
@@ -110,13 +97,15 @@ class RunFolder:
         """Whether the final result is here."""
         return self._result_file.is_file()
 
+    def move_to(self, other: RunFolder) -> None:
+        """Move all files into another folder."""
+        with storage_errors("the run"):
+            for path in self.path.iterdir():
+                path.rename(other.path / path.name)
+
     def num_bytes(self) -> int:
         """Return the disk space that the files take; 0 if the folder is gone."""
-        found = 0
-        for path in self.path.glob("*"):
-            with suppress(OSError):  # a file that is replaced just now
-                found += path.stat().st_size
-        return found
+        return bytes_in(self.path)
 
     def save_head(self, head: RunResult) -> None:
         """Store the facts known before the first measurement."""
@@ -174,15 +163,15 @@ class RunFolder:
         is_known = self._reused_file.is_file() and self.measurements.count() > 0
         return _read(self._reused_file, Reused) if is_known else None
 
-    def save(self, key: str, record: Record) -> None:
+    def save(self, key: str, record: object) -> None:
         """Keep the outcome of a task under its key."""
         replace_file(self._record_file(type(record), key), dumps(record))
 
-    def load(self, kind: type[RecordT], key: str) -> RecordT | None:
+    def load(self, kind: type[T], key: str) -> T | None:
         """Return the record of that kind and key, or None before there is one."""
         return _read(self._record_file(kind, key), kind)
 
-    def records(self, kind: type[RecordT]) -> tuple[RecordT, ...]:
+    def records(self, kind: type[T]) -> tuple[T, ...]:
         """Return every record of that kind, the oldest first."""
         with storage_errors(self.path.name):
             written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob(f"{_PREFIXES[kind]}-*.json"))
@@ -265,6 +254,16 @@ class RunFolder:
         return self.path / f"{_PREFIXES[kind]}-{key}.json"
 
 
+def bytes_in(folder: Path) -> int:
+    """Return the size of all files in ``folder``, without those that are removed meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total
+
+
 def key_in(file: str) -> str:
     """Return the key in the name of a candidate's file; the forms of one network share their answers."""
     return file.partition("-")[2].partition(".")[0]
@@ -292,13 +291,6 @@ def _read_result(path: Path) -> RunResult | None:
 
 
 def _differences(held: RunSpec, asked: RunSpec) -> str:
-    """Name the first settings in which two runs differ, as ``levels (0.5,) instead of (0.25,)``."""
-    found = []
-    for part in ("model", "data", "sensitivity"):
-        old, new = getattr(held, part), getattr(asked, part)
-        found += [
-            f"{name} {getattr(old, name)!r}, not {getattr(new, name)!r}"
-            for name in old.__slots__
-            if getattr(old, name) != getattr(new, name)
-        ]
-    return "; ".join(found[:2])
+    """Name the first settings in which two runs differ."""
+    parts = [(getattr(held, part), getattr(asked, part)) for part in ("model", "data", "sensitivity")]
+    return first_names([name for a, b in parts for name in a.__slots__ if getattr(a, name) != getattr(b, name)])

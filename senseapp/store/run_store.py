@@ -10,10 +10,9 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 from senseapp.core.codec import dumps
-from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound, StorageFailed
+from senseapp.core.errors import InvalidFile, InvalidSpec, NotFound
 from senseapp.core.files import remove_temporaries, storage_errors
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import RunSpec
@@ -27,20 +26,6 @@ _MOST_TAGS, _TAG_LIMIT = 10, 30  # of a run, in one row of a table; characters o
 INTERRUPTED_SENTENCE = (
     "senseapp stopped before this run was finished. Everything measured so far is kept; press Resume to go on."
 )
-
-
-class RunColumns(TypedDict, total=False):
-    """Columns of a run that are set while it is worked on.
-
-    Attributes:
-        headline: the result in one sentence.
-        origin: the sentence on where measurements came from.
-        content_key: a hash of all that decides the run's measurements.
-    """
-
-    headline: str
-    origin: str
-    content_key: str
 
 
 class RunStore:
@@ -69,16 +54,7 @@ class RunStore:
 
     def create(self, spec: RunSpec, *, owner: str, title: str = "") -> RunRecord:
         """Enter a new queued run and make its folder; the id cannot be guessed."""
-        run_id = uuid.uuid4().hex
-        self._enter(run_id, spec, owner=owner, title=title)
-        try:
-            folder = RunFolder(self.folder_of_runs / run_id)
-            folder.make()  # after the row, so that recover() never takes it for a stray
-            folder.claim(spec)
-        except StorageFailed:
-            self._forget(run_id)
-            raise
-        return self.record(run_id)
+        return self._enter(spec, lambda folder: None, owner=owner, title=title, state=RunState.QUEUED)
 
     def create_finished(
         self,
@@ -88,21 +64,11 @@ class RunStore:
         owner: str,
         title: str,
         num_measurements: int,
-        **columns: Unpack[RunColumns],
+        **columns: str,
     ) -> RunRecord:
-        """Enter a run that is done, whose files ``fill`` writes; a process that dies meanwhile leaves no run."""
-        run_id = uuid.uuid4().hex
-        folder = RunFolder(self.folder_of_runs / run_id)
-        try:
-            folder.make()
-            folder.claim(spec)
-            fill(folder)
-            counts = {"done": num_measurements, "total": num_measurements, "num_bytes": folder.num_bytes()}
-            self._enter(run_id, spec, owner=owner, title=title, state=RunState.DONE, **counts, **columns)
-        except BaseException:
-            shutil.rmtree(folder.path, ignore_errors=True)
-            raise
-        return self.record(run_id)
+        """Enter a run that is done, whose files ``fill`` writes."""
+        counts = {"done": num_measurements, "total": num_measurements}
+        return self._enter(spec, fill, owner=owner, title=title, state=RunState.DONE, **counts, **columns)
 
     def get(self, run_id: str, viewer: str) -> RunRecord:
         """Return a run of ``viewer``, or the one whose link ``run_id`` is, as far as the link may show it."""
@@ -191,7 +157,7 @@ class RunStore:
     def remove(self, run_id: str) -> None:
         """Remove a run and its files, whoever owns it."""
         known = self.record(run_id).run_id
-        self._forget(known)
+        self._database.change("DELETE FROM runs WHERE run_id = ?", known)
         shutil.rmtree(self.folder_of_runs / known, ignore_errors=True)  # recover() sweeps what is left
 
     def record(self, run_id: str) -> RunRecord:
@@ -214,8 +180,8 @@ class RunStore:
         counts = {name: count for name, count in (("done", done), ("total", total)) if count is not None}
         self._set(run_id, state=state, error=error, **counts)
 
-    def update(self, run_id: str, **columns: Unpack[RunColumns]) -> None:
-        """Store new fields of a run; fields that are not passed keep their value."""
+    def update(self, run_id: str, **columns: str) -> None:
+        """Store columns of a run: its ``headline``, its ``origin`` or its ``content_key``; others keep their value."""
         self._set(run_id, **columns)
 
     def others(self, run_id: str, most: int = 100) -> tuple[tuple[str, str, str], ...]:
@@ -282,7 +248,8 @@ class RunStore:
     def _interrupt(self, run_id: str) -> None:
         folder = self.folder(run_id)
         try:
-            done, result = folder.measurements.count(), folder.load_result() if folder.finished else None
+            done = sum(1 for _ in folder.measurements.history())
+            result = folder.load_result() if folder.finished else None
         except InvalidFile as error:  # one damaged run must not keep the others from being served
             self.set_state(run_id, RunState.FAILED, error=str(error))
             return
@@ -292,24 +259,32 @@ class RunStore:
             self.update(run_id, headline=result.summary)
             self.set_state(run_id, RunState.DONE, done=done)
 
-    def _enter(self, run_id: str, spec: RunSpec, *, owner: str, title: str, **columns: str | int) -> None:
-        """Enter a row, of a queued run unless ``columns`` say more."""
-        now = time.time()
+    def _enter(
+        self, spec: RunSpec, fill: Callable[[RunFolder], None], *, owner: str, title: str, **columns: str | int
+    ) -> RunRecord:
+        """Make the folder of a run and then its row; a process that dies meanwhile leaves no run."""
+        run_id, now = uuid.uuid4().hex, time.time()
         row: dict[str, str | int | float] = {
             "run_id": run_id,
             "owner": owner,
             "title": _checked_title(title or spec.model.title),
             "spec": dumps(spec),
-            "state": RunState.QUEUED,
             "created_seconds": now,
             "updated_seconds": now,
             **columns,
         }
-        marks = ", ".join("?" * len(row))
-        self._database.change(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", *row.values())
-
-    def _forget(self, run_id: str) -> None:
-        self._database.change("DELETE FROM runs WHERE run_id = ?", run_id)
+        folder = RunFolder(self.folder_of_runs / run_id)
+        try:
+            folder.make()
+            folder.claim(spec)
+            fill(folder)
+            row["num_bytes"] = folder.num_bytes()
+            marks = ", ".join("?" * len(row))
+            self._database.change(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", *row.values())
+        except BaseException:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        return self.record(run_id)
 
     def _find(self, run_id: str, viewer: str) -> RunRecord:
         if isinstance(run_id, str) and _LINK.fullmatch(run_id):

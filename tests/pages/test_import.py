@@ -119,7 +119,7 @@ def test_the_schedule_begins_with_a_target_that_can_be_met(app: AppTest, service
 
 def test_parameters_that_the_model_lacks_are_named_and_the_rest_is_imported(app: AppTest, service: Service) -> None:
     run_id = imported_with_its_model(app, service, TABLE.replace("module.fc", "module.head"))
-    assert "1 of the 3 parameters is not in demo and was left out (head)" in texts(app)
+    assert "1 of the 3 parameters left out, as demo lacks them (head)" in texts(app)
     assert "Most fragile: conv1 loses 28.5 points at 50 %" in texts(app)
     assert service.snapshot(run_id).done == 4
 

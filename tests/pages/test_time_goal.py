@@ -15,8 +15,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.layer_tasks import TimingTask
-from senseapp.server.process.protocol import decode_task, encode_task
-from senseapp.server.process.requester import WorkerRequest, answer_here
+from senseapp.server.process.requester import WorkerRequest, answer_here, decode_task, encode_task
 from senseapp.server.run_requests import read_times
 from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page, texts

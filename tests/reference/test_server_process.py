@@ -122,7 +122,7 @@ def test_a_run_whose_process_is_killed_fails_with_a_sentence_and_goes_on_where_i
 
 @pytest.mark.wide
 def test_a_network_too_large_for_the_memory_fails_alone(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes_of(backend), "_job_mb", 300)
+    monkeypatch.setenv("SENSEAPP_JOB_MEMORY_MB", "300")
     service = Service(backend)
     large = RunSpec(
         model=ModelSpec(library="timm", name="vit_huge_patch14_224"), data=DataSpec(kind="random"), sensitivity=SHORT

@@ -21,8 +21,8 @@ from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
 from senseapp.core.markdown import code, md
 from senseapp.core.texts import listed
-from senseapp.server.inputs import UploadPurpose
-from senseapp.server.quotas import UploadLimits
+from senseapp.server.settings import ServerSettings
+from senseapp.server.uploads import UploadPurpose
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _CHUNK_BYTES = 4 * 1024 * 1024  # copied at a time: the file is held twice for no more than that
@@ -77,7 +77,7 @@ def upload_field(
         accept_multiple_files=loose is not None,
         key=f"analyze.{purpose}.file.{session().upload_round[purpose]}",
         help=help_text,
-        max_upload_size=UploadLimits.configured().file_mb,
+        max_upload_size=ServerSettings.configured().upload_mb,
     )
     if purpose in session().refused:
         complain(session().refused[purpose])

@@ -16,7 +16,7 @@ from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.spec import ModelSpec
-from senseapp.server.quotas import UploadLimits
+from senseapp.server.settings import ServerSettings
 
 
 def import_button() -> None:
@@ -39,7 +39,7 @@ def import_run() -> None:
     )
     expect_files()
     uploaded = st.file_uploader(
-        "Run file", type=["zip"], key="runs.take.file", max_upload_size=UploadLimits.configured().file_mb
+        "Run file", type=["zip"], key="runs.take.file", max_upload_size=ServerSettings.configured().upload_mb
     )
     pressed = st.button("Import run", key="runs.take", disabled=uploaded is None, type="primary")
     if uploaded is not None:

@@ -55,7 +55,7 @@ from senseapp.core.process import give_back_freed_memory, measuring_environment
 from senseapp.server.backend import close_backends
 from senseapp.server.operations import log_to
 from senseapp.server.process.processes import remove_left_over
-from senseapp.server.quotas import UploadLimits
+from senseapp.server.settings import ServerSettings
 
 APP_SCRIPT = SITE / "app.py"
 _QUIET_SECONDS = 2.0  # in which a first visitor would come who has just started the server
@@ -151,6 +151,7 @@ def serve(arguments: list[str]) -> None:
         frame_ancestors()
         configured_hosts()
         configured_limits()
+        upload_mb = ServerSettings.configured().upload_mb
     except InvalidSpec as error:
         raise SystemExit(str(error)) from error
     os.environ.setdefault("SENSEAPP_JOB_PROCESSES", "1")
@@ -165,7 +166,7 @@ def serve(arguments: list[str]) -> None:
     close_silent_connections(SILENT_SECONDS)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
     of_environment = {name: _value(given) for name, given in options_of_environment().items()}
-    upload_size = {"server.maxUploadSize": UploadLimits.configured().file_mb}
+    upload_size = {"server.maxUploadSize": upload_mb}
     application().run(config=of_environment | upload_size | options_of(arguments))
 
 

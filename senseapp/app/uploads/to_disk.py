@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from senseapp.app.logins import logouts
 from senseapp.app.uploads.registry import IncomingFile, UploadRegistry
 from senseapp.compat.streamlit_internals import UPLOAD_ROUTE
+from senseapp.core.files import MB
 from senseapp.core.foreign_values import BadValue, whole
-from senseapp.server.quotas import UploadLimits
 from senseapp.server.service import Service
-from senseapp.server.settings import LOCAL_OWNER
+from senseapp.server.settings import LOCAL_OWNER, ServerSettings
 
 _FORM_BYTES = 8 * 1024  # of the form around the file, at most
 _WINDOW_SECONDS = 30.0  # a pause of a mobile connection is shorter; longer holds the place of others
@@ -175,7 +175,7 @@ async def _transfer(receive: Receive, form: FormFile, incoming: IncomingFile) ->
     Raises:
         HTTPException: 408: less than the least has come within a window; 413: the file is too large.
     """
-    most_bytes = UploadLimits.configured().file_bytes + _FORM_BYTES
+    most_bytes = ServerSettings.configured().upload_mb * MB + _FORM_BYTES
     num_bytes, more = 0, True
     seconds, missing = _WINDOW_SECONDS, _WINDOW_BYTES  # left of this window
     while more:

@@ -29,12 +29,11 @@ from senseapp.core.files import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, at_work, give_back_freed_memory, pause
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.process.protocol import Line, TaskRequest, decode_task, read_line, write_line
-from senseapp.server.process.requester import answer_here
-from senseapp.server.quotas import MemoryGuard
+from senseapp.server.process.requester import Line, TaskRequest, answer_here, decode_task, read_line, write_line
+from senseapp.server.quotas import memory_limit
 from senseapp.server.session import load_engine, open_local_session, runs_on_processor
 from senseapp.server.tasks import RunObserver, TaskContext
-from senseapp.server.time_estimate import MachineSpeed, time_convolutions
+from senseapp.server.time_estimate import time_convolutions
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -149,12 +148,7 @@ def _write_first_file() -> None:
 
 def _warm(talk: _Conversation, request: None) -> None:
     load_engine()
-    talk.say("warm", encode(_machine_speed()))
-
-
-@cache
-def _machine_speed() -> MachineSpeed:
-    return time_convolutions()
+    talk.say("warm", encode(time_convolutions()))
 
 
 def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
@@ -167,8 +161,7 @@ def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
         with _executor(app, request.address, request.device) as executor, at_work():
             task.carry_out(replace(context, open_session=partial(open_local_session, executor=executor)))
     else:
-        guard = MemoryGuard(request.job_mb, most_bytes=request.most_bytes or math.inf)
-        with guard.job(limited=runs_on_processor(request.device)), at_work():
+        with memory_limit(most_bytes=task.most_bytes, limited=runs_on_processor(request.device)), at_work():
             task.carry_out(context)
     talk.say("done")
 
@@ -176,7 +169,7 @@ def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
 def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
     signal.alarm(math.ceil(request["seconds"]) + _GRACE_SECONDS)  # ends it even in C code that holds the GIL
     try:
-        with MemoryGuard(request["job_mb"], most_bytes=request["most_bytes"]).job():
+        with memory_limit(most_bytes=request["most_bytes"]):
             talk.say("answer", answer_here(request["question"]))
     finally:
         signal.alarm(0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 
-_MOST_ANSWERS = 100  # of one process, which then ends once another has loaded the engine: 200 kB leak per file
+_MOST_ANSWERS = 100  # of one process, which then ends: 200 kB leak per file
 _ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine loaded that answers a request
 
 
@@ -29,13 +29,11 @@ class JobProcesses:
 
     Args:
         most: processes that are kept while they have nothing to do.
-        job_mb: see :class:`~senseapp.server.quotas.MemoryGuard`.
         start: starts a process.
     """
 
-    def __init__(self, most: int = 1, job_mb: int = 0, start: Callable[[], JobProcess] = JobProcess) -> None:
+    def __init__(self, most: int = 1, start: Callable[[], JobProcess] = JobProcess) -> None:
         self._most = most
-        self._job_mb = job_mb
         self._start = start
         self._lock = threading.Lock()
         self._returned = threading.Condition(self._lock)
@@ -53,7 +51,7 @@ class JobProcesses:
     def warm_up(self) -> None:
         """Start a process and load the engine in it; returns at once."""
         with self._lock:
-            if not self._closed and sum(not _is_worn(process) for process in self._idle) < self._most:
+            if not self._closed and len(self._idle) < self._most:
                 self._start_ahead()
 
     def machine_speed(self) -> MachineSpeed | None:
@@ -68,7 +66,7 @@ class JobProcesses:
         """Carry out a task in one of the processes, see :func:`carry_out_in`."""
         process, done = self._take(lambda: context.observer.phase("")), False
         try:
-            carry_out_in(process, task, context, device=device, job_mb=self._job_mb)
+            carry_out_in(process, task, context, device=device)
             done = True
         finally:
             self._give_back(process, done)
@@ -78,7 +76,7 @@ class JobProcesses:
         with self._slots.hold(requester, request.subject):
             process = self._take(lambda: requester.check(request.subject), request)
             try:
-                return answer_in(process, request, requester=requester, job_mb=self._job_mb)
+                return answer_in(process, request, requester=requester)
             finally:
                 process.answered += 1
                 self._give_back(process, process.alive)
@@ -118,13 +116,13 @@ class JobProcesses:
             check()
 
     def _take_one(self) -> JobProcess:
-        """Return an idle process, preferably one with the engine loaded that has answered little; else a new one."""
+        """Return an idle process, preferably one with the engine loaded; else a new one."""
         for process in [process for process in self._idle if not process.alive]:
             self._idle.remove(process)
             process.close()
         if not self._idle:
             return self._start()
-        process = max(self._idle, key=lambda each: (each.is_warm, not _is_worn(each)))
+        process = max(self._idle, key=lambda each: each.is_warm)
         self._idle.remove(process)
         return process
 
@@ -137,28 +135,16 @@ class JobProcesses:
         with self._lock:
             self._busy.discard(process)
             self._answering.discard(process)
-            is_kept = reusable and not self._closed
-            self._idle += [process] if is_kept else []
-            dropped = [*self._surplus(), *([] if is_kept else [process])]
-            lacks_one = all(_is_worn(each) for each in self._idle)
+            dropped = [process]
+            if reusable and not self._closed and process.answered < _MOST_ANSWERS:
+                kept = sorted([*self._idle, process], key=lambda each: (each.is_warm, each.warms), reverse=True)
+                self._idle, dropped = kept[: self._most], kept[self._most :]
+            is_empty = not self._idle
             self._returned.notify_all()
         for each in dropped:
             each.close()
         with suppress(OSError, SenseError):  # not the work's error; the next work tries again
             if process.answered and process not in dropped and not process.warms:
                 process.send("warm")
-            if lacks_one:
+            if is_empty:
                 self.warm_up()
-
-    def _surplus(self) -> list[JobProcess]:
-        """Remove and return the idle processes that are not kept: worn ones once another is warm, then cold ones."""
-        staying = [each for each in self._idle if not _is_worn(each)]
-        dropped = [each for each in self._idle if _is_worn(each)] if any(each.is_warm for each in staying) else []
-        staying.sort(key=lambda each: (each.is_warm, each.warms))
-        dropped += staying[: max(0, len(staying) - self._most)]
-        self._idle = [each for each in self._idle if each not in dropped]
-        return dropped
-
-
-def _is_worn(process: JobProcess) -> bool:
-    return process.answered >= _MOST_ANSWERS

@@ -26,8 +26,17 @@ from senseapp.core.codec import decode, to_plain
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.process.protocol import Line, TaskRequest, encode_task, read_line, write_line
-from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, stopped
+from senseapp.server.process.requester import (
+    ANYBODY,
+    Line,
+    Requester,
+    TaskRequest,
+    WorkerRequest,
+    encode_task,
+    read_line,
+    stopped,
+    write_line,
+)
 from senseapp.server.tasks import RunTask, TaskContext
 from senseapp.server.time_estimate import MachineSpeed
 
@@ -43,15 +52,8 @@ _PREFIX = "senseapp-"  # of temporary folders
 _KEPT = "What was measured is kept"
 
 
-def cluster_lost(status: int) -> ClusterFailed:
-    """Return the error for a lost process that was connected to a cluster."""
-    return ClusterFailed(
-        f"The connection to the cluster was lost. {_KEPT}: try again once it is back, or go on on this machine alone."
-    )
-
-
-def process_lost(status: int) -> ProcessLost:
-    """Return the error for a lost process on this machine with exit status ``status``."""
+def _process_lost(status: int) -> ProcessLost:
+    """Return the error for a lost process with exit status ``status``."""
     if status == -signal.SIGKILL:
         reason, advice = "was killed, most often because memory ran out", "with fewer images or a smaller input size"
     else:
@@ -60,18 +62,13 @@ def process_lost(status: int) -> ProcessLost:
 
 
 class JobProcess:
-    """One worker process.
+    """One worker process."""
 
-    Args:
-        lost: returns the error for a process that ended by itself, from its exit status (negative for a signal).
-    """
-
-    def __init__(self, lost: Callable[[int], SenseError] = process_lost) -> None:
+    def __init__(self) -> None:
         self.warm = threading.Event()  # set once the engine is loaded, or cannot be
         self.warms = False  # whether loading the engine was requested
         self.speed: MachineSpeed | None = None  # of this machine, known once it is loaded
         self.answered = 0  # number of requests
-        self._lost_with = lost
         self._lines: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._temporary = tempfile.mkdtemp(dir=_own_folder().name)  # a process that is killed leaves its files there
@@ -169,13 +166,13 @@ class JobProcess:
             process.kill()
             return process.wait()
 
-    def _lost(self) -> SenseError:
+    def _lost(self) -> ProcessLost:
         status = self._end()
         if not self._errors.closed:
             self._errors.seek(0)
             said = self._errors.read()[-4000:].decode("utf-8", "replace")
             _log.error("the process that works for the app ended with status %d: %s", status, said)
-        return self._lost_with(status)
+        return _process_lost(status)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -221,13 +218,11 @@ def _started(errors: Any, temporary: str) -> subprocess.Popen[bytes]:
     )
 
 
-def carry_out_in(
-    process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "", job_mb: int = 0
-) -> None:
+def carry_out_in(process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "") -> None:
     """Carry out the task in the idle ``process``; its outcome is stored in the folder.
 
     The process opens sessions in its own way; everything else of ``context`` applies; see
-    :class:`~senseapp.server.process.protocol.TaskRequest`. Raises as :meth:`JobProcess.receive` does.
+    :class:`~senseapp.server.process.requester.TaskRequest`. Raises as :meth:`JobProcess.receive` does.
     """
     request = TaskRequest(
         task=encode_task(task),
@@ -236,8 +231,6 @@ def carry_out_in(
         earlier=context.earlier,
         device=device,
         address=address,
-        job_mb=job_mb,
-        most_bytes=task.most_bytes,
     )
     process.send("task", to_plain(request))
     observer = context.observer
@@ -262,9 +255,7 @@ def takes_too_long(*, elapsed: float, processor: float, limit: float) -> bool:
     return elapsed > limit and (processor > limit or elapsed > MOST_DELAY * limit)
 
 
-def answer_in(
-    process: JobProcess, request: WorkerRequest[AnswerT], *, requester: Requester = ANYBODY, job_mb: int = 0
-) -> AnswerT:
+def answer_in(process: JobProcess, request: WorkerRequest[AnswerT], *, requester: Requester = ANYBODY) -> AnswerT:
     """Send a request to ``process``; end the process after a timeout or if the requester has left.
 
     Raises:
@@ -287,7 +278,7 @@ def answer_in(
             process.warm.wait()
         begun, spent = time.monotonic(), process.processor_seconds
         message = {"question": request.encoded(), "seconds": MOST_DELAY * request.seconds}
-        process.send("question", message | {"job_mb": job_mb, "most_bytes": request.memory_bytes})
+        process.send("question", message | {"most_bytes": request.memory_bytes})
         return request.decoded(process.receive("answer", progress=watch).body)
     except ProcessLost as error:
         raise ReadingStopped(
@@ -298,5 +289,11 @@ def answer_in(
 
 def carry_out_on_cluster(task: RunTask, context: TaskContext, *, device: str, address: str) -> None:
     """Carry out a task on the cluster at ``address``, in a process that Ray may end if the cluster is lost."""
-    with closing(JobProcess(cluster_lost)) as process:
-        carry_out_in(process, task, context, device=device, address=address)
+    with closing(JobProcess()) as process:
+        try:
+            carry_out_in(process, task, context, device=device, address=address)
+        except ProcessLost as error:
+            raise ClusterFailed(
+                f"The connection to the cluster was lost. {_KEPT}: try again once it is back, or go on on this machine "
+                "alone."
+            ) from error

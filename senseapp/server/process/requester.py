@@ -1,4 +1,9 @@
-"""Requests to worker processes: what they are, who owns them, and how many are answered at the same time.
+"""Requests to worker processes: how they are sent, who owns them, and how many are answered at the same time.
+
+They are lines of strict JSON, never pickle. For a task the process sends ``phase``, ``identified``, ``opened``,
+``estimated`` and ``measured`` as they occur, and ends with ``done``, ``refused`` (an error with a sentence) or
+``crashed`` (a trace); a question is answered by ``answer``. To cancel, the app ends the process: all measurements are
+on disk.
 
 A hostile file keeps its process busy until its time limit. So that others do not wait for it, each user has a few of
 all slots, and a request ends once its page is closed.
@@ -7,24 +12,26 @@ all slots, and a request ends once its page is closed.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import pkgutil
 import signal
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import IO, Any, Generic, NamedTuple, TypeVar, get_type_hints
+from weakref import WeakValueDictionary
 
 from senseapp.core.codec import from_plain, to_plain
 from senseapp.core.errors import Abandoned, ReadingStopped
 from senseapp.core.files import files_at
 from senseapp.records.spec import ModelSpec
-from senseapp.server.quotas import MemoryGuard
+from senseapp.server.quotas import memory_limit
 from senseapp.server.settings import LOCAL_OWNER
+from senseapp.server.tasks import EarlierRun, RunTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,42 +67,26 @@ class Slots:
 
     Args:
         most: in total.
-        most_each: per user. Users with fewer slots go first, then those who wait longer.
+        most_each: per user; only so many of a user's requests wait for one of the others' slots.
     """
 
     def __init__(self, most: int, most_each: int) -> None:
-        self._most, self._most_each = most, most_each
-        self._changed = threading.Condition()
-        self._held: Counter[str] = Counter()
-        self._waiting: list[Requester] = []  # in order of arrival
+        self._lock = threading.Lock()
+        self._all = threading.Semaphore(most)
+        self._most_each = most_each
+        self._own: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()  # of those who hold or wait
 
     @contextmanager
     def hold(self, requester: Requester, subject: str) -> Iterator[None]:
         """Wait for a slot and hold it inside the block; Abandoned if the page of ``subject`` closes before."""
-        with self._changed:
-            waits = replace(requester)  # one of its own, as one requester may wait twice
-            self._waiting.append(waits)
-            try:
-                while self._next() is not waits:
-                    self._changed.wait(0.25)
+        with self._lock:
+            own = self._own.setdefault(requester.person, threading.Semaphore(self._most_each))
+        with ExitStack() as held:
+            for semaphore in (own, self._all):
+                while not semaphore.acquire(timeout=0.25):
                     requester.check(subject)
-                self._held[requester.person] += 1
-            finally:
-                self._waiting = [each for each in self._waiting if each is not waits]
-                self._changed.notify_all()
-        try:
+                held.callback(semaphore.release)
             yield
-        finally:
-            with self._changed:
-                self._held = self._held - Counter({requester.person: 1})  # drops those without any
-                self._changed.notify_all()
-
-    def _next(self) -> Requester | None:
-        """Return who may go next; None while no waiting one has a slot."""
-        if self._held.total() >= self._most:
-            return None
-        may_go = (each for each in self._waiting if self._held[each.person] < self._most_each)
-        return min(may_go, key=lambda each: self._held[each.person], default=None)
 
 
 AnswerT = TypeVar("AnswerT")
@@ -145,6 +136,58 @@ class WorkerRequest(Generic[AnswerT_co]):
         return found
 
 
+class Line(NamedTuple):
+    """One message; records in its body are encoded by :func:`senseapp.core.codec.encode`."""
+
+    kind: str
+    body: Any = None
+
+
+def write_line(stream: IO[bytes], kind: str, body: Any = None) -> None:
+    """Send a message."""
+    stream.write(json.dumps([kind, body], allow_nan=False, separators=(",", ":")).encode() + b"\n")
+    stream.flush()
+
+
+def read_line(stream: IO[bytes]) -> Line | None:
+    """Return the next message, or None once the stream is closed."""
+    text = stream.readline()
+    if not text.endswith(b"\n"):
+        return None
+    return Line(*json.loads(text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    """A task with its context.
+
+    Attributes:
+        task: see :func:`encode_task`.
+        folder, data_roots, earlier: see :class:`~senseapp.server.tasks.TaskContext`.
+        device: on the processor of this machine, memory is limited.
+        address: of the cluster that measures; empty for this machine.
+    """
+
+    task: dict[str, Any]
+    folder: Path
+    data_roots: tuple[Path, ...]
+    earlier: tuple[EarlierRun, ...]
+    device: str
+    address: str
+
+
+def encode_task(task: RunTask) -> dict[str, Any]:
+    """Return a task as JSON, with the place of its type."""
+    kind = type(task)
+    return {"type": f"{kind.__module__}:{kind.__qualname__}", "data": to_plain(task)}
+
+
+def decode_task(payload: dict[str, Any]) -> RunTask:
+    """Return the task from the result of :func:`encode_task`."""
+    task: RunTask = from_plain(payload["data"], pkgutil.resolve_name(payload["type"]), name="task")
+    return task
+
+
 def answer_here(encoded: dict[str, Any]) -> Any:
     """Make an encoded call, and return the answer as JSON."""
     function = pkgutil.resolve_name(encoded["function"])
@@ -188,7 +231,7 @@ def reading_limits(path: Path) -> Iterator[None]:
         OutOfMemory: it takes more memory than a file of its size may.
     """
     # JSON takes some 20 bytes of memory for each of a text.
-    with MemoryGuard(most_bytes=OPEN_BYTES + 20 * num_bytes(str(path))).job():
+    with memory_limit(most_bytes=OPEN_BYTES + 20 * num_bytes(str(path))):
         if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
             yield
             return

@@ -52,14 +52,12 @@ class Report:
     Attributes:
         whole_seconds: of one call of the network, where the report says it; None elsewhere.
         in_order: whether rows come in the order in which they ran.
-        names_are_unique: whether one name twice is unusual, and noted.
         notes: sentences on how the report was read.
     """
 
     rows: tuple[ReportRow, ...]
     whole_seconds: float | None = None
     in_order: bool = True
-    names_are_unique: bool = False
     notes: tuple[str, ...] = ()
 
 

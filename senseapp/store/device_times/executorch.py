@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from senseapp.core.foreign_values import BadValue, is_int, items, mapping
+from senseapp.core.foreign_values import BadValue, is_int, mapping
 from senseapp.core.texts import listed
 from senseapp.store.device_times.base import (
     Fields,
@@ -37,8 +37,7 @@ _Event = tuple[ReportRow, bool]
 
 def _read(file: ReportFile) -> Report:
     if isinstance(file.payload, dict) and "run_data" in file.payload:
-        notes: tuple[str, ...] = (f"Times in {file.shown} were taken as nanoseconds, which the runtime counts.",)
-        return _executed(_of_etdump(file.payload["run_data"]), notes)
+        return _executed(_of_etdump(file.payload["run_data"]), ())
     records = records_in(_table(file.payload), "it")
     column, unit = _time_column(records)
     notes = () if unit else (f"The columns of {file.shown} name no unit: times were taken as ms, the Inspector's.",)
@@ -82,14 +81,9 @@ def _of_etdump(runs: object) -> list[_Event]:
 
 
 def _table(payload: Any) -> list[Any]:
-    """Return the rows of a table that pandas wrote with ``to_json``, of orientation records, columns or split."""
+    """Return the rows of a table that pandas wrote with ``to_json``, of orientation records or columns."""
     if isinstance(payload, list):
         return payload
-    if {"columns", "data"} <= payload.keys():
-        names, data = items(payload["columns"], "columns"), items(payload["data"], "data")
-        if any(len(items(row, "a row of its table")) != len(names) for row in data):
-            raise BadValue("a row of its table has another length than its columns")
-        return [dict(zip(map(str, names), row, strict=True)) for row in data]
     columns = {name: column for name, column in payload.items() if isinstance(column, dict)}
     if len(columns) > 100:  # the Inspector writes some twenty
         raise BadValue(f"its table has {len(columns):,} columns")
@@ -129,8 +123,7 @@ def _modules(hierarchy: object) -> Iterator[str]:
 
 
 def _is_of_executorch(file: ReportFile) -> bool:
-    columns = file.payload.get("columns") if isinstance(file.payload, dict) else None
-    return file.holds("event_name", "run_data") or (isinstance(columns, list) and "event_name" in columns)
+    return file.holds("event_name", "run_data")
 
 
 EXECUTORCH = ReportFormat(

@@ -2,16 +2,15 @@
 
 A name belongs to the layer whose dotted name it holds, the longest of several, whether its parts are separated by dots,
 slashes or underscores. A fused operation names several: its time is shared out among their layers by their
-multiply-accumulates. So is that of a row from one layer to another (TensorRT's ``{ForeignNode[a...c]}``), among all
-layers between them that no other row names. Rows without such a name are assigned by order only if the report has as
-many products (convolutions and linear layers) as the network calls layers, of fitting kinds and shapes at each place,
-and no name speaks against it. Whatever is not a plain match is noted, and what is not matched is listed.
+multiply-accumulates. Rows without such a name are assigned by order only if the report has as many products
+(convolutions and linear layers) as the network calls layers, of fitting kinds and shapes at each place, and no name
+speaks against it. Whatever is not a plain match is noted, and what is not matched is listed.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -21,9 +20,9 @@ from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.store.device_times.base import Report, ReportRow
 
-_SPAN = re.compile(r"\{ForeignNode\[(?P<first>.*?)\.\.\.(?P<last>.*)\]\}")
-_BORDER = "Reformatting CopyNode"
-"""What TensorRT calls a change of layout, before the layer that it is for."""
+_OF_NO_LAYER = ("Reformatting CopyNode", "{ForeignNode[")
+"""Beginnings of TensorRT's names that hold those of layers without being theirs: a change of layout, and everything
+between two layers in one row."""
 _FUSED = re.compile(r"\|\||\s\+\s|[;,]")  # blanks beside it are removed later: a pattern of them takes quadratic time
 _LONGEST_NAME = 2000  # characters that are looked at
 _WORDS = re.compile(r"[A-Za-z0-9]+")
@@ -39,7 +38,6 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
     """
     names = _Names(profile.layers)
     owners = [names.owners(row) for row in report.rows]
-    owners = _with_spans(report.rows, owners, names, profile)
     by_order = _by_order(report, profile, owners)
     owners = [own or ((by_order[place],) if place in by_order else ()) for place, own in enumerate(owners)]
     seconds: defaultdict[str, float] = defaultdict(float)
@@ -63,7 +61,6 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
             *report.notes,
             *_notes(report, owners, by_order, shown),
             *_misses(unmatched, profile.layers, seconds, shown),
-            *_whole_note(report, sum(seconds.values()), shown),
         ),
     )
 
@@ -77,27 +74,17 @@ class _Names:
     def __init__(self, layers: Sequence[LayerProfile]) -> None:
         self._exact = {layer.name for layer in layers}
         self._layers: dict[Parts, str] = {}  # empty where several layers have these parts
-        self._modules: defaultdict[Parts, set[str]] = defaultdict(set)
         for name in self._exact:
             parts = tuple(_WORDS.findall(name))
             self._layers[parts] = "" if parts in self._layers else name
-            for length in range(1, len(parts)):
-                self._modules[parts[:length]].add(name)
         self._depth = max(map(len, self._layers), default=0)
 
     def owners(self, row: ReportRow) -> tuple[str, ...]:
-        """Return the layers that a row names, each once; none for a change of layout and a row from one to another."""
-        if row.name.startswith(_BORDER) or _span_of(row):
+        """Return the layers that a row names, each once."""
+        if row.name.startswith(_OF_NO_LAYER):
             return ()
         parts = row.modules or _FUSED.split(row.name[:_LONGEST_NAME])
         return tuple(dict.fromkeys(own for part in parts if (own := self._owner(part))))
-
-    def within(self, text: str) -> set[str]:
-        """Return the layer that a name holds, or all layers of the innermost module that it does."""
-        if own := self._owner(text):
-            return {own}
-        named = [part for part in self._parts(text) if part in self._modules and not part[0].isdigit()]
-        return self._modules[max(named, key=len)] if named else set()
 
     def _owner(self, text: str) -> str:
         text = text.strip("[] \t\r\n")
@@ -117,30 +104,6 @@ class _Names:
 def _may_stand_in(text: str, layer: str) -> bool:
     """Return whether a name may mean ``layer``: one of digits alone stands in many names, and only in paths for it."""
     return re.search("[A-Za-z]", layer) is not None or f"/{layer}/" in f"/{text.strip('/')}/"
-
-
-def _span_of(row: ReportRow) -> re.Match[str] | None:
-    return _SPAN.fullmatch(row.name[:_LONGEST_NAME])
-
-
-def _with_spans(
-    rows: Sequence[ReportRow], owners: Sequence[tuple[str, ...]], names: _Names, profile: ModelProfile
-) -> list[tuple[str, ...]]:
-    """Return the owners of rows, those of a row from one layer to another with all that it spans.
-
-    A span with an end that names neither a layer nor a module has none, as it is unknown what it computes.
-    """
-    own, order = {each for every in owners for each in every}, [layer.name for layer in _calls(profile)]
-    found = list(owners)
-    for place, row in enumerate(rows):
-        if not (span := _span_of(row)):
-            continue
-        ends = [names.within(span[end]) for end in ("first", "last")]
-        at = [[index for index, name in enumerate(order) if name in end] for end in ends]
-        if all(at):
-            low, high = sorted((min(at[0]), max(at[1])))
-            found[place] = tuple(dict.fromkeys(name for name in order[low : high + 1] if name not in own))
-    return found
 
 
 # ---- by order
@@ -222,10 +185,6 @@ def _notes(report: Report, owners: Sequence[tuple[str, ...]], by_order: Mapping[
     if fused := [row.name for row, own in zip(report.rows, owners, strict=True) if len(own) > 1]:
         rows = plural(len(fused), "row")
         yield f"{rows} of {shown} are of several layers, and shared out by their multiplications: {listed(fused)}."
-    repeated = [name for name, times in Counter(row.name for row in report.rows).items() if times > 1]
-    if repeated and report.names_are_unique:
-        names = plural(len(repeated), "name")
-        yield f"{names} in {shown} more than once, their times added up: {listed(repeated)}."
 
 
 def _misses(
@@ -238,12 +197,3 @@ def _misses(
         yield f"{rows} of {shown} of no layer, {spent:.3g} ms together: {listed(row.name for row in unmatched)}."
     if missing := [layer.name for layer in layers if layer.runs and layer.name not in known]:
         yield f"{plural(len(missing), 'layer')} without a time in {shown}: {listed(missing)}."
-
-
-def _whole_note(report: Report, spent: float, shown: str) -> Iterator[str]:
-    """Yield that layers add up to more than the call, where they do."""
-    if report.whole_seconds is not None and spent > report.whole_seconds:
-        yield (
-            f"The layers in {shown} add up to {1000 * spent:.3g} ms, more than the {1000 * report.whole_seconds:.3g} "
-            "ms of the call: profiling takes time itself, or layers run side by side."
-        )

@@ -6,7 +6,7 @@ tool                  operations                               source
 onnxruntime           kernels among the events of a profile    ``SessionOptions.enable_profiling``
 trtexec               layers                                   ``trtexec --exportProfile``
 Qualcomm AI Hub       layers on the device; times are whole    ``qai_hub``: ``ProfileJobResult``
-                      microseconds, cycles are exact
+                      microseconds
 OpenVINO              nodes of each pass, those that were      ``samples/cpp/benchmark_app/
                       optimised away among them                statistics_report.cpp``
 TFLite                tables under *Run Order*, of the         ``core/util/stats_calculator.cc``,
@@ -85,7 +85,7 @@ def _read_trtexec(file: ReportFile) -> Report:
     rows = _LAYERS.rows(entry for entry in records_in(file.payload, "it") if "name" in entry)
     if not rows:
         raise BadValue(f"it names no layer; write it with trtexec --dumpProfile --exportProfile={file.shown}")
-    return Report(rows=rows, names_are_unique=True)
+    return Report(rows=rows)
 
 
 TRTEXEC = ReportFormat(
@@ -102,29 +102,20 @@ TRTEXEC = ReportFormat(
 
 _DETAIL, _SUMMARY, _WHOLE_TIME = "execution_detail", "execution_summary", "estimated_inference_time"
 _TIMES = Fields(seconds=("execution_time",), per_second=1e6, kind="type")
-_CYCLES = replace(_TIMES, seconds=("execution_cycles",))
 
 
 def _read_ai_hub(file: ReportFile) -> Report:
-    """Read a profile job; where every time is 0, the time of the call is shared out by cycles, and a note says so."""
+    """Read a profile job; layers without a time are left out, and a note counts them."""
     layers = records_in(file.payload.get(_DETAIL), f"{_DETAIL!r} in it")
     summary = file.payload.get(_SUMMARY)
     spent = summary.get(_WHOLE_TIME) if isinstance(summary, dict) else None
     call = replace(_TIMES, seconds=(_WHOLE_TIME,)).row({_WHOLE_TIME: spent}, 0).seconds if spent else None
-    fields = _TIMES if any(layer.get("execution_time") for layer in layers) else _CYCLES
-    rows = fields.rows(known := [layer for layer in layers if layer.get(fields.seconds[0]) is not None])
-    total = sum(row.seconds for row in rows)
-    if fields is _TIMES:
-        untimed = len(layers) - len(known)
-        notes = (f"{plural(untimed, 'row')} of {file.shown} without a time left out.",) if untimed else ()
-    elif call is None or not total:
-        raise BadValue(
-            "it has no times of layers; the device reported none, or the version of qai_hub that saved it left them out"
-        )
-    else:
-        rows = tuple(replace(row, seconds=call * row.seconds / total) for row in rows)
-        notes = (f"{file.shown} has cycles of layers and no times: the time of the call was shared out by cycles.",)
-    return Report(rows=rows, whole_seconds=call, names_are_unique=True, notes=notes)
+    if not any(layer.get("execution_time") for layer in layers):
+        raise BadValue("it has no times of layers, which the device did not report or rounded to 0 microseconds")
+    rows = _TIMES.rows(known := [layer for layer in layers if layer.get("execution_time") is not None])
+    untimed = len(layers) - len(known)
+    notes = (f"{plural(untimed, 'row')} of {file.shown} without a time left out.",) if untimed else ()
+    return Report(rows=rows, whole_seconds=call, notes=notes)
 
 
 AI_HUB = ReportFormat(

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.core.errors import StorageFailed
+from senseapp.core.errors import OutOfMemory, StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
+from senseapp.server.quotas import memory_limit
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
 
-SCARCE = ServerSettings(job_memory_mb=300)
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the Linux kernel")
 
 
@@ -117,8 +117,6 @@ def test_a_locked_database_is_named_and_a_run_that_is_measured_then_is_not_lost(
     lock.give_back()
     engine.before_yield = lambda number: None
     assert service.run(run_id).state is RunState.FAILED
-    with sqlite3.connect(tmp_path / "senseapp.sqlite3") as database:
-        assert database.execute("SELECT state FROM runs").fetchone() == ("failed",)
     service.resume(run_id)
     backend.runner.run_next()
     assert service.run(run_id).state is RunState.DONE
@@ -157,17 +155,15 @@ def test_old_runs_go_when_the_settings_say_so(tmp_path, engine, monkeypatch):
 
 @linux_only
 @pytest.mark.parametrize("asks_for", [lambda: bytearray(2_000_000_000), None], ids=["python", "torch"])
-def test_a_job_that_asks_for_too_much_memory_ends_with_a_sentence_and_the_next_one_runs(tmp_path, engine, asks_for):
+def test_a_job_that_asks_for_too_much_memory_ends_with_a_sentence_and_the_next_one_runs(asks_for, monkeypatch):
+    monkeypatch.setenv("SENSEAPP_JOB_MEMORY_MB", "300")
     torch = pytest.importorskip("torch")
-    options = {"open_session": engine, "data_roots": (), "calibrate": fake_calibration, "workers": 0}
-    service = Service(Backend(tmp_path, settings=SCARCE, **options), "ann")
     take = asks_for or (lambda: torch.empty(2_000_000_000, dtype=torch.uint8))
-    engine.before_yield = lambda number: take() and None
-    failed = service.snapshot(carried_out(service))
-    assert failed.state is RunState.FAILED
-    assert failed.error.startswith("This needs more memory than there is for one run here (0.3 GB).")
-    engine.before_yield = lambda number: None
-    assert service.run(carried_out(service)).state is RunState.DONE
+    sentence = r"^This needs more memory than there is for one run here \(0\.3 GB\)\."
+    with pytest.raises(OutOfMemory, match=sentence), memory_limit():
+        take()
+    with memory_limit():
+        assert len(bytearray(100_000_000)) > 0
     assert len(bytearray(400_000_000)) > 0  # the limit is gone with the job
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
@@ -67,7 +68,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise {"memory": MemoryError(), "other": RuntimeError("no such operator")}[failures[0]]
         context.folder.save("first", Delivery(candidates=(a_candidate("int8", size=10, share=0.5, lost=0.0),)))
 
-    monkeypatch.setattr(execution, "evaluator_of", lambda _result, _context, progress: progress)
+    monkeypatch.setattr(ScheduleEvaluator, "open", lambda _result, *, data_roots, progress: progress)
     monkeypatch.setattr(execution, "time_convolutions", fake_calibration)
     monkeypatch.setattr(RecommendationTask, "keep_original", keep_original)
     return failures
@@ -192,7 +193,7 @@ def test_a_file_of_the_same_weights_and_images_is_taken_from_another_run(tmp_pat
 def test_what_follows_a_run_is_part_of_it_and_goes_on_after_a_cancel(tmp_path, monkeypatch) -> None:
     engine, ends = FakeEngine(), [JobCancelled(), None]
     backend = Backend(tmp_path, open_session=engine, workers=0, calibrate=fake_calibration)
-    monkeypatch.setattr(backend.planner, "follows", lambda *_: "schedule")
+    monkeypatch.setattr(backend.speeds, "follows", lambda *_: "schedule")
     states = []
 
     def follow(task: RecommendationTask, _context: TaskContext) -> None:

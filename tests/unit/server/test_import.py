@@ -56,7 +56,7 @@ def test_the_model_that_was_measured_gives_sizes_and_types_to_the_run(service):
 def test_what_was_left_out_is_the_origin_of_the_run(service):
     partly = TABLE.replace("module.fc", "module.head")
     run_id = service.import_csv("part", partly.encode(), model=ModelSpec(library="torchvision", name="resnet18"))
-    assert service.run(run_id).origin.startswith("1 of the 3 parameters is not in torchvision/resnet18")
+    assert service.run(run_id).origin.startswith("1 of the 3 parameters left out, as torchvision/resnet18 lacks them")
     assert service.snapshot(run_id).total == 4
 
 
@@ -88,7 +88,7 @@ def file(tmp_path):
 def test_the_command_line_imports_and_schedules(file, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["import", str(file), "--model", "demo", "--out", str(tmp_path / "part")]) == 0
-    assert "1 of the 3 parameters is not in demo and was left out (conv1)" in capsys.readouterr().out
+    assert "1 of the 3 parameters left out, as demo lacks them (conv1)" in capsys.readouterr().out
     assert main(["import", str(file), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "Most fragile: conv1" in printed

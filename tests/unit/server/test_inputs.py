@@ -14,7 +14,7 @@ import pytest
 import timm
 import torch
 
-from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, InvalidSpec, QuotaExceeded
+from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, QuotaExceeded
 from senseapp.data.downloads import image_set_folder
 from senseapp.data.load import demo_pictures
 from senseapp.descriptions.sources import IMAGE_SETS
@@ -25,7 +25,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.image_report import sample_zip
 from senseapp.server.inputs import num_images
 from senseapp.server.model_cards import load_card, shipped_card
-from senseapp.server.quotas import UploadLimits, discard_upload, reserve_upload, sweep_uploads
+from senseapp.server.quotas import sweep_uploads
 from senseapp.server.service import Service
 from senseapp.server.settings import uploads_folder
 from senseapp.tasks import CLASSIFICATION
@@ -239,9 +239,11 @@ from senseapp.server.image_report import sample_zip
 from senseapp.server.model_cards import load_card
 from senseapp.server.image_report import preview_images
 from senseapp.records.spec import ModelSpec, RunSpec
+from senseapp.server.session import load_engine
 barrier = threading.Barrier(4)
-def ask(question):
+def ask(question):  # as the backend answers without a process
     barrier.wait()
+    load_engine()
     return question()
 questions = [sample_zip, lambda: load_card(ModelSpec()), lambda: preview_images(RunSpec(), num_images=None)]
 with ThreadPoolExecutor(4) as pool:
@@ -263,72 +265,69 @@ def uploaded(folder: Path, name: str, num_bytes: int, *, hours_old: float = 0) -
     return path
 
 
-def unread(name: str) -> bool:
-    return False
+@pytest.fixture
+def limits(monkeypatch):
+    """Set the limits of uploads, in megabytes."""
+
+    def set_limits(*, file_mb=4, person_mb=5, server_mb=100):
+        for name, value in (("MAX_UPLOAD", file_mb), ("PER_PERSON", person_mb), ("UPLOADS_IN_ALL", server_mb)):
+            monkeypatch.setenv(f"SENSEAPP_{name}_MB", str(value))
+
+    set_limits()
+    return set_limits
 
 
-def test_limits_come_from_the_environment(monkeypatch):
-    assert UploadLimits.configured() == UploadLimits()
-    monkeypatch.setenv("SENSEAPP_MAX_UPLOAD_MB", "5")
-    monkeypatch.setenv("SENSEAPP_PER_PERSON_MB", "6")
-    monkeypatch.setenv("SENSEAPP_UPLOADS_IN_ALL_MB", "7")
-    assert UploadLimits.configured() == UploadLimits(file_mb=5, person_mb=6, server_mb=7)
-    monkeypatch.setenv("SENSEAPP_UPLOADS_IN_ALL_MB", "lots")
-    with pytest.raises(InvalidSpec, match="SENSEAPP_UPLOADS_IN_ALL_MB must be a whole number"):
-        UploadLimits.configured()
+@pytest.fixture
+def mine(service, tmp_path):
+    return uploads_folder(tmp_path / "home", service.owner)
 
 
 @pytest.mark.parametrize(
     ("num_bytes", "sentence"),
     [(4 * MB + 1, "up to 4 MB"), (3 * MB + 1, "Your uploads may take 5 MB and take 2 MB"), (3 * MB, None)],
 )
-def test_a_file_and_a_person_have_a_quota(tmp_path, num_bytes, sentence):
-    mine = tmp_path / "uploads" / "me"
+def test_a_file_and_a_person_have_a_quota(service, mine, limits, num_bytes, sentence):
     uploaded(mine, "a", 2 * MB)
-    limits = UploadLimits(file_mb=4, person_mb=5, server_mb=100)
     if sentence is None:
-        path = reserve_upload(mine, num_bytes, is_read=unread, limits=limits)
+        path = service.inputs.reserve_upload(num_bytes)
         assert path.stat().st_size == num_bytes
         return
     with pytest.raises(QuotaExceeded, match=sentence):
-        reserve_upload(mine, num_bytes, is_read=unread, limits=limits)
+        service.inputs.reserve_upload(num_bytes)
     assert [path.name for path in mine.iterdir()] == ["a"]
 
 
-def test_everybody_together_has_a_quota(tmp_path):
-    uploaded(tmp_path / "uploads" / "you", "a", 2 * MB)
-    limits = UploadLimits(file_mb=4, person_mb=5, server_mb=3)
+def test_everybody_together_has_a_quota(service, mine, limits):
+    limits(server_mb=3)
+    uploaded(mine.with_name("you"), "a", 2 * MB)
     with pytest.raises(QuotaExceeded, match="on this server may take 3 MB in all"):
-        reserve_upload(tmp_path / "uploads" / "me", 2 * MB, is_read=unread, limits=limits)
+        service.inputs.reserve_upload(2 * MB)
 
 
-def test_what_is_on_its_way_counts_before_it_has_come(tmp_path):
-    limits = UploadLimits(file_mb=4, person_mb=5, server_mb=100)
-    mine = tmp_path / "uploads" / "me"
-    first = reserve_upload(mine, 3 * MB, is_read=unread, limits=limits)
+def test_what_is_on_its_way_counts_before_it_has_come(service, limits):
+    first = service.inputs.reserve_upload(3 * MB)
     assert first.stat().st_blocks == 0
     with pytest.raises(QuotaExceeded, match="take 5 MB and take 3 MB"):
-        reserve_upload(mine, 3 * MB, is_read=unread, limits=limits)
+        service.inputs.reserve_upload(3 * MB)
 
 
-def test_old_uploads_that_no_run_reads_make_room(tmp_path):
-    mine, yours = tmp_path / "uploads" / "me", tmp_path / "uploads" / "you"
+def test_old_uploads_that_no_run_reads_make_room(service, mine, limits, monkeypatch):
+    limits(server_mb=9)
     old, used, fresh = (uploaded(mine, name, MB, hours_old=age) for name, age in (("a", 9), ("b", 9), ("c", 1)))
-    forgotten = uploaded(yours, "d", MB, hours_old=9)
-    limits = UploadLimits(file_mb=4, person_mb=5, server_mb=9)
-    reserve_upload(mine, 3 * MB, is_read=lambda name: name == "b", limits=limits)
+    forgotten = uploaded(mine.with_name("you"), "d", MB, hours_old=9)
+    monkeypatch.setattr(service._backend, "reads_upload", lambda name: name == "b")
+    service.inputs.reserve_upload(3 * MB)
     assert [path.exists() for path in (old, used, fresh, forgotten)] == [False, True, True, False]
     assert not old.parent.exists()
 
 
 def test_a_folder_without_uploads_is_swept_too(tmp_path):
-    sweep_uploads(tmp_path / "uploads", is_read=unread)
+    sweep_uploads(tmp_path / "uploads", is_read=lambda name: False)
     assert not (tmp_path / "uploads").exists()
 
 
-def test_an_upload_that_ends_while_room_is_made_for_another_refuses_nobody(tmp_path, monkeypatch):
-    mine = tmp_path / "uploads" / "me"
-    ending = reserve_upload(mine, 1 * MB, is_read=unread, limits=UploadLimits()).parent
+def test_an_upload_that_ends_while_room_is_made_for_another_refuses_nobody(service, monkeypatch):
+    ending = service.inputs.reserve_upload(1 * MB).parent
     listed = Path.iterdir
 
     def removed_once_listed(folder):
@@ -338,17 +337,18 @@ def test_an_upload_that_ends_while_room_is_made_for_another_refuses_nobody(tmp_p
         return iter(found)
 
     monkeypatch.setattr(Path, "iterdir", removed_once_listed)
-    assert reserve_upload(mine, 1 * MB, is_read=unread, limits=UploadLimits()).is_file()
+    assert service.inputs.reserve_upload(1 * MB).is_file()
 
 
-def test_only_uploads_are_ever_discarded(tmp_path):
-    mine = tmp_path / "uploads" / "me"
+def test_only_uploads_are_ever_discarded(service, mine, tmp_path, monkeypatch):
     path, elsewhere = uploaded(mine, "a", 1), uploaded(tmp_path / "precious", "b", 1)
-    discard_upload(elsewhere, mine, is_read=unread)
-    discard_upload(path, mine, is_read=lambda name: name == "a")
+    service.inputs.discard_upload(elsewhere)
+    with monkeypatch.context() as patch:
+        patch.setattr(service._backend, "reads_upload", lambda name: name == "a")
+        service.inputs.discard_upload(path)
     assert elsewhere.exists()
     assert path.exists()
-    discard_upload(path, mine, is_read=unread)
+    service.inputs.discard_upload(path)
     assert not path.parent.exists()
 
 

@@ -113,36 +113,14 @@ def test_no_process_does_two_things_at_once_and_no_more_are_kept_than_asked_for(
     assert len(stage.pool.pids()) == 1
 
 
-@pytest.mark.parametrize("at_work", [False, True], ids=["idle", "at work"])
-def test_a_process_that_has_answered_many_questions_is_asked_until_its_successor_is_warm(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, at_work: bool
+def test_a_process_that_has_answered_many_questions_gives_way_to_another(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It used to end at once: then whoever asked next waited for torch to load."""
     monkeypatch.setattr(pools, "_MOST_ANSWERS", 3)
     stage.warmed()
-    assert [stage.asked() for _ in range(4)] == [0] * 4
-    if at_work:
-        stage.answer = lambda process: stage.made[1].warm.set()
-    assert stage.asked() == 0
-    assert len(stage.made) == 2
-    stage.made[1].warm.set()
-    assert stage.asked() == 1
+    assert [stage.asked() for _ in range(4)] == [0, 0, 0, 1]
     assert stage.pool.pids() == (stage.made[1].pid,)
-
-
-def test_a_process_that_is_to_end_takes_no_place_from_those_that_stay(monkeypatch, stage: Stage) -> None:
-    monkeypatch.setattr(pools, "_MOST_ANSWERS", 1)
-    stage.pool._most = 2
-    stage.pool.warm_up()
-    stage.asked()
-    assert len(stage.made) == 2
-    stage.pool.warm_up()  # two stay: the successor, and this one
-    stage.pool.warm_up()
-    assert len(stage.pool.pids()) == len(stage.made) == 3
-    for process in stage.made[1:]:
-        process.warm.set()
-    stage.asked()
-    assert not stage.made[0].alive
+    assert stage.made[1].warms  # before it was asked
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["soon answered", "long"])

@@ -19,7 +19,7 @@ import pytest
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.codec import dumps
-from senseapp.core.errors import ClusterFailed, InvalidDataset, SenseError
+from senseapp.core.errors import ClusterFailed, InvalidDataset, ProcessLost, SenseError
 from senseapp.core.process import measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.records.schedule import Limits, Schedule
@@ -34,10 +34,8 @@ from senseapp.server.process.processes import (
     JobProcess,
     carry_out_in,
     carry_out_on_cluster,
-    cluster_lost,
-    process_lost,
 )
-from senseapp.server.process.protocol import Line, decode_task, encode_task
+from senseapp.server.process.requester import Line, decode_task, encode_task
 from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.tasks import EarlierRun, RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
@@ -124,7 +122,7 @@ def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobPro
     process = started(
         f"""
         assert kind == "task" and request["task"]["type"].endswith(":Measurement")
-        assert (request["address"], request["device"], request["job_mb"]) == ("auto", "cpu", 0)
+        assert (request["address"], request["device"]) == ("auto", "cpu")
         assert (request["folder"], request["data_roots"]) == ("/runs/r", ["/data"])
         assert request["earlier"] == [{{"title": "Monday", "folder": "/runs/a", "content_key": "abc"}}]
         say("phase", "Loading the model")
@@ -179,11 +177,11 @@ def test_the_process_tells_what_the_task_tells_it() -> None:
 @pytest.mark.parametrize(
     ("script", "kind", "words"),
     [
-        ("sys.exit(1)", ClusterFailed, "connection to the cluster was lost. What was measured is kept"),
+        ("sys.exit(1)", ProcessLost, r"ended unexpectedly \(status 1\)\. What was measured is kept"),
         ('say("refused", ["InvalidDataset", "There is no image."])', InvalidDataset, "There is no image."),
         ('say("refused", ["InfeasibleBudget", "Too little."])', Exception, "Too little."),
         ('say("crashed", "Traceback: KeyError")', RuntimeError, "KeyError"),
-        ('sys.stdout.write("[\\\\"opened")', ClusterFailed, "connection to the cluster was lost"),
+        ('sys.stdout.write("[\\\\"opened")', ProcessLost, "ended unexpectedly"),
     ],
     ids=["ended", "refused", "other error", "crashed", "torn line"],
 )
@@ -191,23 +189,22 @@ def test_a_task_that_cannot_be_done_says_why(
     script: str, kind: type[Exception], words: str, started: Callable[..., JobProcess]
 ) -> None:
     with pytest.raises(kind, match=words):
-        carry_out(started(script, lost=cluster_lost))
+        carry_out(started(script))
 
 
 @pytest.mark.parametrize(
-    ("ending", "lost", "words"),
+    ("ending", "words"),
     [
-        ("sys.exit(1)", cluster_lost, "go on on this machine alone"),
-        ("sys.exit(4)", process_lost, r"ended unexpectedly \(status 4\)"),
-        ("import os; os.kill(os.getpid(), 9)", process_lost, "was killed, most often because memory ran out"),
+        ("sys.exit(4)", r"ended unexpectedly \(status 4\)"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed, most often because memory ran out"),
     ],
-    ids=["cluster", "crash", "killed"],
+    ids=["crash", "killed"],
 )
 def test_a_process_that_dies_in_mid_run_ends_the_run_with_a_sentence(
-    ending: str, lost: Callable[[int], SenseError], words: str, started: Callable[..., JobProcess]
+    ending: str, words: str, started: Callable[..., JobProcess]
 ) -> None:
     observer = Observer()
-    process = started(f"say('measured', json.loads({dumps(a_measurement())!r}))\n{ending}", lost=lost)
+    process = started(f"say('measured', json.loads({dumps(a_measurement())!r}))\n{ending}")
     with pytest.raises(SenseError, match=words):
         carry_out(process, observer)
     assert observer.told == [("measured", a_measurement())]
@@ -279,6 +276,15 @@ def test_what_work_has_freed_is_kept_for_the_next_and_given_back_when_none_comes
         process.receive("done", progress=lambda sentence: None)
 
 
+def test_a_lost_cluster_is_told_by_its_name(
+    started: Callable[..., JobProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = started("sys.exit(1)")
+    monkeypatch.setattr(processes, "JobProcess", lambda: process)
+    with pytest.raises(ClusterFailed, match=r"connection to the cluster was lost\. What was measured is kept.*alone"):
+        carry_out_on_cluster(TASK, context_of(), device="cpu", address="auto")
+
+
 def test_an_unreachable_cluster_is_told_by_the_real_process() -> None:
     with pytest.raises(ClusterFailed, match=r"No Ray cluster answers at 127\.0\.0\.1:1"):
         carry_out_on_cluster(TASK, context_of(), device="cpu", address="127.0.0.1:1")
@@ -329,7 +335,7 @@ def endless(question):
 child.answer_here, child._GRACE_SECONDS = endless, 0
 class Talk:
     say = print
-child._answer(Talk, {"question": None, "seconds": 0.5, "job_mb": 0, "most_bytes": 1e9})
+child._answer(Talk, {"question": None, "seconds": 0.5, "most_bytes": 1e9})
 """
     ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True)
     assert ended.returncode == -signal.SIGALRM

@@ -42,7 +42,7 @@ from senseapp.server.model_cards import CheckpointReport, identify_checkpoint
 from senseapp.server.process import processes, requester
 from senseapp.server.process.processes import JobProcess, answer_in
 from senseapp.server.process.requester import COPIES, Requester, WorkerRequest, file_request
-from senseapp.server.quotas import MemoryGuard
+from senseapp.server.quotas import memory_limit
 from senseapp.server.run_requests import solve_schedule
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
@@ -215,9 +215,8 @@ def test_a_question_ends_with_the_page_that_asked(
 
 def test_a_file_that_takes_more_memory_than_files_may_gets_a_sentence() -> None:
     """However much is free, and whatever one job may take."""
-    guard = MemoryGuard(100_000, most_bytes=requester.OPEN_BYTES)
     sentence = r"more than the 0\.3 GB of memory that a file of its size may take"
-    with pytest.raises(OutOfMemory, match=sentence), guard.job():
+    with pytest.raises(OutOfMemory, match=sentence), memory_limit(most_bytes=requester.OPEN_BYTES):
         bytearray(10**9)
     assert len(bytearray(10**9)) == 10**9
 

@@ -37,19 +37,21 @@ def test_every_setting_in_the_code_is_in_the_documents():
 
 
 def test_settings_come_from_the_environment(monkeypatch):
-    for name in ("WORKERS", "PER_PERSON_MB", "RUNS_IN_ALL_MB", "KEEP_RUNS_DAYS", "JOB_MEMORY_MB"):
+    for name in ("WORKERS", "PER_PERSON_MB", "RUNS_IN_ALL_MB", "MAX_UPLOAD_MB", "UPLOADS_IN_ALL_MB", "KEEP_RUNS_DAYS"):
         monkeypatch.delenv(f"SENSEAPP_{name}", raising=False)
     assert ServerSettings.configured() == ServerSettings()
     values = {
         "WORKERS": 2,
         "PER_PERSON_MB": 4,
         "RUNS_IN_ALL_MB": 5,
-        "KEEP_RUNS_DAYS": 6,
+        "MAX_UPLOAD_MB": 6,
+        "UPLOADS_IN_ALL_MB": 7,
+        "KEEP_RUNS_DAYS": 8,
     }
-    for name, value in (values | {"JOB_MEMORY_MB": 7, "RUNS_PER_MINUTE": 3}).items():
+    for name, value in (values | {"RUNS_PER_MINUTE": 3}).items():
         monkeypatch.setenv(f"SENSEAPP_{name}", f" {value} ")
     found = ServerSettings.configured()
-    assert dataclasses.astuple(found)[:7] == (2, 1, 20, 4, 5, 6, 7)
+    assert dataclasses.astuple(found)[:8] == (2, 1, 20, 4, 5, 6, 7, 8)
     assert (found.runs_per_minute, found.jobs_per_minute, found.uploads_per_minute) == (3, 6, 30)
 
 
