@@ -89,11 +89,6 @@ def _is_fresh(node: Any) -> bool:
     return schema is not None and all(each.alias_info is None for each in schema.returns)
 
 
-def writes_into_arguments(operation: Any) -> bool:
-    """Return whether an operation, as :class:`OperationMode` shows it, writes into tensors that it is given."""
-    return bool(operation._schema.is_mutable)
-
-
 def written_by(operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
     """Return those arguments of an operation that it writes into: tensors, or lists of them."""
     if not operation._schema.is_mutable:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,10 @@ from senseapp.compressions.quantization.grid import (
 )
 from senseapp.core.errors import MeasurementFailed
 from senseapp.data.images import ImageSet
+from senseapp.measure.plan import micro_batches
+from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.networks.profile import CONVOLUTIONS
+from senseapp.networks.trace import tensors_in
 from senseapp.records.profile import LayerProfile
 from senseapp.records.spec import HistogramSpec
 from senseapp.tasks import Task
@@ -143,169 +145,125 @@ def bins_of(
     model: nn.Module, images: ImageSet, layers: Sequence[LayerProfile], spec: HistogramSpec, task: Task
 ) -> Bins:
     """Return the filled bins of each layer by its name, or why it has none."""
-    modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
     passes = _Passes(model, images, spec, task)
     if spec.tensor == "weights":
         return _weight_bins(passes, layers)
-    names = list(modules)
-    parts = [names[start : start + _TOGETHER] for start in range(0, len(names), _TOGETHER)]
-    found = [_activation_bins(passes, {name: modules[name] for name in part}) for part in parts]
-    return {name: bins for part in found for name, bins in part.items()}
+    modules = [(layer.name, model.get_submodule(layer.name)) for layer in layers]
+    found: Bins = {}
+    for first in range(0, len(modules), _TOGETHER):
+        found |= _activation_bins(passes, dict(modules[first : first + _TOGETHER]))
+    return found
 
 
+@dataclass(frozen=True, slots=True)
 class _Passes:
-    """The forward passes of a histogram, and the gradients of its objective."""
+    """The forward passes of a histogram, and its objective."""
 
-    def __init__(self, model: nn.Module, images: ImageSet, spec: HistogramSpec, task: Task) -> None:
-        self.model, self.images, self.spec, self._task = model, images, spec, task
+    model: nn.Module
+    images: ImageSet
+    spec: HistogramSpec
+    task: Task
 
-    def starts(self) -> range:
-        """Return where the batches begin."""
-        return range(0, len(self.images), _BATCH)
+    def batches(self, most: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield start and stop of each batch, of ``most`` images in all."""
+        return micro_batches(0, min(len(self.images), most or len(self.images)), _BATCH)
 
-    def objective(self, start: int, *, back: bool = True) -> Tensor:
-        """Return the objective of the batch at ``start``; ``back`` keeps the graph for gradients."""
-        images, spec = self.images, self.spec
-        stop = min(start + _BATCH, len(images))
-        with torch.set_grad_enabled(back and spec.objective != "none"):
-            raw = self.model(images.batch(start, stop))
-            self._task.check_output(raw, stop - start)
-            output = self._task.output(raw)
-            if spec.objective == "loss" and images.labels is not None:
-                return self._task.loss(output, images.labels[start:stop])
-            return output.flatten(1).mean(dim=1).sum() if spec.objective == "mean" else self._task.score(output)
-
-
-def _gradients(objective: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Return the gradient at each of ``inputs``; None where the objective does not depend on it."""
-    if not inputs or not objective.requires_grad:
-        return [None] * len(inputs)
-    return torch.autograd.grad(objective, inputs, allow_unused=True)
+    def objective(self, raw: Any, start: int, stop: int) -> Tensor:
+        """Return the objective of the outputs ``raw`` of images ``start`` to ``stop``."""
+        labels, spec = self.images.labels, self.spec
+        self.task.check_output(raw, stop - start)
+        output = self.task.output(raw)
+        if spec.objective == "loss" and labels is not None:
+            return self.task.loss(output, labels[start:stop])
+        return output.flatten(1).mean(dim=1).sum() if spec.objective == "mean" else self.task.score(output)
 
 
 def _weight_bins(passes: _Passes, layers: Sequence[LayerProfile]) -> Bins:
-    found: Bins = {}
-    weights: dict[str, Tensor] = {}
+    spec, found = passes.spec, dict[str, GridBins | MeasurementFailed]()
+    weights = {layer.name: passes.model.get_parameter(layer.parameter) for layer in layers}
+    finite = {name: weight for name, weight in weights.items() if _is_finite(weight)}
+    slopes = {name: torch.zeros_like(weight) for name, weight in finite.items()}
+    if spec.objective != "none":
+        slopes = _summed_gradients(passes, finite)
     for layer in layers:
-        weight = passes.model.get_parameter(layer.parameter)
-        if _is_finite(weight):
-            weights[layer.name] = weight
-        else:
-            found[layer.name] = _not_finite(layer.name, passes.spec)
-    slopes = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    if passes.spec.objective != "none":
-        slopes = _summed_gradients(passes, weights)
-    for layer in layers:
-        if layer.name in slopes:
-            found[layer.name] = _filled(layer, passes.spec, weights[layer.name].detach(), slopes[layer.name])
-        else:
+        if layer.name not in finite:
+            found[layer.name] = _not_finite(layer.name, spec)
+        elif layer.name not in slopes:
             unused = f"The weight of {layer.name} was not used on these images. Choose another layer."
-            found.setdefault(layer.name, MeasurementFailed(unused))
-    return {layer.name: found[layer.name] for layer in layers}
-
-
-def _filled(layer: LayerProfile, spec: HistogramSpec, weight: Tensor, slopes: Tensor) -> GridBins:
-    grid = PlacedGrid.of_weight(
-        weight.cpu(), bits=spec.bits, per_channel=spec.per_channel, channel_axis=layer.channel_axis
-    )
-    bins = GridBins(grid)
-    bins.add(weight.cpu(), slopes.cpu())
-    return bins
+            found[layer.name] = MeasurementFailed(unused)
+        else:
+            weight, axis = finite[layer.name].detach().cpu(), layer.channel_axis
+            grid = PlacedGrid.of_weight(weight, bits=spec.bits, per_channel=spec.per_channel, channel_axis=axis)
+            found[layer.name] = bins = GridBins(grid)
+            bins.add(weight, slopes[layer.name])
+    return found
 
 
 def _summed_gradients(passes: _Passes, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the gradient at each weight summed over all images; unused weights are absent."""
     sums: dict[str, Tensor] = {}
-    with _wanting_gradients(list(weights.values())):
-        for start in passes.starts():
-            gradients = _gradients(passes.objective(start), list(weights.values()))
+    for weight in weights.values():
+        weight.requires_grad_()
+    try:
+        for start, stop in passes.batches() if weights else ():
+            with torch.enable_grad():
+                objective = passes.objective(passes.model(passes.images.batch(start, stop)), start, stop)
+            if not objective.requires_grad:
+                continue
+            gradients = torch.autograd.grad(objective, list(weights.values()), allow_unused=True)
             for name, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
                     sums[name] = sums[name].add_(gradient) if name in sums else gradient.clone()
+    finally:
+        for weight in weights.values():
+            weight.requires_grad_(False)
     return sums
 
 
-@contextmanager
-def _wanting_gradients(weights: Sequence[Tensor]) -> Iterator[None]:
-    for weight in weights:
-        weight.requires_grad_()
-    try:
-        yield
-    finally:
-        for weight in weights:
-            weight.requires_grad_(False)
-
-
-def _activation_bins(passes: _Passes, modules: Mapping[str, nn.Module]) -> Bins:
-    found: Bins = {}
-    grids = {name: _GridFitting(module, passes.spec) for name, module in modules.items()}
-    alone = len(modules) == 1  # so that the first batches can be kept, and need not be run again
-    kept: list[_Taken] = []
-    for start in passes.starts()[: math.ceil(HISTOGRAM_CALIBRATION_IMAGES / _BATCH)]:
-        taken = _taken(passes, start, modules, back=alone)
-        for name, calls in taken.items():
-            if not calls:
-                did_not = f"{name} did not run on these images, so it has no {_ONE[passes.spec.tensor]} to look at."
+def _activation_bins(passes: _Passes, modules: dict[str, nn.Module]) -> Bins:
+    """Fit the grids to the first images, then bin the values and gradients of all of them."""
+    spec, found = passes.spec, dict[str, GridBins | MeasurementFailed]()
+    grids = {name: _GridFitting(module, spec) for name, module in modules.items()}
+    recorder = Recorder(modules, inputs=spec.tensor == "activations")
+    for start, stop in passes.batches(HISTOGRAM_CALIBRATION_IMAGES):
+        with torch.no_grad():
+            _, calls = recorder.run(passes.model, passes.images.batch(start, stop))
+        for name, module in modules.items():
+            seen = [_values(call, module, spec) for call in calls.get(name, ())]
+            if not seen:
+                did_not = f"{name} did not run on these images, so it has no {_ONE[spec.tensor]} to look at."
                 found.setdefault(name, MeasurementFailed(did_not))
-            elif all(_is_finite(values) for values, _ in calls):
-                grids[name].update(calls[0][0])
+            elif all(map(_is_finite, seen)):
+                grids[name].update(seen[0])
             else:
-                found.setdefault(name, _not_finite(name, passes.spec))
-        kept += [taken] if alone else []
+                found.setdefault(name, _not_finite(name, spec))
     bins = {name: GridBins(grids[name].grid()) for name in modules if name not in found}
-    binned = {name: modules[name] for name in bins}
-    for start in passes.starts() if bins else ():
-        taken = kept.pop(0) if kept else _taken(passes, start, binned)
-        for name, values, gradient in ((name, *call) for name, calls in taken.items() for call in calls):
-            if _is_finite(values):
-                bins[name].add(values, torch.zeros_like(values) if gradient is None else gradient.cpu())
-            else:
-                found.setdefault(name, _not_finite(name, passes.spec))
+    recorder = Recorder({name: modules[name] for name in bins}, inputs=spec.tensor == "activations")
+    for start, stop in passes.batches() if bins else ():
+        raw, calls = recorder.run(passes.model, passes.images.batch(start, stop))
+
+        def add(name: str, calls: Calls = calls) -> None:
+            for call in calls.pop(name):
+                values, gradients = _values(call, modules[name], spec), call.gradients or call.input_gradients
+                if _is_finite(values):
+                    bins[name].add(values, gradients[0] if gradients else torch.zeros_like(values))
+                else:
+                    found.setdefault(name, _not_finite(name, spec))
+
+        objective = passes.objective(raw, start, stop)
+        if spec.objective != "none":
+            recorder.backward(objective, [torch.ones_like(objective)], dict(calls), add)
+        for name in list(calls):  # on which the objective does not depend
+            add(name)
     return {name: found.get(name) or bins[name] for name in modules}
 
 
-_Taken = dict[str, list[tuple[Tensor, Tensor | None]]]
-"""By layer: for each call, the values and the objective's gradient there."""
-
-
-def _taken(passes: _Passes, start: int, modules: Mapping[str, nn.Module], *, back: bool = True) -> _Taken:
-    """Return values and gradients of the layers in the batch at ``start``; without gradients unless ``back``."""
-    with _branched(modules, passes.spec) as branches:
-        objective = passes.objective(start, back=back)
-    gradients = iter(_gradients(objective, [values for calls in branches.values() for values in calls]))
-    return {name: [(values.detach().cpu(), next(gradients)) for values in calls] for name, calls in branches.items()}
-
-
-@contextmanager
-def _branched(modules: Mapping[str, nn.Module], spec: HistogramSpec) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect each module's inputs or outputs as tensors whose gradients can be computed.
-
-    The graph begins at the first of them. Copies are collected, since later code may write into the tensor.
-    """
-    branches: dict[str, list[Tensor]] = {name: [] for name in modules}
-
-    def branch(name: str, values: Tensor) -> Tensor:
-        copied = values.clone() if values.requires_grad else values.detach().clone().requires_grad_()
-        branches[name].append(copied)
-        return copied
-
-    def before(name: str) -> Callable[..., Any]:
-        return lambda _module, args: (branch(name, args[0]), *args[1:])
-
-    def after(name: str) -> Callable[..., Any]:
-        return lambda _module, _args, output: branch(name, output).clone() if isinstance(output, Tensor) else output
-
-    handles = [
-        module.register_forward_hook(after(name))
-        if spec.tensor == "outputs"
-        else module.register_forward_pre_hook(before(name))
-        for name, module in modules.items()
-    ]
-    try:
-        yield branches
-    finally:
-        for handle in handles:
-            handle.remove()
+def _values(call: LayerCall, module: nn.Module, spec: HistogramSpec) -> Tensor:
+    """Return the input or output of a call on the CPU, as it was at the call."""
+    if spec.tensor == "activations":
+        return cast("Tensor", call.args[0]).cpu()
+    with torch.no_grad():
+        return (next(tensors_in(module(*call.args, **call.kwargs))) if call.output_overwritten else call.output).cpu()
 
 
 class _GridFitting:

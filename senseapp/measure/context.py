@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +21,6 @@ from senseapp.measure.plan import (
     memory_bytes,
     micro_batches,
     precision_context,
-    recorded_bytes,
 )
 from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
 from senseapp.measure.replay import (
@@ -191,11 +188,6 @@ class MeasurementContext:
         enough = math.ceil(_DENSE_MACS * self.trace.batch_size / max(1, self.trace.macs))
         return min(most, max(_DENSE_ACTIVATION_BYTES, enough * self.bytes_per_image(positions)))
 
-    def recorded_bytes(self, positions: Sequence[int]) -> int:
-        """Return the most bytes of outputs that are kept besides; of two kinds, each."""
-        most = recorded_bytes(self.device)
-        return min(most, self.activation_bytes(positions) // 2) if self._is_dense else most
-
     def most_in_pass(self, most: int) -> int:
         """Return at most how many of ``most`` images one pass takes."""
         if not self._is_dense:
@@ -307,49 +299,25 @@ class MeasurementContext:
 
     def baseline(self, start: int = 0) -> Predictions:
         """Return the predictions of all images from ``start`` on, and time the passes."""
-        spans = micro_batches(start, len(self.images), self.layout.micro_batch)
-        gathered = Gathered(len(self.images) - start)
-        with self._timed(len(self.images) - start):
-            for low, high in spans:
-                gathered.add(self.outputs(low, high))
+        started, num_images = time.perf_counter(), len(self.images) - start
+        gathered = Gathered(num_images)
+        for low, high in micro_batches(start, len(self.images), self.layout.micro_batch):
+            gathered.add(self.outputs(low, high))
+        self.seconds_per_image = (time.perf_counter() - started) / num_images
         return gathered.predictions
-
-    def recorded_baseline(self, calls: Mapping[int, bool]) -> tuple[Predictions, list[Prefix]]:
-        """Return :meth:`baseline`, and prefixes of all images with the recorded outputs of ``calls``."""
-        replay, prefixes = Replay(self.model, self.trace), self.prefixes(0, len(self.images))
-        with self._timed(len(self.images)), replay.installed():
-            return self._gather(lambda prefix: replay.record(prefix, calls), prefixes), prefixes
 
     def advance(self, replay: Replay, prefixes: Sequence[Prefix], position: int) -> None:
         """Move every prefix to ``position``; the model must be unchanged."""
         if all(prefix.position >= position for prefix in prefixes):
             return
-        with self.replaying(replay):
+        with replay.installed(), torch.inference_mode(), precision_context(self.layout.precision, self.device):
             for prefix in prefixes:
                 replay.advance(prefix, position)
 
-    def resume(
-        self, replay: Replay, prefixes: Sequence[Prefix], *, unchanged: frozenset[int] = frozenset()
-    ) -> Predictions:
-        """Return the predictions of the prefixes' images, computed from their position on, float32 on the CPU.
-
-        Calls that are ``unchanged`` are computed once: see :meth:`Replay.resume`.
-        """
+    def resume(self, replay: Replay, prefixes: Sequence[Prefix]) -> Predictions:
+        """Return the predictions of the prefixes' images, computed from their position on, float32 on the CPU."""
         with replay.installed():
-            return self._gather(partial(replay.resume, unchanged=unchanged), prefixes)
-
-    @contextmanager
-    def replaying(self, replay: Replay) -> Iterator[None]:
-        """Enable ``replay`` inside the block, in this precision and without gradients."""
-        with replay.installed(), torch.inference_mode(), precision_context(self.layout.precision, self.device):
-            yield
-
-    @contextmanager
-    def _timed(self, num_images: int) -> Iterator[None]:
-        """Time the block as one pass over ``num_images`` images."""
-        started = time.perf_counter()
-        yield
-        self.seconds_per_image = (time.perf_counter() - started) / num_images
+            return self._gather(replay.resume, prefixes)
 
     def _gather(self, run: Callable[[_PartT], Any], parts: Sequence[_PartT]) -> Predictions:
         outputs = []

@@ -52,9 +52,8 @@ class LocalExecutor:
         return span_images or 0
 
     def baseline(self, sweep: Sweep) -> Predictions:
-        """Measure all images here; with a single span, record outputs for the measurements."""
-        spans = sweep.chunks()
-        return self._probe(sweep).baseline(spans, record_bytes=sweep.recording_bytes() if len(spans) == 1 else 0)
+        """Measure all images here."""
+        return self._probe(sweep).baseline(sweep.chunks())
 
     def predicted_seconds(self, sweep: Sweep) -> float:
         """Return the time of one whole pass, plus each target's share of one at each level."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -12,9 +11,9 @@ from senseapp.compressions.base import Applied, Compressor
 from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.plan import PlannedTarget, UnchangedCalls, representative_positions, unchanged_calls
-from senseapp.measure.prefix import Prefix, ReplayMismatch, calls_to_record
-from senseapp.measure.replay import Replay, plain_note, same
+from senseapp.measure.plan import PlannedTarget, representative_positions
+from senseapp.measure.prefix import Prefix, ReplayMismatch
+from senseapp.measure.replay import Replay, plain_note
 from senseapp.metrics.predictions import Predictions
 
 Span = tuple[int, int]
@@ -54,14 +53,9 @@ class Measurer:
     compressor: Compressor
     planned: Sequence[PlannedTarget]
     notes: list[str]
-    _flow: UnchangedCalls = field(default_factory=UnchangedCalls)
-    _follows_flow: bool = True
-    _checked: set[int] = field(default_factory=set)
-    _witness: list[Prefix] = field(default_factory=list)  # of one image
-    _recorded: dict[Span, Kept] = field(default_factory=dict)
 
-    def baseline(self, spans: Sequence[Span], *, record_bytes: int = 0) -> Predictions:
-        """Return the uncompressed model's predictions of all images; times the passes, and may record them.
+    def baseline(self, spans: Sequence[Span]) -> Predictions:
+        """Return the uncompressed model's predictions of all images, and time the passes.
 
         The images of each of ``spans`` are then replayed together; if the result is not equal bit for bit, all
         measurements use whole passes.
@@ -73,7 +67,7 @@ class Measurer:
         while True:
             try:
                 self.context.give_back_memory()
-                output = self._baseline(record_bytes)
+                output = self.context.baseline()
                 self.context.give_back_memory()
                 self._check_replay(spans, output)
             except Exception as error:
@@ -84,21 +78,9 @@ class Measurer:
                         f"{self.context.device} has not enough memory for one image. Choose smaller images, or the cpu."
                     ) from error
                 self._halve_passes()
-                record_bytes = 0
             else:
                 self._note_smaller_passes(usual.micro_batch)
                 return output
-
-    def _baseline(self, record_bytes: int) -> Predictions:
-        context = self.context
-        if record_bytes and not context.replay_obstacle:
-            positions = [item.position for item in self.planned]
-            num_images = len(context.images)
-            calls = calls_to_record(context.trace, positions, num_images=num_images, budget_bytes=record_bytes)
-            with suppress(ReplayMismatch):  # the first measurement reports it
-                output, self._recorded[0, num_images] = context.recorded_baseline(calls)
-                return output
-        return context.baseline()
 
     def _check_replay(self, spans: Sequence[Span], plain: Predictions) -> None:
         context, known = self.context, self.context.replay_obstacle
@@ -106,7 +88,6 @@ class Measurer:
         for start, stop in spans if positions else ():
             context.check_replay_over((start, stop), positions, plain[start:stop])
         if context.replay_obstacle and not known:
-            self._recorded.clear()
             self.notes.append(plain_note(context.replay_obstacle))
 
     def measure(self, jobs: Iterable[MeasurementJob], baseline: BaselineOutputs) -> Iterator[JobResult]:
@@ -118,23 +99,11 @@ class Measurer:
         for span, of_span in groupby(jobs, key=lambda job: job.span):
             prefixes = ()  # before the next ones take memory
             self.context.give_back_memory()
-            prefixes = self._recorded.pop(span, ()) or self.context.prefixes(*span)
-            self._flow = self._flow_of(span)
+            prefixes = self.context.prefixes(*span)
             for job in of_span:
                 started = time.perf_counter()
                 result, prefixes = self._measure(job, prefixes, baseline)
                 yield replace(result, seconds=time.perf_counter() - started)
-
-    def _flow_of(self, span: Span) -> UnchangedCalls:
-        if not self._follows_flow or self.context.replay_obstacle:
-            return UnchangedCalls()
-        context, positions = self.context, [item.position for item in self.planned]
-        return unchanged_calls(
-            context.trace,
-            self.planned,
-            num_images=span[1] - span[0],
-            budget_bytes=context.recorded_bytes(positions),
-        )
 
     def _measure(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> tuple[JobResult, Kept]:
         """Return the result and the prefixes to continue with; if memory runs out, fewer images go into each pass."""
@@ -150,7 +119,6 @@ class Measurer:
                     self.context.layout = usual
                     return result, self.context.prefixes(*job.span)
                 self._halve_passes()
-                self._flow, self._follows_flow = UnchangedCalls(), False  # which takes memory
                 prefixes = self.context.prefixes(*job.span)
             else:
                 self._note_smaller_passes(usual.micro_batch)
@@ -159,8 +127,6 @@ class Measurer:
     def _attempt(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> JobResult:
         item, replay = self.planned[job.index], Replay(self.context.model, self.context.trace)
         self._advance(replay, prefixes, item.position)
-        if self._flow.to_check(job.index, self._checked):
-            self._keep_for_check(replay, prefixes, job)
         with self.compressor.compress(item.target, job.level) as applied:
             output = self._pass(replay, prefixes, job)
         return JobResult(
@@ -184,51 +150,13 @@ class Measurer:
         if self.context.replay_obstacle:
             return self.context.outputs(*job.span)
         try:
-            return self._resume(replay, prefixes, job)
+            return self.context.resume(replay, prefixes)
         except ReplayMismatch:  # the compressed model makes other calls
             return self.context.outputs(*job.span)
         except Exception as error:
             if is_about_memory(error):
                 raise
             return self.context.outputs(*job.span)  # shows whether the compressed model fails or only its replay
-
-    def _resume(self, replay: Replay, prefixes: Kept, job: MeasurementJob) -> Predictions:
-        unchanged = self._flow[job.index]
-        if unchanged:
-            try:
-                if not self._flow.to_check(job.index, self._checked) or self._is_unchanged(replay, job):
-                    return self.context.resume(replay, prefixes, unchanged=unchanged)
-                self._leave_flow(prefixes, "what does not depend on a layer changes with it")
-            except ReplayMismatch as mismatch:
-                self._leave_flow(prefixes, str(mismatch))
-        return self.context.resume(replay, prefixes)
-
-    def _keep_for_check(self, replay: Replay, prefixes: Kept, job: MeasurementJob) -> None:
-        """Keep what the uncompressed model computes of one image, to compare with the compressed one's."""
-        self._witness = self._witness or self.context.prefixes(0, 1)
-        self._advance(replay, self._witness, self.planned[job.index].position)
-        calls, prefix = self._flow[job.index], self._witness[0]
-        if all(prefix.shares(call) for call in calls):
-            return
-        try:
-            with self.context.replaying(replay):
-                replay.resume(prefix, unchanged=calls)
-        except ReplayMismatch as mismatch:
-            self._leave_flow(prefixes, str(mismatch))
-
-    def _is_unchanged(self, replay: Replay, job: MeasurementJob) -> bool:
-        """Return whether a pass with the kept outputs of unchanged calls equals one without them, bit for bit."""
-        self._checked.add(job.index)
-        with self.context.replaying(replay):
-            kept = replay.resume(self._witness[0], unchanged=self._flow[job.index])
-            return same(kept, replay.resume(self._witness[0]))
-
-    def _leave_flow(self, prefixes: Kept, reason: str) -> None:
-        """Compute every call after a changed layer again from here on."""
-        self._flow, self._follows_flow = UnchangedCalls(), False
-        for prefix in prefixes:
-            prefix.forget_shared()
-        self.notes.append(f"Parallel branches were computed again for each level, which takes longer: {reason}.")
 
     def _halve_passes(self) -> None:
         layout = self.context.layout

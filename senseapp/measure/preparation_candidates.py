@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
-from senseapp.data.images import ImageSet, PreparedImages
+from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.metrics.intervals import proportion_interval
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing
@@ -56,69 +56,64 @@ class PreparationCandidate:
         return self.model, self.data
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Preparations:
-    """Preprocessings of ``images`` other than an architecture's own, for each of ``models``.
+def other_preparations(
+    data: DataSpec,
+    models: Sequence[ModelSpec],
+    images: PreparedImages,
+    own_of: Callable[[ModelSpec], Preprocessing | None],
+) -> list[PreparationCandidate]:
+    """Return preprocessings of ``images``, and each of ``models``, in the order of models, geometries, normalisations.
 
     ``data`` holds the user's settings, which are kept. ``own_of`` returns an architecture's own preprocessing, or None
     if it cannot be loaded.
     """
+    return [
+        PreparationCandidate(
+            model,
+            replace(geometry, mean=mean, std=std, channel_order=order),
+            tuple(word for word in (words, normalised, "BGR" if order == "bgr" else "") if word),
+        )
+        for model, geometry, words in _geometries(data, models, images)
+        for normalised, mean, std in _normalisations(data, own_of(model), is_labelled=images.labels is not None)
+        for order in _channel_orders(data, images)
+    ]
 
-    data: DataSpec
-    models: Sequence[ModelSpec]
-    images: PreparedImages
-    own_of: Callable[[ModelSpec], Preprocessing | None]
 
-    def candidates(self, own: PreparationCandidate) -> list[PreparationCandidate]:
-        """Return all but ``own``, in the order of their models, geometries and normalisations."""
-        found = [
-            PreparationCandidate(
-                model,
-                replace(data, mean=mean, std=std, channel_order=order),
-                tuple(word for word in (*words, normalised, "BGR" if order == "bgr" else "") if word),
-            )
-            for model, data, words in self._geometries()
-            for normalised, mean, std in self._normalisations(model)
-            for order in self._channel_orders()
-        ]
-        return [item for item in found if item.key != own.key]
+def _geometries(
+    data: DataSpec, models: Sequence[ModelSpec], images: PreparedImages
+) -> Iterator[tuple[ModelSpec, DataSpec, str]]:
+    whole = replace(data, crop_pct=1.0) if data.crop_pct is None else data
+    side, own = min(images.picture_size or (0, 0)), images.pixels.shape[-1]
+    sides = dict.fromkeys((side, -(-side // 32) * 32))  # networks halve an image five times
+    for model in models:
+        yield model, data, ""
+        if data.crop_pct is None:
+            yield model, whole, "no crop"
+        for each in sides if model.img_size is None else ():
+            if 16 <= each <= min(512, 2 * own) and each != own:
+                yield replace(model, img_size=each), whole, f"{each} × {each} px"
 
-    def _geometries(self) -> Iterator[tuple[ModelSpec, DataSpec, tuple[str, ...]]]:
-        data = self.data
-        whole = replace(data, crop_pct=1.0) if data.crop_pct is None else data
-        for model in self.models:
-            yield model, data, ()
-            if data.crop_pct is None:
-                yield model, whole, ("no crop",)
-            for side in self._native_sides() if model.img_size is None else ():
-                yield replace(model, img_size=side), whole, (f"{side} × {side} px",)
 
-    def _native_sides(self) -> list[int]:
-        side, own = min(self.images.picture_size or (0, 0)), self.images.pixels.shape[-1]
-        sides = dict.fromkeys((side, -(-side // 32) * 32))  # networks halve an image five times
-        return [item for item in sides if 16 <= item <= min(512, 2 * own) and item != own]
+def _normalisations(
+    data: DataSpec, own: Preprocessing | None, *, is_labelled: bool
+) -> Iterator[tuple[str, tuple[float, ...], tuple[float, ...]]]:
+    """Yield description, mean and std of each; the first is the user's or the architecture's own, undescribed."""
+    if data.mean or data.std or own is not None:
+        yield "", data.mean, data.std
+    if data.mean or data.std or own is None:
+        return
+    for (mean, std), words in usual_ranges(own.input_shape[0]).items():
+        # Without labels, inputs a hundred times too large make any prediction look confident.
+        if (is_labelled or not words.startswith(_RAW)) and (mean, std) != (own.mean, own.std):
+            yield words, mean, std
 
-    def _normalisations(self, model: ModelSpec) -> list[tuple[str, tuple[float, ...], tuple[float, ...]]]:
-        """Return description, mean and std of each; the first is the user's or the architecture's own, undescribed."""
-        found = [("", self.data.mean, self.data.std)]
-        if self.data.mean or self.data.std:
-            return found
-        own = self.own_of(model)
-        if own is None:
-            return []
-        for (mean, std), words in usual_ranges(own.input_shape[0]).items():
-            # Without labels, inputs a hundred times too large make any prediction look confident.
-            fits = self.images.labels is not None or not words.startswith(_RAW)
-            if fits and (mean, std) != (own.mean, own.std):
-                found.append((words, mean, std))
-        return found
 
-    def _channel_orders(self) -> tuple[ChannelOrder, ...]:
-        is_grey = bool((self.images.pixels == self.images.pixels[:, :1]).all())
-        is_colour = self.images.pixels.shape[1] == 3
-        if self.images.labels is None or is_grey or not is_colour or self.data.channel_order:
-            return (self.data.channel_order,)
-        return "", "bgr"
+def _channel_orders(data: DataSpec, images: PreparedImages) -> tuple[ChannelOrder, ...]:
+    is_grey = bool((images.pixels == images.pixels[:, :1]).all())
+    is_colour = images.pixels.shape[1] == 3
+    if images.labels is None or is_grey or not is_colour or data.channel_order:
+        return (data.channel_order,)
+    return "", "bgr"
 
 
 def macs_of(model: ModelSpec) -> float:
@@ -129,15 +124,30 @@ def macs_of(model: ModelSpec) -> float:
     return entry.macs * ((model.img_size or entry.input_shape[-1]) / entry.input_shape[-1]) ** 2
 
 
-def some_images(
-    model: LoadedModel, data: DataSpec, task: Task, most: int, *, seed: int, data_roots: Sequence[Path]
-) -> ImageSet:
-    """Return at most so many of the images, prepared as ``data`` says."""
-    load = partial(images_for, model, data, task=task, seed=seed, data_roots=data_roots)
-    try:
-        return load(num_samples=most)
-    except InvalidSpec:  # there are fewer
-        return load()
+@dataclass(slots=True, kw_only=True)
+class SomeImages:
+    """At most ``most`` images of a run in several preparations; equal crops with equal labels are read once."""
+
+    most: int
+    task: Task
+    seed: int
+    data_roots: Sequence[Path]
+    _read: dict[tuple[object, ...], PreparedImages] = field(default_factory=dict)
+
+    def prepared(self, model: LoadedModel, data: DataSpec) -> ImageSet:
+        """Return the images as ``data`` says, with labels for the outputs of ``model``."""
+        wanted = effective_preprocessing(data, model.preprocessing)
+        key = replace(wanted, mean=(), std=(), channel_order="rgb"), model.num_classes, model.background
+        if key not in self._read:
+            load = partial(images_for, model, data, task=self.task, seed=self.seed, data_roots=self.data_roots)
+            try:
+                images = load(num_samples=self.most)
+            except InvalidSpec:  # there are fewer
+                images = load()
+            if not isinstance(images, PreparedImages):
+                return images
+            self._read[key] = images
+        return self._read[key].normalised_as(wanted)
 
 
 def subject_of(tried: Sequence[PreparationCandidate]) -> str:

@@ -22,12 +22,12 @@ import torch
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
-from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
+from senseapp.data.images import ImageSet, PreparedImages
 from senseapp.measure.preparation_candidates import (
     PreparationCandidate,
-    Preparations,
+    SomeImages,
     macs_of,
-    some_images,
+    other_preparations,
     subject_of,
     verdict,
 )
@@ -115,7 +115,6 @@ class _PreparationSearch:
     _data_roots: tuple[Path, ...]
     _recognition: tuple[str, ...]
     _loaded: tuple[ModelSpec, LoadedModel] | None = None
-    _crops: dict[Preprocessing, PreparedImages] = field(default_factory=dict)
     _labels: npt.NDArray[np.int64] | None = None
     _orders_only: bool = False
     _orders: tuple[LabelMapProposal, ...] = ()
@@ -123,6 +122,15 @@ class _PreparationSearch:
     _tried: list[PreparationCandidate] = field(default_factory=list)
     _num_left_out: int = 0
     _own_words: str = ""
+    _images: SomeImages = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._images = SomeImages(
+            most=min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(self._models[0])), _LEAST_IMAGES)),
+            task=task_named(self._spec.model.task),
+            seed=self._spec.sensitivity.seed,
+            data_roots=self._data_roots,
+        )
 
     def choose(self) -> PreparationChoice:
         own, images = self._first()
@@ -148,16 +156,23 @@ class _PreparationSearch:
         """Return whether predictions in this class order agree with the labels beyond the class frequencies alone."""
         if candidate.order == 0 or self._labels is None:
             return True
+        return self._tells_classes_apart(candidate, _HOPELESS)
+
+    def _tells_classes_apart(self, candidate: PreparationCandidate, significance: float) -> bool:
         scores = np.concatenate(self._scores[candidate.key])
-        return tells_classes_apart(scores, self._labels_of(candidate)[: len(scores)], significance=_HOPELESS)
+        return tells_classes_apart(scores, self._labels_of(candidate)[: len(scores)], significance=significance)
 
     def _otherwise_prepared(self, own: PreparationCandidate, images: PreparedImages) -> list[PreparationCandidate]:
         """Return the best of the other preparations, each with every order of the classes."""
-        ways = Preparations(self._spec.data, self._models, images, self._own_preprocessing)
-        prepared = self._affordable(sorted(ways.candidates(own), key=self._num_departures))
-        others = [replace(item, order=order) for item in prepared for order in range(max(1, len(self._orders)))]
-        finalists = self._shown_all(others)
-        return finalists + self._shown_all(self._elsewhere(finalists))
+        ways = other_preparations(self._spec.data, self._models, images, self._own_preprocessing)
+        ways = [item for item in ways if item.key != own.key]
+        others = self._affordable(sorted(ways, key=self._num_departures))
+        left = [replace(item, order=order) for item in others for order in range(max(1, len(self._orders)))]
+        left = self._run_all(left, slice(0, _FIRST_IMAGES))
+        self._tried += left
+        for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
+            left = self._run_all(self._promising(left), part)
+        return left
 
     def _first(self) -> tuple[PreparationCandidate, ImageSet]:
         """Return the first architecture that loads, with its own preprocessing, and the images prepared so."""
@@ -169,7 +184,7 @@ class _PreparationSearch:
             except InvalidCheckpoint as error:  # order and shapes of the weights fit, but not their values
                 refusal = refusal or error
                 continue
-            return own, self._prepared(own)
+            return own, self._images.prepared(self._load(model), own.data)
         assert refusal is not None
         raise refusal
 
@@ -185,14 +200,6 @@ class _PreparationSearch:
         self._num_left_out = len(others) - len(found)
         return found
 
-    def _shown_all(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Run all candidates on the first images and the best on more; return those that ran on all."""
-        left = self._run_all(candidates, slice(0, _FIRST_IMAGES))
-        self._tried += left
-        for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
-            left = self._run_all(self._promising(left), part)
-        return left
-
     def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
         """Return the best few so far, without those that are clearly worse than the best."""
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
@@ -203,15 +210,6 @@ class _PreparationSearch:
         by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
         ran = {id(item) for item in by_network if self._run(item, part)}
         return [item for item in candidates if id(item) in ran]
-
-    def _elsewhere(self, finalists: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Return the best finalist's preprocessing with the other architectures, where that was not tried."""
-        if not finalists:
-            return []
-        best = min(finalists, key=lambda item: self._answers(item).mean_loss)
-        done = {item.key for item in self._tried}
-        found = [replace(best, model=replace(model, img_size=best.model.img_size)) for model in self._models]
-        return [item for item in found if item.key not in done and self._own_preprocessing(item.model) is not None]
 
     def _own_preprocessing(self, model: ModelSpec) -> Preprocessing | None:
         """Return an architecture's own preprocessing; None if the checkpoint does not fit it."""
@@ -226,27 +224,11 @@ class _PreparationSearch:
             self._loaded = model, load_model(model)
         return self._loaded[1]
 
-    def _prepared(self, candidate: PreparationCandidate) -> ImageSet:
-        """Return the images as ``candidate`` prepares them; equal crops are computed once."""
-        model = self._load(candidate.model)
-        wanted = effective_preprocessing(candidate.data, model.preprocessing)
-        crop = replace(wanted, mean=(), std=(), channel_order="rgb")
-        if crop not in self._crops:
-            images = self._some_images(candidate.data, model)
-            if not isinstance(images, PreparedImages):
-                return images
-            self._crops[crop] = images
-        return self._crops[crop].normalised_as(wanted)
-
-    def _some_images(self, data: DataSpec, model: LoadedModel) -> ImageSet:
-        most = min(_MOST_IMAGES, max(int(_MACS / 2 / macs_of(self._models[0])), _LEAST_IMAGES))
-        task, seed = task_named(self._spec.model.task), self._spec.sensitivity.seed
-        return some_images(model, data, task, most, seed=seed, data_roots=self._data_roots)
-
     def _run(self, candidate: PreparationCandidate, part: slice) -> bool:
         """Add the model's scores for a part of the images; False if the model rejects such images."""
         try:
-            model, images = self._load(candidate.model), self._prepared(candidate)
+            model = self._load(candidate.model)
+            images = self._images.prepared(model, candidate.data)
         except (InvalidSpec, InvalidCheckpoint):
             return False
         known = self._scores.setdefault(candidate.key, [])
@@ -348,11 +330,10 @@ class _PreparationSearch:
 
     def _question(self, chosen: PreparationCandidate, taken: PreparationTrial) -> str:
         """Return that the model was probably read wrongly, where its answers hardly fit the labels; else empty."""
-        scores, few = np.concatenate(self._scores[chosen.key]), taken.num_images < _FIRST_IMAGES
+        few = taken.num_images < _FIRST_IMAGES
         if self._labels is None or few or self._orders_only or not self._load(chosen.model).pretrained:
             return ""
-        labels = self._labels_of(chosen)[: len(scores)]
-        if len(np.unique(labels)) < 2 or tells_classes_apart(scores, labels, significance=SIGNIFICANCE):
+        if len(np.unique(self._labels)) < 2 or self._tells_classes_apart(chosen, SIGNIFICANCE):
             return ""
         return (
             f"The original does no better than chance: {taken.result}, so it was probably read wrongly. Say how images "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from senseapp.core.errors import InvalidDataset, InvalidInput
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
-from senseapp.measure.preparation_candidates import CAFFE, some_images, usual_ranges
+from senseapp.measure.preparation_candidates import CAFFE, SomeImages, usual_ranges
 from senseapp.measure.reading_evidence import (
     AS_FOUND,
     LEAST_IMAGES,
@@ -37,13 +37,12 @@ from senseapp.measure.reading_evidence import (
 )
 from senseapp.measure.readings import ReadingChoices
 from senseapp.metrics.predictions import Predictions, joined, stored
-from senseapp.networks.loaded import FITS, LoadedModel, Preprocessing
+from senseapp.networks.loaded import FITS, LoadedModel
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, RunSpec
 from senseapp.tasks import Task, task_named
-from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, OutputReader
 
 _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
@@ -77,8 +76,12 @@ def choose_reading(
         spec=spec,
         model=model,
         task=task,
-        data_roots=tuple(data_roots),
-        count=_FEW_IMAGES if side > _LARGE_SIDE else _IMAGES,
+        images=SomeImages(
+            most=_FEW_IMAGES if side > _LARGE_SIDE else _IMAGES,
+            task=task,
+            seed=spec.sensitivity.seed,
+            data_roots=data_roots,
+        ),
         choices=ReadingChoices(spec=spec, model=model, task=task),
     )
     return search.choose()
@@ -89,10 +92,8 @@ class _ReadingSearch:
     spec: RunSpec
     model: LoadedModel
     task: Task
-    data_roots: tuple[Path, ...]
-    count: int
+    images: SomeImages
     choices: ReadingChoices
-    fitted: dict[tuple[Preprocessing, int, Background], PreparedImages] = field(default_factory=dict)
 
     def choose(self) -> PreparationChoice:
         """Return the choice; see :func:`choose_reading`."""
@@ -119,7 +120,7 @@ class _ReadingSearch:
         if told and labelled and not own.std and (not found or _best(found).is_chance(_LEAST_VALUE)):
             told = False  # it fits no label
         if not (told or self.model.preparation_evidence == "graph"):
-            for words, data in self._ranges(own):
+            for words, data in self._ranges(own, labelled=labelled):
                 found += self._with_preparation(data, (words,), labelled=labelled)
         if not found:
             raise InvalidDataset(
@@ -128,7 +129,7 @@ class _ReadingSearch:
             )
         steps: list[Callable[[DataSpec], Iterator[tuple[str, DataSpec]]]] = []
         if labelled and not told:
-            steps = [self._less_mean, self._other_order, self._other_fits]
+            steps = [self._other_order, self._other_fits]
         elif not (labelled or self._knows_order):
             steps = [self._other_order]
         start = _best(found)
@@ -153,18 +154,12 @@ class _ReadingSearch:
         evidence = self.model.preparation_evidence
         return bool(data.channel_order or data.std) or evidence in ("file", "library") or by_family
 
-    def _ranges(self, own: DataSpec) -> Iterator[tuple[str, DataSpec]]:
+    def _ranges(self, own: DataSpec, *, labelled: bool) -> Iterator[tuple[str, DataSpec]]:
+        """Yield other ranges of values; that of Caffe only with labels, as answers to values from 0 to 255 are near."""
         usual = self.model.preprocessing
         for (mean, std), words in usual_ranges(usual.input_shape[0]).items():
-            if (mean, std) != (usual.mean, usual.std) and words != CAFFE:
+            if (mean, std) != (usual.mean, usual.std) and (labelled or words != CAFFE):
                 yield words, replace(own, mean=mean, std=std)
-
-    def _less_mean(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
-        """Yield the preparation of Caffe where values from 0 to 255, which are near to it, suit the labels best."""
-        usual = effective_preprocessing(best, self.model.preprocessing)
-        for (mean, std), words in usual_ranges(usual.input_shape[0]).items():
-            if words == CAFFE and std == usual.std and self.model.preparation_evidence != "graph":
-                yield "less the mean of ImageNet", replace(best, mean=mean, std=std)
 
     def _other_fits(self, best: DataSpec) -> Iterator[tuple[str, DataSpec]]:
         usual, images = effective_preprocessing(best, self.model.preprocessing), self._some_images(best)
@@ -267,29 +262,13 @@ class _ReadingSearch:
             self.task.readers(raw, self.model.preprocessing.input_shape[1:], 0, every=True)
 
     def _images(self, data: DataSpec, reader: OutputReader | None = None) -> ImageSet:
-        """Return some of the images as ``data`` has them prepared, with labels for the outputs that ``reader`` reads.
-
-        Equal crops with labels for as many outputs are read once.
-        """
-        key = self._key(data, reader)
-        if key not in self.fitted:
-            model = replace(self.model, num_classes=key[1], background=key[2])
-            if len(model.class_names) != model.num_classes:
-                model = replace(model, class_names=())
-            seed = self.spec.sensitivity.seed
-            images = some_images(model, data, self.task, self.count, seed=seed, data_roots=self.data_roots)
-            if not isinstance(images, PreparedImages):
-                return images
-            self.fitted[key] = images
-        return self.fitted[key].normalised_as(effective_preprocessing(data, self.model.preprocessing))
-
-    def _key(self, data: DataSpec, reader: OutputReader | None) -> tuple[Preprocessing, int, Background]:
-        """Return what the pixels and the labels of images depend on: the crop, and outputs with their background."""
-        wanted = effective_preprocessing(data, self.model.preprocessing)
-        crop = replace(wanted, mean=(), std=(), channel_order="rgb")
-        if reader is None or not reader.num_classes:
-            return crop, self.model.num_classes, self.model.background
-        return crop, reader.num_classes, reader.background
+        """Return some of the images as ``data`` has them, with labels for the outputs that ``reader`` reads."""
+        model = self.model
+        if reader is not None and reader.num_classes:
+            model = replace(model, num_classes=reader.num_classes, background=reader.background)
+        if len(model.class_names) != model.num_classes:
+            model = replace(model, class_names=())
+        return self.images.prepared(model, data)
 
     # ---- the choice
 

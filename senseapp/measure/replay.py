@@ -7,7 +7,7 @@ calls runs as usual, so nothing is traced symbolically or compiled and any modul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -35,13 +35,10 @@ class _Pass:
 
     Attributes:
         stop: the event to stop at, keeping outputs on the way; None to run to the end.
-        unchanged: calls that start at the prefix's position or later and do not depend on what changed.
     """
 
     prefix: Prefix
     stop: int | None = None
-    record: Mapping[int, bool] | None = None
-    unchanged: frozenset[int] = frozenset()
     next_call: int = 0
 
 
@@ -49,7 +46,7 @@ class Replay:
     """Runs one model from any event on, for any number of batches, inside :meth:`installed`.
 
     :meth:`advance` computes and keeps outputs before a position, :meth:`resume` computes those after it, as often as
-    needed; :meth:`record` is a whole pass that records outputs for advancing.
+    needed.
     """
 
     def __init__(self, model: nn.Module, trace: CallTrace) -> None:
@@ -60,10 +57,6 @@ class Replay:
     def installed(self) -> AbstractContextManager[None]:
         """Wrap the model's forwards inside the block; they behave as before except in this class's methods."""
         return wrapped_forwards(self._model, self._wrap)
-
-    def record(self, prefix: Prefix, calls: Mapping[int, bool]) -> Any:
-        """Run a whole pass, return the model's output, and record the outputs of ``calls`` in a fresh ``prefix``."""
-        return self._run(_Pass(prefix, record=calls))
 
     def advance(self, prefix: Prefix, position: int) -> None:
         """Run from ``prefix.position`` to ``position``, keep what is needed there, and stop.
@@ -79,19 +72,15 @@ class Replay:
         except _Reached:
             prefix.reached(position)
 
-    def resume(
-        self, prefix: Prefix, *, unchanged: frozenset[int] = frozenset(), entry: Callable[..., Any] | None = None
-    ) -> Any:
+    def resume(self, prefix: Prefix, *, entry: Callable[..., Any] | None = None) -> Any:
         """Return the model's output, computing only what starts at ``prefix.position`` or later.
 
-        Of these, calls that are ``unchanged`` are computed once and kept: see
-        :func:`senseapp.measure.plan.unchanged_calls`. ``entry`` is the wrapped forward of the model, for a caller
-        that is already inside a call of the model.
+        ``entry`` is the wrapped forward of the model, for a caller that is already inside a call of the model.
 
         Raises:
-            ReplayMismatch: calls come in another order than in the traced pass; with ``unchanged`` all of them count.
+            ReplayMismatch: calls come in another order than in the traced pass.
         """
-        return self._run(_Pass(prefix, unchanged=unchanged), entry)
+        return self._run(_Pass(prefix), entry)
 
     def _run(self, run: _Pass, entry: Callable[..., Any] | None = None) -> Any:
         self._pass = run
@@ -118,45 +107,21 @@ class Replay:
             return run.prefix.output(call.index)
         if run.stop is not None:
             return self._advance_over(call, run, run.stop, compute)
-        if run.record is not None:
-            return self._record_call(call, run, run.record, compute)
-        if call.index in run.unchanged:
-            return self._unchanged_call(call, run, compute)
-        if call.start >= run.prefix.position and not run.unchanged:
+        if call.start >= run.prefix.position:
             self._pass = None  # from here on every call runs as usual
         else:
             run.next_call += 1
         return compute()
 
-    def _unchanged_call(self, call: Call, run: _Pass, compute: Callable[[], Any]) -> Any:
-        run.next_call = call.after
-        if not run.prefix.shares(call.index):
-            self._pass = None  # the calls inside run as usual
-            output = compute()
-            self._pass = run
-            run.prefix.share(call.index, output)
-        return run.prefix.shared(call.index)
-
     def _advance_over(self, call: Call, run: _Pass, stop: int, compute: Callable[[], Any]) -> Any:
         if call.start >= stop:
             raise _Reached
-        if call.end < stop and run.prefix.recorded(call.index):
-            run.next_call = call.after
-            output = run.prefix.take(call.index)
-        else:
-            run.next_call += 1
-            output = compute()
+        run.next_call += 1
+        output = compute()
         if call.end >= stop:
             raise _Reached
         if self._calls[call.parent].end >= stop:  # otherwise the parent's output replaces it
             run.prefix.keep(call.index, output, stop)
-        return output
-
-    def _record_call(self, call: Call, run: _Pass, record: Mapping[int, bool], compute: Callable[[], Any]) -> Any:
-        run.next_call += 1
-        output = compute()
-        if call.index in record:
-            run.prefix.record(call.index, output, needed=record[call.index])
         return output
 
 
@@ -212,25 +177,14 @@ def replayed(
         ReplayMismatch: some images make other calls than the traced one.
     """
     replay, prefixes = Replay(model, trace), [WatchedPrefix(trace, batch) for batch in batches]
-    witnesses = [] if len(batches) > 1 else [Prefix(trace, batch[:1].clone()) for batch in batches]
     with torch.inference_mode(False), torch.no_grad(), replay.installed():
         for position in positions:
             for prefix in prefixes:
                 replay.advance(prefix, position)
-            witnesses = [witness for witness in witnesses if _advances(replay, witness, position)]
         outputs = [read(replay.resume(prefix)) for prefix in prefixes]
     for prefix in prefixes:
         prefix.require_untouched()
     return outputs
-
-
-def _advances(replay: Replay, witness: Prefix, position: int) -> bool:
-    """Advance the prefix of a single image; False if it makes other calls than the traced one."""
-    try:
-        replay.advance(witness, position)
-    except ReplayMismatch:
-        return False
-    return True
 
 
 def _is_whole(trace: CallTrace, position: int) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -23,7 +21,7 @@ from senseapp.measure.preparation_search import choose_class_order, choose_prepa
 from senseapp.measure.quick.scan import Preview, quick_scan
 from senseapp.measure.quick.true_passes import correction_note
 from senseapp.measure.readings import reading_of
-from senseapp.measure.reuse import arithmetic_of, content_key, images_in_span, reusable
+from senseapp.measure.reuse import arithmetic_of, content_key, images_in_span, reusable, versions_here
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.networks.loaded import LoadedModel
@@ -303,15 +301,4 @@ def _environment(passes: PassSettings, context: MeasurementContext) -> dict[str,
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    import timm
-    import torchvision
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "timm": timm.__version__,
-        "torch-pruning": version("torch-pruning"),  # its own `__version__` is that of an earlier release
-        "device": str(device),
-        "threads": str(torch.get_num_threads()),
-    }
+    return versions_here() | {"device": str(device), "threads": str(torch.get_num_threads())}

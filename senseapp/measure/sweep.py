@@ -21,12 +21,12 @@ from senseapp.measure.measurer import MeasurementJob
 from senseapp.measure.plan import (
     Layout,
     PlannedTarget,
+    automatic_precision,
     chunk_spans,
     plan_targets,
     representative_positions,
     usual_layout,
 )
-from senseapp.measure.precision import choose_precision
 from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
@@ -131,15 +131,13 @@ class Sweep:
         images, task, notes = context.images, context.task, list(context.images.notes)
         metrics = task.layer_metrics(has_labels=images.labels is not None, num_outputs=context.profile.num_classes)
         metric = _ranking_metric(spec, metrics, images, context.profile.num_classes)
-        _take_layout(context, spec, layout)
+        notes += _take_layout(context, spec, layout)
         if note := context.admit(context.look_at_all_images()):
             notes.append(note)
         _require_abilities(spec, context.abilities)
         compressor, planned = bind_compression(context, spec, calibration, progress)
         if spec.mode != "quick":
             context.check_replay(representative_positions(planned))
-        if spec.precision == "auto" and layout is None:
-            notes.append(choose_precision(context, compressor, planned, spec))
         if isinstance(compressor, AdaptedCompressor) and compressor.left:
             name, reason = next(iter(compressor.left.items()))
             notes.append(f"Measured without adapted weights: {name}: {reason} ({len(compressor.left)} such layers).")
@@ -176,12 +174,6 @@ class Sweep:
             settle_from=_SETTLE_FROM if self.spec.until_settled else 0,
             most=self.span_images,
         )
-
-    def recording_bytes(self) -> int:
-        """Return how many bytes of the baseline's outputs may be recorded besides the prefixes."""
-        if self.spec.mode == "quick":  # estimates need no prefix
-            return 0
-        return self.context.recorded_bytes(self._positions)
 
     def bytes_per_image(self) -> int:
         """Return the most bytes that one image and its kept outputs take."""
@@ -288,16 +280,18 @@ class Sweep:
         return left & active
 
 
-def _take_layout(context: MeasurementContext, spec: SensitivitySpec, layout: Layout | None) -> None:
-    """Run passes in ``layout``, that of a resumed run, or in the usual one."""
+def _take_layout(context: MeasurementContext, spec: SensitivitySpec, layout: Layout | None) -> list[str]:
+    """Run passes in ``layout``, that of a resumed run, or in the usual one; return notes on the choice."""
     if layout is not None:
         context.take(layout)
-        return
+        return []
+    precision, reason = (spec.precision, "") if spec.precision != "auto" else automatic_precision(spec, context.device)
     usual_most = spec.batch_size or context.most_in_pass(256)
     num_images = len(context.images)
     most = min(usual_most, num_images, images_per_pass(context.model) or num_images)
     usual = usual_layout(context.trace, most=most, channels_last=context.channels_last, device=context.device)
-    context.take(replace(usual, precision="bf16" if spec.precision == "bf16" else "fp32"))
+    context.take(replace(usual, precision=precision))
+    return [reason] if reason else []
 
 
 def _require_abilities(spec: SensitivitySpec, abilities: Abilities) -> None:

@@ -182,34 +182,39 @@ class Metric(ABC):
     def interval(self, moments: Moments, confidence: float) -> Interval:
         """Return the interval of ``delta``; unless a metric knows better, that of a mean of losses in their range.
 
-        Where no image loses anything of its share, it is that of whole images.
+        Where each image loses all or nothing, it is that of a share of images.
         """
         from senseapp.metrics.intervals import mean_interval, proportion_interval
 
-        if (self.least_loss, self.most_loss, moments[2]) == (0, 1, 0):
-            return proportion_interval(0, int(moments[0]), confidence)
+        if self._loses_whole_images(moments):
+            return proportion_interval(round(moments[2]), int(moments[0]), confidence)
         sums = moments[2], moments[3], moments[4]
         return mean_interval(int(moments[0]), sums, confidence, low=self.least_loss, high=self.most_loss)
 
     def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
         """Return what ``delta`` is at most on new images with this one-sided confidence, from 0.75.
 
-        Where the loss of one image has a range, it is the bound of a mean. Elsewhere, unless a metric knows better, it
+        Where the loss of one image has a range, it is the bound of a mean, or of a share where each image loses all or
+        nothing. Elsewhere, unless a metric knows better, it
         is the upper end of the two-sided interval with twice the error. Of shares, one more image on which all is lost
         is counted then, and at least what images without any change leave open. NaN where the interval is unknown.
         """
-        count = int(moments[0])
-        if math.isfinite(self.least_loss) and math.isfinite(self.most_loss):
-            from senseapp.metrics.bounds import upper_bound_of_sums
+        from senseapp.metrics.bounds import upper_bound_of_share, upper_bound_of_sums
 
+        count = int(moments[0])
+        if self._loses_whole_images(moments):
+            return upper_bound_of_share(round(moments[2]), count, confidence)
+        if math.isfinite(self.least_loss) and math.isfinite(self.most_loss):
             sums = moments[2], moments[3], moments[4]
             return upper_bound_of_sums(count, sums, self.least_loss, self.most_loss, confidence)
         high = self.interval(moments, 2 * confidence - 1)[1]
         if not self.is_share or math.isnan(high):
             return high
-        from senseapp.metrics.bounds import upper_bound_of_share
-
         return min(1.0, max((count * high + 1) / (count + 1), upper_bound_of_share(0, count, confidence)))
+
+    def _loses_whole_images(self, moments: Moments) -> bool:
+        """Return whether the loss of each image is 0 or 1, as its sum and that of its squares say."""
+        return (self.least_loss, self.most_loss) == (0, 1) and moments[2] == moments[3]
 
     def change(self, moments: Moments, confidence: float = 0.95) -> MetricChange:
         """Return the change and its interval of nominal coverage ``confidence`` for the sums of :meth:`moments`.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit  # scipy.stats takes half a second to import
 
 from senseapp.metrics.base import Interval
-from senseapp.metrics.intervals import proportion_interval
+from senseapp.metrics.bounds import upper_bound_of_share
 
 Floats = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ class ResampledDrop:
         of a share of images of which none was lost. Where nothing changed at all, the same holds of gains.
         """
         low, high = self.interval(confidence)
-        unseen = proportion_interval(0, self.number, confidence)[1]
+        unseen = upper_bound_of_share(0, self.number, confidence)
         if low == high:
             low, high = -unseen, unseen
         elif self.nothing_lost:

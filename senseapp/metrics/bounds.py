@@ -6,7 +6,7 @@ with at least its confidence, for any number of images:
 ===============================  ============================================================================
 0 or 1 (answers that change)     :func:`upper_bound_of_share`, exact binomial
 -1, 0 or 1 (top-1, top-5)        :func:`upper_bound_of_net_share`, exact where no image gets better
-in a known range                 :func:`upper_bound_of_sums`, Hoeffding-Bentkus and betting
+in a known range                 :func:`upper_bound_of_sums`, betting
 a function of all images (mAP)   bootstrap with one more image of the worst outcome, in
                                  :meth:`senseapp.metrics.records.RecordMetric.upper_bound`
 ===============================  ============================================================================
@@ -17,6 +17,7 @@ Measured coverage is in ``docs/guarantee.md``.
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,15 +25,14 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, betainc, betaincinv  # scipy.stats takes half a second to import
+from scipy.special import betainc, betaincinv  # scipy.stats takes half a second to import
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.intervals import LARGEST_EXPONENT, check_images
 
 Floats = NDArray[np.float64]
 
+LARGEST_EXPONENT = math.log(sys.float_info.max)  # beyond it float64 overflows
 _BETS, _STAKES = np.array([0.98, 0.5, 0.2]), np.array([0.5, 0.25, 0.25])  # of the capital that each share is put on
-_BETTING = 0.75  # of the error: most losses are spread over images, of which few lose all
 # Share of the error that the first test has: most searches end there. Of 0.6, 0.75, 0.85 and 0.9 in 400 simulated
 # deployments (seed 7) it offered most files (``python -m benchmarks.promise`` simulates with it).
 _FIRST = 0.85
@@ -74,6 +74,14 @@ class TestSequence:
         passes = holds(error)
         self.done, self.passed_on = self.done + 1, error if passes else 0.0
         return passes
+
+
+def check_images(num_samples: int, confidence: float) -> None:
+    """Raise InvalidInput without images, or for a confidence outside 0.5 to 1."""
+    if num_samples < 1:
+        raise InvalidInput("Intervals and bounds need at least one image, got none. Choose more images.")
+    if not 0.5 <= confidence < 1:
+        raise InvalidInput(f"The confidence must be from 0.5 to below 1, got {confidence}. 0.95 is usual.")
 
 
 def upper_bound_of_share(changed: int, images: int, confidence: float = 0.95) -> float:
@@ -134,12 +142,7 @@ def upper_bound_of_sums(
 ) -> float:
     """Return the upper bound of the mean of independent values from ``low`` to ``high``, one of each image.
 
-    ``sums`` are those of the values, of their squares and of their cubes. The bound is the lower of two: betting, with
-    three quarters of the error, and Hoeffding-Bentkus, which is lower where most losses are of the whole range and is
-    then nearly that of a share.
-
-    Source: Bates, Angelopoulos, Lei, Malik and Jordan (2021), Distribution-free, risk-controlling prediction sets,
-    Journal of the ACM 68, proposition 4 and equation 10.
+    ``sums`` are those of the values, of their squares and of their cubes: see :func:`_capital`.
     """
     check_images(images, confidence)
     if not all(map(math.isfinite, sums)):
@@ -151,9 +154,7 @@ def upper_bound_of_sums(
         (second - 2 * low * first + images * low**2) / span**2,
         (third - 3 * low * second + 3 * low**2 * first - images * low**3) / span**3,
     )
-    mean = scaled[0] / images
-    betting = _last(lambda expected: _capital(images, scaled, expected) < 1 / (_BETTING * error), mean, 1.0)
-    return low + span * min(betting, _hoeffding_bentkus(mean, images, (1 - _BETTING) * error))
+    return low + span * _last(lambda each: _capital(images, scaled, each) < 1 / error, scaled[0] / images, 1.0)
 
 
 def _capital(images: int, sums: tuple[float, float, float], expected: float) -> float:
@@ -202,28 +203,6 @@ def _least_sum_of_logarithms(count: int, powers: tuple[Floats, Floats, Floats], 
     newton_3 = sum_3 - (low + 2 * touch) * sum_2 + touch * (touch + 2 * low) * sum_1 - count * low * touch**2
     sums: Floats = (count * at_low + slope * newton_1 + bend * newton_2 + twist * newton_3).max(axis=1)
     return sums
-
-
-def _hoeffding_bentkus(mean: float, images: int, error: float) -> float:
-    """Return the largest expectation, from 0 to 1, that a mean as low as ``mean`` does not refute at ``error``."""
-    whole = math.ceil(images * mean - 1e-9)  # sums of float64 are slightly off whole numbers
-
-    def is_possible(expected: float) -> bool:
-        return (
-            min(math.exp(-images * _divergence(mean, expected)), math.e * float(bdtr(whole, images, expected))) > error
-        )
-
-    return _last(is_possible, mean, 1.0)
-
-
-def _divergence(mean: float, expected: float) -> float:
-    """Return the KL divergence, in nats, of Bernoulli(``mean``) from Bernoulli(``expected``), at least ``mean``."""
-    if expected <= mean:
-        return 0.0
-    if expected >= 1:
-        return math.inf
-    hit = mean * math.log(mean / expected) if mean else 0.0
-    return hit + ((1 - mean) * math.log((1 - mean) / (1 - expected)) if mean < 1 else 0.0)
 
 
 def _last(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -7,20 +7,17 @@ class index, so constant class scores always name class 0.
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments, powers
-from senseapp.metrics.rows import SMOOTHED, RowMetric, of_divergence, of_lost_share, unbounded
+from senseapp.metrics.rows import HARM, SHARE, SMOOTHED, UNCHANGED, RowMetric, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
-
-_Z = statistics.NormalDist().inv_cdf(0.975)
 
 
 def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
@@ -52,11 +49,6 @@ class TopAccuracy(ClassificationMetric):
     """The share of images whose label is among the ``k`` highest scores."""
 
     k: int
-    value_unit: str = "%"
-    change_unit: str = "points"
-    notable: float = 0.01
-    needs_labels: bool = True
-    counted: str = "answers"
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the change, -1, 0 or 1."""
@@ -65,7 +57,7 @@ class TopAccuracy(ClassificationMetric):
         return powers(before, before - _in_top(output, targets, self.k))
 
     def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return Tango's interval of a difference of paired shares."""
+        """Return the interval of a difference of paired shares."""
         from senseapp.metrics.intervals import discordant_interval
 
         return discordant_interval(*_worse_and_better(moments), int(moments[0]), confidence)
@@ -77,14 +69,12 @@ class TopAccuracy(ClassificationMetric):
         return upper_bound_of_net_share(*_worse_and_better(moments), int(moments[0]), confidence)
 
     def unchanged_upper_end(self, num_images: int) -> float:
-        """Return the upper end of Tango's interval, in closed form where nothing has changed: z² / (n + z²).
-
-        Source: Tango (1998), Statistics in Medicine 17, as in :func:`senseapp.metrics.intervals.discordant_interval`.
+        """Return the exact upper bound of a share of which no image was seen, at half the error.
 
         >>> round(TOP1.unchanged_upper_end(20), 3)
-        0.161
+        0.168
         """
-        return _Z**2 / (num_images + _Z**2)
+        return 1 - math.pow(0.025, 1 / num_images)
 
 
 def _worse_and_better(moments: Moments) -> tuple[int, int]:
@@ -111,18 +101,6 @@ class Agreement(ClassificationMetric):
         same = _in_top(output, baseline_output.argmax(1), 1) * ~baseline_output.isnan().any(1)
         return of_lost_share(1 - same)
 
-    def interval(self, moments: Moments, confidence: float) -> Interval:
-        """Return the mid-P interval of a share."""
-        from senseapp.metrics.intervals import proportion_interval
-
-        return proportion_interval(round(moments[2]), int(moments[0]), confidence)
-
-    def upper_bound(self, moments: Moments, confidence: float = 0.95) -> float:
-        """Return the exact binomial bound."""
-        from senseapp.metrics.bounds import upper_bound_of_share
-
-        return upper_bound_of_share(round(moments[2]), int(moments[0]), confidence)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy(ClassificationMetric):
@@ -140,8 +118,6 @@ class CrossEntropy(ClassificationMetric):
 @dataclass(frozen=True, kw_only=True)
 class KLDivergence(ClassificationMetric):
     """The mean KL divergence of the compressed model's probabilities from the uncompressed model's."""
-
-    least_loss: float = 0.0
 
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the divergence, in nats."""
@@ -228,6 +204,9 @@ def _decibels(noise_to_signal: float) -> float:
 
 
 TOP1 = TopAccuracy(
+    **SHARE,
+    needs_labels=True,
+    counted="answers",
     name="top1",
     k=1,
     label="Right answers",
@@ -239,6 +218,9 @@ TOP1 = TopAccuracy(
     kept="keep {} of the answers right",
 )
 TOP5 = TopAccuracy(
+    **SHARE,
+    needs_labels=True,
+    counted="answers",
     name="top5",
     k=5,
     label="Top-5 accuracy",
@@ -261,29 +243,21 @@ LOSS = CrossEntropy(
     finding=", {} of loss",
 )
 KL = KLDivergence(
+    **HARM,
     name="kl",
-    label="Harm",
-    change_title="Harm",
     term="KL divergence",
-    term_unit="nats",
     help="How far the answers move from the original model's. Needs no labels and sees the smallest changes.",
     notable=0.02,
-    higher_is_better=False,
-    divergence=True,
     axis_title="Harm to the answers",
-    finding=", harm {}",
 )
 AGREEMENT = Agreement(
+    **UNCHANGED,
     name="agreement",
     label="Answers that stay",
     change_title="Share of changed answers",
     term="Top-1 agreement",
     term_change="Drop in agreement",
     help="Share of images whose first guess stays the same. Needs no labels.",
-    value_unit="%",
-    change_unit="%",
-    notable=0.01,
-    primary=True,
     counted="answers",
     finding=" changes {} of the answers",
     kept="keep {} of the answers",

@@ -3,8 +3,8 @@
 What kind of difference decides the interval; each was chosen by its measured coverage (``docs/INTERVALS.md``):
 
 ===========================  =================================================================
--1, 0 or 1 (top-1, top-5)    :func:`discordant_interval`, Tango's score
-0 or 1 (agreement)           :func:`proportion_interval`, mid-P binomial
+-1, 0 or 1 (top-1, top-5)    :func:`discordant_interval`, Bonett and Price
+0 or 1 (agreement)           :func:`proportion_interval`, Clopper and Pearson
 any sign (loss)              :func:`mean_interval`, Student's t widened where skewness asks for it
 never negative (KL)          :func:`mean_interval`, Hall's correction for skewness
 ratio of two sums (SQNR)     :func:`ratio_interval`, delta method on the log scale
@@ -17,111 +17,54 @@ One image says nothing about spread: intervals of means are then as wide as the 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import betainc, ndtri, stdtrit
+from scipy.special import ndtri, stdtrit
 
-from senseapp.core.errors import InvalidInput
+from senseapp.metrics.bounds import (
+    LARGEST_EXPONENT,
+    check_images,
+    upper_bound_of_share,
+)
 
 Interval = tuple[float, float]
-
-LARGEST_EXPONENT = math.log(sys.float_info.max)  # beyond it float64 overflows
-
-
-def check_images(num_samples: int, confidence: float) -> None:
-    """Raise InvalidInput without images, or for a confidence outside 0.5 to 1."""
-    if num_samples < 1:
-        raise InvalidInput("Intervals and bounds need at least one image, got none. Choose more images.")
-    if not 0.5 <= confidence < 1:
-        raise InvalidInput(f"The confidence must be from 0.5 to below 1, got {confidence}. 0.95 is usual.")
-
-
-def _mid_p_cdf(count: int, total: int, x: float) -> float:
-    """Mid-P confidence distribution of a binomial probability after ``count`` successes in ``total``."""
-    low = float(betainc(count, total - count + 1, x)) if count else 1.0
-    high = float(betainc(count + 1, total - count, x)) if count < total else float(x >= 1)
-    return (low + high) / 2
 
 
 @lru_cache(maxsize=4096)  # many layers share the same few counts
 def proportion_interval(count: int, num_samples: int, confidence: float = 0.95) -> Interval:
-    """Interval of a probability after ``count`` of ``num_samples``: Clopper-Pearson with mid-P.
+    """Interval of a probability after ``count`` of ``num_samples``: two exact bounds, of half the error each.
 
-    Source: Lancaster (1961), Significance tests in discrete distributions, JASA 56; Brown, Cai and DasGupta
-    (2001), Interval estimation for a binomial proportion, Statistical Science 16, section 4.1.
+    Source: Clopper and Pearson (1934), The use of confidence or fiducial limits, Biometrika 26.
 
-    >>> low, high = proportion_interval(0, 100)  # the rule of three
+    >>> low, high = proportion_interval(0, 100)
     >>> (low, round(high, 3))
-    (0.0, 0.03)
+    (0.0, 0.036)
     """
     check_images(num_samples, confidence)
-    tail = (1 - confidence) / 2
-
-    def excess(x: float, probability: float) -> float:
-        return _mid_p_cdf(count, num_samples, x) - probability
-
-    low = 0.0 if count == 0 else _root(partial(excess, probability=tail), 0, 1)
-    high = 1.0 if count == num_samples else _root(partial(excess, probability=1 - tail), 0, 1)
-    return low, high
+    each = (1 + confidence) / 2
+    low = 1 - upper_bound_of_share(num_samples - count, num_samples, each)
+    return low, upper_bound_of_share(count, num_samples, each)
 
 
 def discordant_interval(worse: int, better: int, num_samples: int, confidence: float = 0.95) -> Interval:
-    """Interval of P(worse) - P(better): the differences that Tango's score test does not reject.
+    """Interval of P(worse) - P(better), from the shares of ``num_samples`` images and two more, one of each kind.
 
-    ``worse`` images are right before and wrong after, ``better`` ones the reverse. The interval excludes 0 just when
-    McNemar's test without continuity correction rejects, and is never a point: with no change at all it is
-    ±z² / (n + z²), at 95 % about ±3.8 / n.
+    ``worse`` images are right before and wrong after, ``better`` ones the reverse. With no change at all the interval
+    is about ±2.8 / n at 95 %.
 
-    Source: Tango (1998), Equivalence test and confidence interval for the difference in proportions for the
-    paired-sample design, Statistics in Medicine 17, equations 16 to 18.
+    Source: Bonett and Price (2012), Adjusted Wald confidence interval for a difference of binomial proportions based on
+    paired data, Journal of Educational and Behavioral Statistics 37.
 
     >>> low, high = discordant_interval(12, 2, 50)
     >>> (round(low, 4), round(high, 4))
-    (0.0611, 0.3447)
+    (0.0509, 0.3337)
     """
     check_images(num_samples, confidence)
-    quantile = -float(ndtri((1 - confidence) / 2))
-    return (
-        -_score_upper(better, worse, num_samples, quantile),
-        _score_upper(worse, better, num_samples, quantile),
-    )
-
-
-def _score_variance(worse: int, better: int, num_samples: int, difference: float) -> float:
-    """Variance of one image's change, with P(better) at its maximum likelihood given ``difference``."""
-    linear = (2 * num_samples - worse + better) * difference - worse - better
-    constant = better * difference * (1 - difference)
-    root = math.sqrt(max(0.0, linear**2 + 8 * num_samples * constant))
-    likeliest = (root - linear) / (4 * num_samples)
-    return max(0.0, 2 * likeliest + difference * (1 - difference))
-
-
-@lru_cache(maxsize=4096)
-def _score_upper(worse: int, better: int, num_samples: int, quantile: float) -> float:
-    """Largest difference whose score is at least -``quantile``."""
-    estimate = (worse - better) / num_samples
-    if num_samples in (worse, better) or worse == better == 0:  # alike images: no variance to start from
-        return estimate + (1 - estimate) * quantile**2 / (quantile**2 + num_samples)
-
-    def beyond(difference: float) -> float:
-        variance = _score_variance(worse, better, num_samples, difference)
-        return difference - estimate - quantile * math.sqrt(variance / num_samples)
-
-    return _root(beyond, estimate, 1, tolerance=1e-12)
-
-
-def _root(function: Callable[[float], float], low: float, high: float, *, tolerance: float = 2e-12) -> float:
-    """Return where ``function``, which rises, crosses zero between ``low`` and ``high``.
-
-    Not by scipy.optimize: it takes half a second to import, for which everybody would wait before the first chart.
-    """
-    while high - low > tolerance * max(1.0, abs(low), abs(high)):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) < 0 else (low, middle)
-    return (low + high) / 2
+    shares = (worse + 1) / (num_samples + 2), (better + 1) / (num_samples + 2)
+    difference, estimate = shares[0] - shares[1], (worse - better) / num_samples
+    margin = -float(ndtri((1 - confidence) / 2)) * math.sqrt((sum(shares) - difference**2) / (num_samples + 2))
+    return max(-1.0, min(estimate, difference - margin)), min(1.0, max(estimate, difference + margin))
 
 
 def _central(num_samples: int, sums: tuple[float, float, float]) -> tuple[float, float, float]:

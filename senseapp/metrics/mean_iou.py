@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record
+from senseapp.metrics.rows import SHARE
 from senseapp.metrics.segmentation import VOID, SegmentationMetric, classes_of, masks_like
 
 if TYPE_CHECKING:
@@ -64,24 +65,20 @@ class MeanIou(ClassMeanMetric, SegmentationMetric):
 
 
 MIOU = MeanIou(
+    **SHARE,
     name="miou",
     label="Mean IoU",
     change_title="Drop in mean IoU",
     help="Intersection over union of found and true pixels of each class over all images, a mean over the classes that "
     "occur. Needs masks; void pixels (255) are left out.",
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
     needs_labels=True,
     kept="keep a mean IoU of {}",
 )
 MIOU_AGREEMENT = MeanIou(
+    **SHARE,
     name="miou_agreement",
     label="Mean IoU with the original",
     change_title="Drop in mean IoU with the original",
     help="Mean IoU with the original model's classes in place of masks. Needs no masks.",
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
     kept="keep a mean IoU of {} with the original",
 )

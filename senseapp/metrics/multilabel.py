@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import powers
-from senseapp.metrics.rows import SMOOTHED, RowMetric, of_divergence, of_lost_share, unbounded
+from senseapp.metrics.rows import HARM, SHARE, SMOOTHED, UNCHANGED, RowMetric, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,8 +81,6 @@ class BinaryCrossEntropy(MultilabelMetric):
 class BernoulliDivergence(MultilabelMetric):
     """The mean KL divergence, over labels, of the compressed model's Bernoulli distributions from the original's."""
 
-    least_loss: float = 0.0
-
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the divergence, in nats."""
         return of_divergence(bernoulli_divergence(baseline_output, output).mean(1), baseline_output.isnan().any(1))
@@ -113,9 +111,6 @@ class BernoulliDivergence(MultilabelMetric):
 @dataclass(frozen=True, kw_only=True)
 class LabelAgreement(MultilabelMetric):
     """The share of labels, over images and labels, that stay on the same side of logit 0."""
-
-    least_loss: float = 0.0
-    most_loss: float = 1.0
 
     @property
     def tolerable(self) -> float:
@@ -172,15 +167,13 @@ def bernoulli_divergence(before: Tensor, after: Tensor) -> Tensor:
 
 
 LRAP = RankingPrecision(
+    **SHARE,
     name="lrap",
     label="Ranking precision",
     change_title="Drop in ranking precision",
     term="Ranking precision (LRAP)",
     term_change="Drop in ranking precision",
     help="Mean average precision of each image's ranking of labels. Needs labels and two labels at least.",
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
     needs_labels=True,
     min_classes=2,
     primary=True,
@@ -199,30 +192,22 @@ BCE = BinaryCrossEntropy(
     finding=", {} of binary cross-entropy",
 )
 BERNOULLI_KL = BernoulliDivergence(
+    **HARM,
     name="bernoulli_kl",
-    label="Harm",
-    change_title="Harm",
     term="KL divergence of labels",
-    term_unit="nats",
     help="How far each label's probability moves from the original model's, mean over labels. Needs no labels and sees "
     "the smallest changes.",
     notable=0.002,
-    higher_is_better=False,
-    divergence=True,
     axis_title="Harm to the labels",
-    finding=", harm {}",
 )
 LABEL_AGREEMENT = LabelAgreement(
+    **UNCHANGED,
     name="label_agreement",
     label="Labels that stay",
     change_title="Share of changed labels",
     term="Label agreement",
     term_change="Drop in label agreement",
     help="Share of labels, over images and labels, that stay on the same side of logit 0. Needs no labels.",
-    value_unit="%",
-    change_unit="%",
-    notable=0.01,
-    primary=True,
     counted="labels",
     finding=" changes {} of the labels",
     kept="keep {} of the labels",

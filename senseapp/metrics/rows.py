@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Metric, powers
@@ -12,6 +13,20 @@ from senseapp.metrics.base import Metric, powers
 if TYPE_CHECKING:
     from torch import Tensor
 
+SHARE: Mapping[str, Any] = {"value_unit": "%", "change_unit": "points", "notable": 0.01}
+"""What metrics have in common that are a share of something."""
+UNCHANGED: Mapping[str, Any] = {**SHARE, "change_unit": "%", "primary": True, "least_loss": 0.0, "most_loss": 1.0}
+"""What metrics have in common that are the share of an image's answers that stay."""
+HARM: Mapping[str, Any] = {
+    "label": "Harm",
+    "change_title": "Harm",
+    "term_unit": "nats",
+    "higher_is_better": False,
+    "divergence": True,
+    "finding": ", harm {}",
+    "least_loss": 0.0,
+}
+"""What divergences of distributions have in common."""
 SMOOTHED = 0.003
 """Share of a recorded probability that is spread evenly: those next to 0 would dwarf all others in logarithms."""
 

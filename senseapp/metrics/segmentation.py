@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.base import Interval, Metric, Moments
-from senseapp.metrics.rows import of_divergence, of_lost_share
+from senseapp.metrics.rows import HARM, SHARE, UNCHANGED, of_divergence, of_lost_share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,8 +145,6 @@ class SegmentationMetric(Metric):
 class PixelDivergence(SegmentationMetric):
     """The KL divergence of each pixel's class probabilities, a mean over the grid of an image, then over images."""
 
-    least_loss: float = 0.0
-
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of each image's mean divergence, in nats."""
         from torch import cat
@@ -167,9 +165,6 @@ def pixel_divergence(before: Tensor, after: Tensor) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class PixelAgreement(SegmentationMetric):
     """The share of pixels that keep their class, a mean over images."""
-
-    least_loss: float = 0.0
-    most_loss: float = 1.0
 
     def terms(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the share of each image's pixels whose class is another."""
@@ -225,20 +220,16 @@ class PixelAccuracy(SegmentationMetric):
 
 
 DIVERGENCE = PixelDivergence(
+    **HARM,
     name="pixel_kl",
-    label="Harm",
-    change_title="Harm",
     term="KL divergence per pixel",
-    term_unit="nats",
     help="How far the class probabilities of pixels move from the original model's, on average. Needs no masks and "
     "sees the smallest changes.",
     notable=0.005,
-    higher_is_better=False,
-    divergence=True,
     axis_title="Harm to the classes of pixels",
-    finding=", harm {}",
 )
 ACCURACY = PixelAccuracy(
+    **SHARE,
     name="pixel_accuracy",
     label="Right pixels",
     change_title="Loss of right pixels",
@@ -246,25 +237,19 @@ ACCURACY = PixelAccuracy(
     term_change="Drop in pixel accuracy",
     help="Share of pixels that get the class of the mask, over all images. Needs masks; void pixels (255) count "
     "nowhere.",
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
     needs_labels=True,
     primary=True,
     counted="pixels",
     kept="keep {} of the pixels right",
 )
 AGREEMENT = PixelAgreement(
+    **UNCHANGED,
     name="pixel_agreement",
     label="Pixels that stay",
     change_title="Share of changed pixels",
     term="Pixel agreement",
     term_change="Drop in pixel agreement",
     help="Share of pixels that keep the class that the original model gives them. Needs no masks.",
-    value_unit="%",
-    change_unit="%",
-    notable=0.01,
-    primary=True,
     counted="pixels",
     unchanged="keep their class",
     finding=" changes {} of the pixels",

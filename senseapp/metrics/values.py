@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from senseapp.metrics.base import Metric
-from senseapp.metrics.rows import of_divergence, of_lost_share, unbounded
+from senseapp.metrics.rows import SHARE, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,9 +61,6 @@ class SquaredError(Metric):
 class Fidelity(Metric):
     """1 less the squared error of each output, at least 0: a mean over an image's outputs, then over images."""
 
-    least_loss: float = 0.0
-    most_loss: float = 1.0
-
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of what each image loses, at most 1."""
         return of_lost_share(squared_errors(baseline_output, output).clamp_max(1.0).nan_to_num(1.0).mean(1))
@@ -88,15 +85,15 @@ class CosineDistance(Metric):
 
 
 FIDELITY = Fidelity(
+    **SHARE,
+    least_loss=0.0,
+    most_loss=1.0,
     name="fidelity",
     task=TASK,
     label="Fidelity",
     change_title="Loss of fidelity",
     help="1 less the squared error of each image's outputs relative to their power, at least 0. All outputs count the "
     "same. Needs no labels.",
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
     primary=True,
     finding=" loses {} of fidelity",
     kept="keep a fidelity of {}",

@@ -23,7 +23,7 @@ from senseapp.compat.torch_internals import (
     version_of,
     written_by,
 )
-from senseapp.networks.dependence import DataFlow, Dependence
+from senseapp.networks.data_flow import DataFlow
 from senseapp.networks.products import Origins, Product, products_of
 from senseapp.records.profile import FlowNode
 
@@ -44,7 +44,6 @@ class Call:
         alone: whether its only argument is one tensor.
         passes_on: whether the output is the first argument itself.
         overwritten: whether later code writes into the output, so that replay must return copies.
-        depends: the modules that its output depends on, as bits of :attr:`CallTrace.dependence`.
         macs: multiply-accumulates in it and the calls inside it, for the whole traced batch.
         output_bytes: of the output's tensors, for the whole traced batch.
         input_shape, output_shape: of its first tensors, batch axis included; empty where there is none.
@@ -61,7 +60,6 @@ class Call:
     alone: bool = False
     passes_on: bool = False
     overwritten: bool = False
-    depends: int = 0
     macs: int = 0
     output_bytes: int = 0
     input_shape: tuple[int, ...] = ()
@@ -96,7 +94,6 @@ class CallTrace:
         other_macs: multiply-accumulates of two activations, by the module in whose own code they are.
         flow: the network as a graph of the modules that own the weights of products.
         used_by_others: parameters in ``uses`` that other images use, and the traced ones do not.
-        dependence: names the bits of :attr:`Call.depends`.
     """
 
     calls: list[Call]
@@ -108,7 +105,6 @@ class CallTrace:
     other_macs: dict[str, int] = field(default_factory=dict)
     flow: tuple[FlowNode, ...] = ()
     used_by_others: set[str] = field(default_factory=set)
-    dependence: Dependence = field(default_factory=Dependence)
 
     @property
     def macs(self) -> int:
@@ -204,7 +200,6 @@ class _Watcher:
     copies: dict[int, str] = field(default_factory=dict)  # by storage: the parameter of which it is a conversion
     other_macs: dict[str, int] = field(default_factory=dict)
     flow: DataFlow = field(default_factory=DataFlow)
-    dependence: Dependence = field(default_factory=Dependence)
 
     def wrap(self, name: str, _module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -225,7 +220,6 @@ class _Watcher:
         shape = _first_shape(arguments)
         call = Call(index=len(self.calls), module=name, parent=parent, start=self.events, input_shape=shape)
         call.source = self._source(arguments)
-        call.depends = self.dependence.bit_of(name)
         self.events += 1
         self.calls.append(call)
         self.stack.append(call.index)
@@ -244,7 +238,6 @@ class _Watcher:
 
     def _end(self, call: Call, output: Any) -> None:
         self._close(call)
-        call.depends |= self.dependence.of(tensors_in(output))
         call.output_shape = _first_shape(output)
         call.passes_on = isinstance(output, Tensor) and call.source >= 0 and call.source == self._source(output)
         self.identities.hold(tensors_in(output))
@@ -269,13 +262,9 @@ class _Watcher:
                 self.uses.setdefault(name, WeightUse(first_event=self.events)).readers.add(innermost)
                 if len(tensors) == 1 and results and results[0].numel() == tensor.numel():
                     self.copies.setdefault(storage_of(results[0]), name)  # its reads are reads of the parameter
-        inside = [self.calls[index] for index in self.stack]
-        depends = self.dependence.follow(func, [call.module for call in inside], tensors, results)
-        for call in inside:
-            call.depends |= depends
         products = products_of(func, arguments, output)
-        for call in inside:
-            call.macs += sum(product.macs for product in products)
+        for index in self.stack:
+            self.calls[index].macs += sum(product.macs for product in products)
         owners = [name.rpartition(".")[0] for product in products for name in self._count(product, innermost)]
         self.flow.follow(func.overloadpacket.__name__, owners, tensors, results)
         self.origins.follow(func, tensors, results, product=bool(products))
@@ -321,7 +310,6 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
     watcher = _Watcher()
     for name, parameter in model.named_parameters():
         watcher.origins.add_parameter(name, parameter)
-        watcher.dependence.add(name.rpartition(".")[0], parameter)
     inputs = map_tensors(inputs, torch.clone)
     versions = [(tensor, version_of(tensor)) for tensor in tensors_in(inputs)]
     for tensor, _ in versions:
@@ -348,7 +336,6 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
         input_overwritten=any(version_of(tensor) != version for tensor, version in versions),
         other_macs=watcher.other_macs,
         flow=tuple(watcher.flow.nodes),
-        dependence=watcher.dependence,
     )
 
 

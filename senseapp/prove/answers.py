@@ -1,8 +1,8 @@
 """Predictions for single images: those that a compressed model changes, losses by class, those of a delivered file.
 
-Intervals of classes are Tango's (paired right and wrong answers) or mid-P (answers that change), each with confidence
-1 − 0.05 / K for K classes (Bonferroni), so that all of them hold together with 95 %: a class whose interval excludes
-the mean drop is not one of many looked at that stands out by chance.
+Intervals of classes are those of paired shares (right and wrong answers) or of a share (answers that change), each with
+confidence 1 − 0.05 / K for K classes (Bonferroni), so that all of them hold together with 95 %: a class whose interval
+excludes the mean drop is not one of many looked at that stands out by chance.
 """
 
 from __future__ import annotations

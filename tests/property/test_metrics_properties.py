@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from senseapp.core.codec import dumps, loads
@@ -95,6 +95,7 @@ def test_accuracy_intervals_hold_the_estimate_are_no_points_and_mirror(counts):
 @settings(deadline=None)
 def test_accuracy_intervals_rise_with_each_image_that_gets_worse(counts):
     worse, better, num_samples, confidence = counts
+    assume(confidence <= 0.998)  # beyond, the spread that a first changed image shows moves the lower end by more
     ends = discordant_interval(worse, better, num_samples, confidence)
     further = []
     if better:

@@ -16,7 +16,6 @@ from senseapp.metrics.bootstrap import image_counts
 from senseapp.metrics.bounds import upper_bound_of_share
 from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
 from senseapp.metrics.detection.matching import Objects
-from senseapp.metrics.intervals import proportion_interval
 from senseapp.metrics.records import Record, RecordMetric
 from tests.reference.test_metrics_detection_coverage import packed_moments
 
@@ -72,7 +71,7 @@ def test_draws_take_the_images_and_one_more() -> None:
 
 def test_where_nothing_changed_whole_images_may_have_been_missed() -> None:
     moments = share_moments(np.zeros(30))
-    high = proportion_interval(0, 30)[1]
+    high = upper_bound_of_share(0, 30, 0.95)
     assert SHARE.interval(moments, 0.95) == (-high, high)
     assert replace(SHARE, needs_labels=False).interval(moments, 0.95) == (0.0, high)
     assert replace(SHARE, value_unit="").interval(moments, 0.95) == (0.0, 0.0)
@@ -139,4 +138,4 @@ def test_a_class_counts_the_images_that_hold_it() -> None:
     assert first.drop == pytest.approx(0.1, abs=0.01)  # 101 recalls
     assert 0 <= first.low < first.drop < first.high < 0.5
     assert (second.drop, second.low) == (0, 0)
-    assert second.high == proportion_interval(0, 2)[1]
+    assert second.high == upper_bound_of_share(0, 2, 0.95)

@@ -2,7 +2,7 @@
 
 The populations of the second kind are the per-image differences of a small network trained on handwritten digits,
 with one layer at a time made sparse; samples are drawn from its 1,197 held-out images with replacement.
-Averages over settings must lie between 93 % and 97 %, with no setting under 90 %.
+Averages over settings must lie between 93 % and 97 %, with no setting under 90 %. Intervals of counts may cover more.
 """
 
 from functools import partial
@@ -46,16 +46,16 @@ def test_top1_simulated_with_at_least_ten_changed_images():
     settings = [(n, changed, changed * lean) for n in (50, 100) for changed in (0.2, 0.3) for lean in (0, 0.5, 1)]
     settings += [(200, 0.05, 0.0), (200, 0.05, 0.05), (200, 0.1, 0.05), (500, 0.02, 0.01)]
     coverages = [trinomial_coverage(*setting) for setting in settings]
-    assert np.mean(coverages) == pytest.approx(0.95, abs=0.005)
+    assert 0.945 <= np.mean(coverages) <= 0.965
     assert min(coverages) >= 0.93
-    assert max(coverages) <= 0.97
+    assert max(coverages) <= 0.98
 
 
 def test_top1_simulated_with_few_changed_images_errs_on_the_safe_side():
     settings = [(100, k / 100, k / 100 * lean) for k in (*range(1, 10), 5.5) for lean in (0, 0.5, 0.8, 1)]
     coverages = [trinomial_coverage(*setting) for setting in settings]
-    assert 0.93 <= np.mean(coverages) <= 0.97
-    assert min(coverages) >= 0.925
+    assert 0.95 <= np.mean(coverages) <= 0.985
+    assert min(coverages) >= 0.93
 
 
 @pytest.mark.parametrize("num_samples", [50, 200])
@@ -68,8 +68,8 @@ def test_agreement_simulated(num_samples):
         logs = gammaln(num_samples + 1) - gammaln(counts + 1) - gammaln(num_samples - counts + 1)
         weights = np.exp(logs + xlogy(counts, rate) + xlogy(num_samples - counts, 1 - rate))
         coverages.append(weights[(ends[:, 0] <= rate) & (rate <= ends[:, 1])].sum())
-    assert 0.93 <= np.mean(coverages) <= 0.97
-    assert min(coverages) >= 0.92
+    assert 0.95 <= np.mean(coverages) <= 0.97
+    assert min(coverages) >= 0.95
 
 
 def mean_coverage(interval, values, truth):

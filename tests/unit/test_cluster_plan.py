@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from senseapp.core.errors import ClusterFailed
 from senseapp.data.images import PreparedImages, TensorImages
 from senseapp.measure.cluster.cluster import cluster_errors, connected, look
-from senseapp.measure.cluster.remote import ReorderBuffer, SpanImages, part_of, tasks_of
+from senseapp.measure.cluster.remote import in_order, part_of, tasks_of
 from senseapp.measure.measurer import JobResult, MeasurementJob
 from senseapp.measure.reuse import differences, versions_here
 from senseapp.networks.loaded import Preprocessing
@@ -38,8 +38,9 @@ def jobs(spans: tuple[tuple[int, int], ...] = SPANS) -> list[MeasurementJob]:
 
 def test_a_task_holds_the_orders_of_one_block_and_span() -> None:
     tasks = list(tasks_of(jobs(), BLOCKS))
-    assert [(task.block, task.span) for task in tasks] == [(block, span) for span in SPANS for block in range(3)]
-    assert [job for task in tasks for job in task.jobs] == jobs()
+    numbered = [((block, number), span) for number, span in enumerate(SPANS) for block in range(3)]
+    assert [(task, span) for task, span, _ in tasks] == numbered
+    assert [job for _, _, some in tasks for job in some] == jobs()
 
 
 def test_tasks_are_made_only_when_asked_for() -> None:
@@ -57,46 +58,14 @@ def test_tasks_are_made_only_when_asked_for() -> None:
 
 @given(st.integers(0, 10_000))
 def test_outcomes_are_counted_in_the_order_of_the_images_however_they_come(seed: int) -> None:
-    chance, in_order, counted = random.Random(seed), ReorderBuffer(), []
     tasks = list(tasks_of(jobs(), BLOCKS))
-    under_way = {}
-    while tasks or under_way:
-        if tasks and (not under_way or chance.random() < 0.4):
-            task = tasks.pop(0)
-            in_order.add(task)
-            under_way[id(task)] = (task, list(task.jobs))
-        else:
-            task, left = under_way[chance.choice(list(under_way))]
-            if left:
-                task.results.append(JobResult(job=left.pop(0), seconds=0.0))
-            else:
-                task.ended = True
-                del under_way[id(task)]
-        counted += [result.job for result in in_order.release()]
+    random.Random(seed).shuffle(tasks)
+    finished = ((task, [JobResult(job=job, seconds=0.0) for job in some]) for task, _, some in tasks)
+    counted = [result.job for result in in_order(finished)]
     assert sorted(counted, key=jobs().index) == jobs()
     for index in range(6):
         spans = [job.span for job in counted if job.index == index and job.level == 0.3]
         assert spans == list(SPANS)
-
-
-class _Store:
-    """Stands for Ray's object store: remembers what was put."""
-
-    def __init__(self) -> None:
-        self.put_images: list[int] = []
-
-    def put(self, part: TensorImages) -> object:
-        self.put_images.append(len(part))
-        return object()
-
-
-def test_images_of_a_span_are_put_once_until_the_next_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = _Store()
-    monkeypatch.setattr(ray, "put", fake.put)
-    images = SpanImages(TensorImages(torch.randn(12, 1, 2, 2)))
-    first, again, second = (images.reference(span) for span in ((0, 8), (0, 8), (8, 12)))
-    assert first is again is not second
-    assert fake.put_images == [8, 4]
 
 
 def test_a_part_carries_its_own_images_and_nothing_else() -> None:

@@ -7,7 +7,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby, islice
+from typing import Any, TypeVar
 
 import ray
 
@@ -17,10 +18,11 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
 from senseapp.measure.cluster.plan import Plan, choose_plan, costs_of
-from senseapp.measure.cluster.remote import RemoteTask, ReorderBuffer, SpanImages, tasks_of
-from senseapp.measure.measurer import JobResult, MeasurementJob
+from senseapp.measure.measurer import JobResult, MeasurementJob, Span
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.predictions import Predictions, joined, stored
+
+_TagT = TypeVar("_TagT")
 
 
 @dataclass(slots=True)
@@ -35,13 +37,11 @@ class RayExecutor:
     _plan: Plan | None = None
     _key: str = field(default_factory=lambda: uuid.uuid4().hex)
     _setup: Any = None
-    _images: SpanImages | None = None
     _device: str = ""
     _alone_since: float | None = None
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Send the model to the cluster, and choose a plan unless the run is resumed with ``span_images``."""
-        self._images = SpanImages(sweep.context.images)
         with cluster_errors():
             self._send(sweep)
         if span_images is not None:
@@ -54,27 +54,18 @@ class RayExecutor:
 
     def baseline(self, sweep: Sweep) -> Predictions:
         """Return the predictions of all images, computed span by span by free workers, and time the passes."""
-        spans = sweep.chunks()
-        parts: dict[int, remote.BaselinePart] = {}
-        with cluster_errors():
-            task = self._task(remote.baseline_task)
-            running: dict[Any, int] = {}
-            for number, span in enumerate(spans):
-                while len(running) >= self._most_running:
-                    self._collect(running, parts)
-                running[task.remote(self._key, self._setup, self._put(span))] = number
-            while running:
-                self._collect(running, parts)
-        for part in parts.values():
+        spans, parts, known = sweep.chunks(), dict[Span, remote.BaselinePart](), sweep.context.replay_obstacle
+        for span, part in self._outcomes(remote.baseline_task, ((span, (_sent(sweep, span),)) for span in spans)):
+            parts[span] = part
             self._device = part.device
-            sweep.notes.extend(note for note in part.notes if note not in sweep.notes)
-            if part.obstacle and not sweep.context.replay_obstacle:
-                sweep.context.replay_obstacle = part.obstacle
-                with cluster_errors():
-                    self._send(sweep)
+            _add_notes(sweep, part.notes)
+            sweep.context.replay_obstacle = sweep.context.replay_obstacle or part.obstacle
+        if sweep.context.replay_obstacle and not known:
+            with cluster_errors():
+                self._send(sweep)
         sweep.context.seconds_per_image = sum(part.seconds for part in parts.values()) / len(sweep.context.images)
         self._settle_plan(sweep, spans)
-        return joined([parts[number].output for number in range(len(spans))])
+        return joined([parts[span].output for span in spans])
 
     def _send(self, sweep: Sweep) -> None:
         """Put the run's description into the object store, under a new key."""
@@ -87,25 +78,25 @@ class RayExecutor:
         return self._plan.seconds - self._plan.baseline_seconds
 
     def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
-        """Yield results as they arrive, those of one block in the order of its spans."""
+        """Yield the results of tasks as they end, those of one block in the order of its spans."""
         assert self._plan is not None
-        waiting, reorder = tasks_of(jobs, self._plan.blocks), ReorderBuffer()
-        work = self._task(remote.block_task, num_returns="streaming")
-        running: dict[Any, RemoteTask] = {}
         self.progress(f"Measuring on {self.cluster.workers} workers")
-        try:
-            with cluster_errors():
-                while True:
-                    self._hand_out(work, sweep, waiting, running, reorder)
-                    if not running:
-                        break
-                    for stream in self._wait(running):
-                        self._take(stream, running, sweep.notes)
-                    yield from reorder.release()
-        finally:
-            for stream in running:
-                with suppress(Exception):
-                    ray.cancel(stream)
+        yield from remote.in_order(self._measured(sweep, remote.tasks_of(jobs, self._plan.blocks)))
+
+    def _measured(
+        self, sweep: Sweep, tasks: Iterable[tuple[remote.Task, Span, tuple[MeasurementJob, ...]]]
+    ) -> Iterator[tuple[remote.Task, list[JobResult]]]:
+        """Yield the results of each task as it ends."""
+
+        def calls() -> Iterator[tuple[remote.Task, tuple[Any, ...]]]:
+            for span, of_span in groupby(tasks, key=lambda task: task[1]):
+                images, baseline = _sent(sweep, span), ray.put(_baseline_of(sweep, span))
+                for task, _, some in of_span:
+                    yield task, (images, baseline, some)
+
+        for task, (results, notes) in self._outcomes(remote.block_task, calls()):
+            _add_notes(sweep, notes)
+            yield task, results
 
     def environment(self) -> dict[str, str]:
         """Return the number of workers, their device and Ray's version."""
@@ -118,10 +109,6 @@ class RayExecutor:
         """Number of workers in the cluster."""
         return self.cluster.workers
 
-    @property
-    def _most_running(self) -> int:
-        return 2 * self.cluster.workers  # one running and one queued task for each, also after nodes have joined
-
     def _settle_plan(self, sweep: Sweep, spans: list[tuple[int, int]]) -> None:
         """Cut the layers into blocks, by the measured speed of the workers."""
         size = spans[0][1] - spans[0][0]
@@ -130,55 +117,28 @@ class RayExecutor:
         self._plan = choose_plan(costs, self.cluster.workers, most_images=size, span_images=size)
         self.progress(f"The plan: {self._plan.sentence()}")
 
-    def _task(self, function: Callable[..., Any], **options: Any) -> Any:
+    def _outcomes(
+        self, function: Callable[..., Any], calls: Iterable[tuple[_TagT, tuple[Any, ...]]]
+    ) -> Iterator[tuple[_TagT, Any]]:
+        """Call ``function`` in free workers; yield each tag with its outcome as it arrives."""
         # A task whose worker is lost is repeated three times at most.
-        options |= {"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus, "max_retries": 3}
-        return ray.remote(**options)(function)
-
-    def _put(self, span: tuple[int, int]) -> Any:
-        assert self._images is not None
-        return self._images.reference(span)
-
-    def _hand_out(
-        self,
-        work: Any,
-        sweep: Sweep,
-        waiting: Iterator[RemoteTask],
-        running: dict[Any, RemoteTask],
-        reorder: ReorderBuffer,
-    ) -> None:
-        while len(running) < self._most_running:
-            task = next(waiting, None)
-            if task is None:
-                return
-            start, stop = task.span
-            targets = sweep.baseline.targets
-            of_span = BaselineOutputs(
-                stored(sweep.baseline.outputs[start:stop]),
-                None if targets is None else separate(targets[start:stop]),
-                sweep.baseline.metrics,
-                recorded_images=max(0, sweep.baseline.recorded_images - start),
-            )
-            stream = work.remote(self._key, self._setup, self._put(task.span), ray.put(of_span), task.jobs)
-            running[stream] = task
-            reorder.add(task)
-
-    def _take(self, stream: Any, running: dict[Any, RemoteTask], notes: list[str]) -> None:
-        task = running[stream]
+        options: dict[str, Any] = {"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus, "max_retries": 3}
+        task, waiting, running = ray.remote(**options)(function), iter(calls), dict[Any, _TagT]()
+        # One running and one queued task for each worker, also after nodes have joined.
+        most = 2 * self.cluster.workers
         try:
-            found = ray.get(next(stream))
-        except StopIteration:
-            del running[stream]
-            task.ended = True
-            return
-        if isinstance(found, JobResult):
-            task.results.append(found)
-        elif found not in notes:
-            notes.append(found)
-
-    def _collect(self, running: dict[Any, int], parts: dict[int, remote.BaselinePart]) -> None:
-        for reference in self._wait(running):
-            parts[running.pop(reference)] = ray.get(reference)
+            with cluster_errors():
+                while True:
+                    for tag, arguments in islice(waiting, most - len(running)):
+                        running[task.remote(self._key, self._setup, *arguments)] = tag
+                    if not running:
+                        return
+                    for reference in self._wait(running):
+                        yield running.pop(reference), ray.get(reference)
+        finally:
+            for reference in running:
+                with suppress(Exception):
+                    ray.cancel(reference)
 
     def _wait(self, running: dict[Any, Any]) -> list[Any]:
         """Return one reference that is ready; empty after a short wait, in which case the cluster was checked."""
@@ -199,3 +159,22 @@ class RayExecutor:
         else:
             self._alone_since = None
             self.progress(f"Measuring on {workers} workers")
+
+
+def _sent(sweep: Sweep, span: Span) -> Any:
+    """Put the images of a span into the object store, which releases them once no task needs them any more."""
+    return ray.put(remote.part_of(sweep.context.images, *span))
+
+
+def _baseline_of(sweep: Sweep, span: Span) -> BaselineOutputs:
+    (start, stop), targets = span, sweep.baseline.targets
+    return BaselineOutputs(
+        stored(sweep.baseline.outputs[start:stop]),
+        None if targets is None else separate(targets[start:stop]),
+        sweep.baseline.metrics,
+        recorded_images=max(0, sweep.baseline.recorded_images - start),
+    )
+
+
+def _add_notes(sweep: Sweep, notes: Iterable[str]) -> None:
+    sweep.notes.extend(note for note in notes if note not in sweep.notes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -35,21 +35,6 @@ def part_of(images: ImageSet, start: int, stop: int) -> ImageSet:
     if isinstance(images, PreparedImages):
         return PreparedImages(images.pixels[images.rows[start:stop]], images.preprocessing)
     return TensorImages(images.batch(start, stop).clone())
-
-
-class SpanImages:
-    """The images of spans in Ray's object store, which are needed span by span: those of earlier spans are released."""
-
-    def __init__(self, images: ImageSet) -> None:
-        self._images = images
-        self._span: Span = (0, 0)
-        self._reference: Any = None
-
-    def reference(self, span: Span) -> Any:
-        """Return the reference to the images of ``span``."""
-        if span != self._span:
-            self._span, self._reference = span, ray.put(part_of(self._images, *span))
-        return self._reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +72,6 @@ def described(planned: Sequence[PlannedTarget]) -> tuple[tuple[tuple[str, ...], 
     return tuple((item.target.members, item.position) for item in planned)
 
 
-def measure_block(
-    measurer: Measurer, images: ImageSet, baseline: BaselineOutputs, jobs: Sequence[MeasurementJob]
-) -> Iterator[JobResult | str]:
-    """Yield the result of each job on the images of its span, with notes as strings in between."""
-    measurer.context.images = images
-    asked = {(job.index, job.level): job for job in jobs}
-    span = (0, len(images))
-    told = len(measurer.notes)
-    for result in measurer.measure((replace(job, span=span) for job in jobs), baseline):
-        yield from measurer.notes[told:]
-        told = len(measurer.notes)
-        yield replace(result, job=asked[result.job.index, result.job.level])
-
-
 _prepared: dict[str, Measurer] = {}
 
 
@@ -133,9 +104,13 @@ def baseline_task(key: str, setup: Any, images: ImageSet) -> BaselinePart:
 
 def block_task(
     key: str, setup: Any, images: ImageSet, baseline: BaselineOutputs, jobs: Sequence[MeasurementJob]
-) -> Iterator[JobResult | str]:
-    """Run :func:`measure_block` in a worker."""
-    yield from measure_block(probe_of(key, setup), images, baseline, jobs)
+) -> tuple[list[JobResult], list[str]]:
+    """Return the result of each job on the images of its span, and new notes, in a worker."""
+    measurer = probe_of(key, setup)
+    measurer.context.images = images
+    told, span = len(measurer.notes), (0, len(images))
+    found = measurer.measure((replace(job, span=span) for job in jobs), baseline)
+    return [replace(result, job=job) for job, result in zip(jobs, found, strict=True)], measurer.notes[told:]
 
 
 def prepare(setup: RunSetup) -> Measurer:
@@ -184,44 +159,27 @@ def setup_of(sweep: Sweep) -> RunSetup:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class RemoteTask:
-    """One task of a worker: some jobs of one block on one span, and the results received so far."""
-
-    block: int
-    jobs: tuple[MeasurementJob, ...]
-    results: deque[JobResult] = field(default_factory=deque)
-    ended: bool = False
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Its span of images."""
-        return self.jobs[0].span
+Task = tuple[int, int]
+"""A block of layers, and how many tasks of it were issued before."""
 
 
-def tasks_of(jobs: Iterable[MeasurementJob], blocks: Sequence[Block]) -> Iterator[RemoteTask]:
-    """Yield the tasks of ``jobs``, which are ordered by span, then by target."""
+def tasks_of(
+    jobs: Iterable[MeasurementJob], blocks: Sequence[Block]
+) -> Iterator[tuple[Task, Span, tuple[MeasurementJob, ...]]]:
+    """Yield the tasks of ``jobs``, which are ordered by span, then by target: some jobs of one block on one span."""
     of_target = {index: number for number, block in enumerate(blocks) for index in range(*block)}
-    for (_, block), group in groupby(jobs, key=lambda job: (job.span, of_target[job.index])):
-        yield RemoteTask(block=block, jobs=tuple(group))
+    issued: Counter[int] = Counter()
+    for (span, block), group in groupby(jobs, key=lambda job: (job.span, of_target[job.index])):
+        yield (block, issued[block]), span, tuple(group)
+        issued[block] += 1
 
 
-class ReorderBuffer:
-    """Holds results back until those of earlier spans of the same block are complete."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, deque[RemoteTask]] = {}
-
-    def add(self, task: RemoteTask) -> None:
-        """Register ``task`` as issued, after all tasks of earlier spans."""
-        self._waiting.setdefault(task.block, deque()).append(task)
-
-    def release(self) -> Iterator[JobResult]:
-        """Yield and remove the results that are in order."""
-        for queue in self._waiting.values():
-            while queue:
-                while queue[0].results:
-                    yield queue[0].results.popleft()
-                if not queue[0].ended:
-                    break
-                queue.popleft()
+def in_order(finished: Iterable[tuple[Task, Sequence[JobResult]]]) -> Iterator[JobResult]:
+    """Yield the results of tasks; those of a task once all earlier tasks of the same block have finished."""
+    held: dict[Task, Sequence[JobResult]] = {}
+    due: Counter[int] = Counter()
+    for task, results in finished:
+        held[task], block = results, task[0]
+        while (block, due[block]) in held:
+            yield from held.pop((block, due[block]))
+            due[block] += 1

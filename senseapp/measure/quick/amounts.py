@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from senseapp.measure.plan import memory_bytes
@@ -45,34 +45,15 @@ def num_draws(sweep: Sweep, images: int, shape: Sequence[int]) -> int:
     return max(1, min(-(-_DRAWN // images), affordable))
 
 
-def draws_share(sweep: Sweep, watched: Collection[str], draws: int) -> bool:
-    """Return whether memory allows all draws of an image to share a forward pass, and one of each level."""
-    return draws > 1 and _held_bytes(sweep, watched, draws) <= 2 * _graph_bytes(sweep)
-
-
-def graph_batch(sweep: Sweep, watched: Collection[str] = (), draws: int = 1) -> int:
-    """Return the images per pass, which ``draws`` share."""
-    most = _graph_bytes(sweep) // max(1, _held_bytes(sweep, watched, draws))
-    return max(1, min(sweep.context.layout.micro_batch * 2, most, images_per_pass(sweep.context.model) or most))
-
-
-def _held_bytes(sweep: Sweep, watched: Collection[str], draws: int) -> int:
-    """Return the bytes that a pass over one image holds: outputs, and gradients of all directions of a draw but one.
-
-    Where draws share a pass, the changes of ``watched`` layers at each level are held too.
-    """
-    trace = sweep.context.trace
+def graph_batch(sweep: Sweep) -> int:
+    """Return the images per pass, which holds outputs, and the gradients of all directions but one."""
+    context, trace = sweep.context, sweep.context.trace
     kept = [c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten]
-    held = DIRECTIONS * sum(call.output_bytes for call in kept)
-    if draws > 1:
-        held += len(sweep.spec.levels) * sum(call.output_bytes for call in trace.calls if call.module in watched)
-    return held // trace.batch_size
-
-
-def _graph_bytes(sweep: Sweep) -> int:
-    device = sweep.context.device
+    held = DIRECTIONS * sum(call.output_bytes for call in kept) // trace.batch_size
     # On an H200, a sixteenth of its memory was five times as fast as 3 · 2²⁸ bytes.
-    return _GRAPH_BYTES if device.type == "cpu" else memory_bytes(device) // 16
+    allowed = _GRAPH_BYTES if context.device.type == "cpu" else memory_bytes(context.device) // 16
+    most = allowed // max(1, held)
+    return max(1, min(context.layout.micro_batch * 2, most, images_per_pass(context.model) or most))
 
 
 def _macs(sweep: Sweep) -> float:

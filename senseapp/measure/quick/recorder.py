@@ -28,12 +28,11 @@ class LayerCall:
     gradients: list[Tensor] = field(default_factory=list)
     input_gradients: list[Tensor] = field(default_factory=list)
 
-    def clear(self, *, gradients_only: bool = False) -> None:
-        """Release all tensors, or only the gradients."""
+    def clear(self) -> None:
+        """Release all tensors."""
         self.gradients.clear()
         self.input_gradients.clear()
-        if not gradients_only:
-            self.args, self.kwargs, self.output = (), {}, self.output.new_empty(0)
+        self.args, self.kwargs, self.output = (), {}, self.output.new_empty(0)
 
     @property
     def arguments_overwritten(self) -> bool:
@@ -80,20 +79,11 @@ class Recorder:
             return self.run(model, batch)
         return output, calls
 
-    def backward(
-        self,
-        output: Tensor,
-        directions: Sequence[Tensor],
-        calls: Calls,
-        seen: Callable[[str], None],
-        *,
-        again: bool = False,
-    ) -> None:
+    def backward(self, output: Tensor, directions: Sequence[Tensor], calls: Calls, seen: Callable[[str], None]) -> None:
         """Back-propagate each of ``directions``, which have the shape of ``output``.
 
         ``seen`` is called with the name of each module once all its calls have all their gradients, last modules first.
-        These calls are then cleared, so that gradients of the last direction are not all held at once. With ``again``
-        only gradients are, and the graph stays for other directions.
+        These calls are then cleared, so that gradients of the last direction are not all held at once.
         """
         missing = {name: len(found) * len(directions) for name, found in calls.items()}
 
@@ -102,7 +92,7 @@ class Recorder:
             if not missing[name]:
                 seen(name)
                 for call in calls[name]:
-                    call.clear(gradients_only=again)
+                    call.clear()
 
         if not output.requires_grad:  # it depends on no watched module
             return
@@ -111,7 +101,7 @@ class Recorder:
             for index, direction in enumerate(directions):
                 # A sum needs no gradient argument, whose check would import sympy for half a second.
                 product = (output * direction.to(output.dtype)).sum()
-                product.backward(retain_graph=again or index + 1 < len(directions))  # type: ignore[no-untyped-call]
+                product.backward(retain_graph=index + 1 < len(directions))  # type: ignore[no-untyped-call]
         finally:
             self._arrived = _ignore  # it refers to the calls
 

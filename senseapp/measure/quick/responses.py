@@ -7,7 +7,7 @@ exactly zero at such a layer: one image and a backward pass for each part of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -41,13 +41,8 @@ class Responses(Protocol):
         """Prepare every target and level that can be estimated; return what would be applied for each."""
         ...
 
-    def observe(
-        self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int, *, again: bool = False
-    ) -> None:
-        """Add all calls of the watched module ``name`` for a batch, with their gradients.
-
-        With ``again``, other gradients of the same calls follow, and what does not depend on gradients is kept.
-        """
+    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+        """Add all calls of the watched module ``name`` for a batch, with their gradients."""
         ...
 
     def collect(self) -> dict[Key, Tensor]:
@@ -144,9 +139,7 @@ class ChannelResponses:
                 self._removed[target.layer, level] = removed
         return applied
 
-    def observe(
-        self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int, *, again: bool = False
-    ) -> None:
+    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
         """Sum input times gradient over positions, for every channel."""
         axes = batch_axes(self._single[name], [call.args[0].shape for call in calls], num_images)
         if axes is None or any(len(call.input_gradients) != num_directions for call in calls):
@@ -183,7 +176,6 @@ class WeightResponses:
         self._prepared: dict[Key, Prepared] = {}
         self._keys: dict[str, list[Key]] = {}  # by module
         self._products: dict[Key, dict[str, Tensor]] = {}
-        self._kept: dict[tuple[str, int], Iterable[Tensor]] = {}  # changes of the output, by module and call
         names = {name for target in compressor.targets for name in target.modules}
         self.watched = {name: model.get_submodule(name) for name in names}
         self._modules = {target.layer: target.modules for target in compressor.targets}
@@ -201,16 +193,14 @@ class WeightResponses:
                     self._keys.setdefault(name, []).append((target.layer, level))
         return {key: prepared.applied for key, prepared in self._prepared.items()}
 
-    def observe(
-        self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int, *, again: bool = False
-    ) -> None:
+    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
         """Compute the inner products of the module's changed output with each direction's gradient."""
         axes = batch_axes(self._single[name], [call.output.shape for call in calls], num_images)
         if axes is None or any(len(call.gradients) != num_directions for call in calls):
             return
         seen = [SeenCall.of(call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
         keys = self._keys.get(name, [])
-        products = [self._each(name, place, each, keys, again=again) for place, each in enumerate(seen)]
+        products = [[each.inner_products(moved) for moved in self._changes(name, each.call, keys)] for each in seen]
         for key, parts in zip(keys, zip(*products, strict=True), strict=True):
             self._products.setdefault(key, {})[name] = torch.stack(parts).sum(dim=0)
 
@@ -223,15 +213,7 @@ class WeightResponses:
             if parts.keys() >= set(self._modules[key[0]])
         }
 
-    def _each(self, name: str, place: int, seen: SeenCall, keys: Sequence[Key], *, again: bool) -> list[Tensor]:
-        """Return the inner products of one call for each of ``keys``, (N, directions)."""
-        kept = self._kept.pop((name, place), None)
-        responses = self._from_passes(name, seen.call, keys) if kept is None else kept
-        if again:
-            responses = self._kept[name, place] = list(responses)
-        return [seen.inner_products(each) for each in responses]
-
-    def _from_passes(self, name: str, call: LayerCall, keys: Sequence[Key]) -> Iterator[Tensor]:
+    def _changes(self, name: str, call: LayerCall, keys: Sequence[Key]) -> Iterator[Tensor]:
         """Yield how far each of ``keys`` changes the output of a call."""
         before = self._rerun(name, call) if call.output_overwritten else call.output
         for prepared in (self._prepared[key] for key in keys):
@@ -251,21 +233,19 @@ def inner_products(
     output: Tensor,
     calls: Calls,
     vectors: Sequence[Tensor],
-    *,
-    again: bool = False,
 ) -> dict[Key, Tensor]:
     """Return v·δz of each key with observed calls, (N, directions), for directions v and the change δz of the output.
 
-    ``output`` is that of the N images of ``calls``, with its graph, which further directions may use ``again``. Each of
-    ``vectors`` is one direction, shaped like it.
+    ``output`` is that of the N images of ``calls``, with its graph; each of ``vectors`` is one direction, shaped like
+    it.
     """
 
     def observe(name: str) -> None:
         with torch.inference_mode(), precision_context(sweep.context.layout.precision, sweep.context.device):
-            responses.observe(name, calls[name], len(output), len(vectors), again=again)
+            responses.observe(name, calls[name], len(output), len(vectors))
 
     with precision_context("fp32", sweep.context.device):  # autocast is for forward passes only
-        recorder.backward(output, [vector.to(output.device) for vector in vectors], calls, observe, again=again)
+        recorder.backward(output, [vector.to(output.device) for vector in vectors], calls, observe)
     return responses.collect()
 
 

@@ -29,7 +29,6 @@ from senseapp.core.errors import first_line_of
 from senseapp.measure.plan import micro_batches, precision_context
 from senseapp.measure.quick.amounts import (
     DIRECTIONS,
-    draws_share,
     graph_batch,
     num_draws,
     num_images,
@@ -180,16 +179,15 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     generators = _generators(sweep.spec.seed, num_draws(sweep, stop, shape))
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
     outputs, reach = Gathered(stop), Reach.find(sweep, responses, recorder)
-    together = len(generators) if draws_share(sweep, responses.watched, len(generators)) else 1
-    num_batches = -(-stop // graph_batch(sweep, responses.watched, together))
+    num_batches = -(-stop // graph_batch(sweep))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         drawn: list[dict[Key, Changes]] = []
-        for first in range(0, len(generators), together):
-            signs = [_signs((high - low, *shape), each) for each in generators[first : first + together]]
+        for generator in generators:
+            signs = _signs((high - low, *shape), generator)
             output, changes = _scan_batch(sweep, responses, recorder, signs, low, reach)
             if not drawn:
                 outputs.add(output)
-            drawn += changes
+            drawn.append(changes)
         found = _mean(drawn)
         parts = {key: [*parts[key], found[key]] for key in parts if key in found}
         if low == 0 and high < stop and len(sweep.baseline.outputs):  # a quick run has no baseline to compare with yet
@@ -231,25 +229,18 @@ def _generators(seed: int, count: int) -> list[torch.Generator]:
 
 
 def _scan_batch(
-    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Sequence[Tensor], low: int, reach: Reach
-) -> tuple[Predictions, list[dict[Key, Changes]]]:
-    """Return the uncompressed model's predictions, and the changes of each key with observed calls, for each draw.
-
-    ``signs`` are those of each draw. One forward pass, and one of each layer and level, serve them all.
-    """
-    high = low + len(signs[0])
+    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int, reach: Reach
+) -> tuple[Predictions, dict[Key, Changes]]:
+    """Return the uncompressed model's predictions, and the changes of each key with observed calls, for one draw."""
+    high = low + len(signs)
     task, targets = sweep.context.task, sweep.baseline.targets
     with precision_context(sweep.context.layout.precision, sweep.context.device):
         raw, calls = recorder.run(sweep.context.model, torch.cat(sweep.context.batches(low, high)))
     output = task.output(raw)
-    seen_output = output.detach().float().cpu()
     truth = None if targets is None else targets[low:high]
-    changes = []
-    for left, each in zip(range(len(signs) - 1, -1, -1), signs, strict=True):
-        draw = task.directions(seen_output, truth, each, DIRECTIONS)
-        products = inner_products(sweep, responses, recorder, output, calls, draw.vectors, again=left > 0)
-        changes.append(_changes(draw, products, reach))
-    return stored(sweep.context.read(raw)), changes
+    draw = task.directions(output.detach().float().cpu(), truth, signs, DIRECTIONS)
+    products = inner_products(sweep, responses, recorder, output, calls, draw.vectors)
+    return stored(sweep.context.read(raw)), _changes(draw, products, reach)
 
 
 def _changes(draw: ScanDirections, products: Mapping[Key, Tensor], reach: Reach) -> dict[Key, Changes]:

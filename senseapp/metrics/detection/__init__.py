@@ -18,7 +18,7 @@ from senseapp.metrics.base import Metric, MetricChange, Moments
 from senseapp.metrics.detection.rows import divergence
 from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
 from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record, RecordMetric, sides_of
-from senseapp.metrics.rows import of_divergence
+from senseapp.metrics.rows import HARM, SHARE, of_divergence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +32,6 @@ TASK = "detection"
 @dataclass(frozen=True, kw_only=True)
 class DetectionDivergence(Metric):
     """KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image."""
-
-    least_loss: float = 0.0
 
     def check(self, baseline_output: Any, output: Any, targets: Any) -> None:
         """Refuse outputs whose rows are not alike."""
@@ -197,21 +195,17 @@ def object_counts(moments: Moments) -> tuple[int, int, int]:
 
 
 DIVERGENCE = DetectionDivergence(
+    **HARM,
     name="detection_kl",
     task=TASK,
-    label="Harm",
-    change_title="Harm",
     term="Divergence of boxes and classes",
-    term_unit="nats",
     axis_title="Harm to boxes and classes",
     help="KL divergence of the classes plus score · (1 − IoU) of the box, summed over the anchors of an image, before "
     "non-maximum suppression. Needs no labels.",
     notable=0.5,
-    higher_is_better=False,
-    divergence=True,
-    finding=", harm {}",
 )
 OBJECTS = ObjectsKept(
+    **SHARE,
     name="objects_f1",
     task=TASK,
     label="Objects as before",
@@ -220,9 +214,6 @@ OBJECTS = ObjectsKept(
     term_change="Objects lost, moved or new",
     help=f"F1 of the boxes with a score of at least {SURE_SCORE:g}, or a file's own threshold, against those of the "
     f"original model: same class, and an overlap (IoU) of at least {FOUND:g}. Needs no labels.",
-    value_unit="%",
-    change_unit="points",
-    notable=0.01,
     primary=True,
     proof_only=True,
 )
@@ -237,9 +228,7 @@ def _average_precision(name: str, label: str, about: str, *, agreement: bool = F
         label=label,
         change_title=f"Drop in {label[0].lower()}{label[1:]}",
         help=f"Mean average precision by the rules of COCO{about}, {truth if agreement else boxes}",
-        value_unit="%",
-        change_unit="points",
-        notable=0.01,
+        **SHARE,
         needs_labels=not agreement,
         proof_only=True,
         **more,

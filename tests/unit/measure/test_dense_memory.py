@@ -44,7 +44,6 @@ def test_images_of_a_dense_network_are_measured_in_spans_of_bounded_memory(monke
     spans = parted.chunks()
     assert len(spans) > 1
     assert all(stop - start <= 5 for start, stop in spans)
-    assert parted.context.recorded_bytes([0]) <= 5 * each // 2
     last = {(item.layer, item.level): item for item in parted.measure()}
     assert len(expected) == len(last) == 6
     for item in expected:

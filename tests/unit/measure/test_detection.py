@@ -11,11 +11,8 @@ import torch
 import torchvision
 from torch import nn
 
-from senseapp.compressions import PruningConfig, SparsityConfig
-from senseapp.compressions.base import CompressionConfig
 from senseapp.data.images import TensorImages
-from senseapp.measure.quick import amounts, scan
-from senseapp.measure.quick.amounts import draws_share
+from senseapp.measure.quick import amounts
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.detection import DIVERGENCE, OBJECTS
@@ -184,23 +181,6 @@ def test_few_images_get_several_draws_of_directions(monkeypatch: pytest.MonkeyPa
             spreads.append(float(np.std(estimates) / np.mean(estimates)))
         found[drawn] = spreads
     assert sum(found[256]) < 0.6 * sum(found[16])  # a quarter, but for chance
-
-
-@pytest.mark.parametrize("compression", [SparsityConfig(), PruningConfig()], ids=["sparsity", "pruning"])
-def test_draws_that_share_a_pass_estimate_what_each_in_its_own_does(
-    compression: CompressionConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images, _ = shapes_detector.inputs(range(6))
-    spec = SensitivitySpec(compression=compression, levels=(0.5, 0.7), num_samples=6, device="cpu", mode="quick")
-    monkeypatch.setattr(amounts, "_DRAWN", 24)  # of each image: 4
-    found, shared = [], []
-    for bound in (amounts._GRAPH_BYTES, 1):
-        monkeypatch.setattr(amounts, "_GRAPH_BYTES", bound)
-        monkeypatch.setattr(scan, "draws_share", lambda *given: shared.append(draws_share(*given)) or shared[-1])
-        sweep = Sweep.open(opened_detector(shapes_detector.trained()), TensorImages(images), spec, task=DETECTION)
-        found.append({each.key: each.change(DIVERGENCE.name).delta for each in quick_scan(sweep)})  # type: ignore[union-attr]
-    assert shared == [True, False]
-    assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
 def one_estimate(spec: SensitivitySpec, images: torch.Tensor) -> float:

@@ -3,9 +3,11 @@
 import math
 
 import pytest
+from scipy.stats import binomtest
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics import change_of, merge_moments
+from senseapp.metrics.bounds import upper_bound_of_share
 from senseapp.metrics.intervals import (
     discordant_interval,
     mean_interval,
@@ -20,33 +22,30 @@ def sums(values):
     return tuple(math.fsum(value**power for value in values) for power in (1, 2, 3))
 
 
-Z = 1.959963984540054
-
-
 @pytest.mark.parametrize("n", [1, 10, 100, 5000])
 def test_no_change_at_all_still_has_a_width(n):
-    bound = Z**2 / (n + Z**2)
+    bound = min(1, math.sqrt(2) * 1.959963984540054 / (n + 2))
     assert discordant_interval(0, 0, n) == pytest.approx((-bound, bound), abs=1e-9)
 
 
 @pytest.mark.parametrize("n", [1, 10, 100, 5000])
-def test_full_agreement_follows_the_rule_of_three(n):
-    assert proportion_interval(0, n) == pytest.approx((0, 1 - 0.05 ** (1 / n)), abs=1e-9)
+def test_full_agreement_leaves_open_what_is_seen_once_in_forty_times(n):
+    assert proportion_interval(0, n) == pytest.approx((0, 1 - 0.025 ** (1 / n)), abs=1e-9)
 
 
 def test_everything_lost_reaches_one():
     low, high = discordant_interval(50, 0, 50)
     assert high == 1
-    assert low == pytest.approx((50 - Z**2) / (50 + Z**2))
+    assert 0.85 < low < 1 - upper_bound_of_share(0, 50, 0.975)
     assert proportion_interval(50, 50)[1] == 1
 
 
 @pytest.mark.parametrize(
-    ("worse", "better", "significant"), [(4, 0, True), (3, 0, False), (12, 4, True), (11, 4, False), (5, 1, False)]
+    ("worse", "better", "significant"), [(6, 0, True), (5, 0, False), (13, 4, True), (12, 4, False), (5, 1, False)]
 )
 @pytest.mark.parametrize("num_samples", [50, 200, 100_000])
-def test_zero_is_excluded_just_when_the_mcnemar_test_rejects(worse, better, significant, num_samples):
-    assert ((worse - better) ** 2 / (worse + better) > Z**2) is significant
+def test_zero_is_excluded_just_when_the_exact_mcnemar_test_rejects(worse, better, significant, num_samples):
+    assert bool(binomtest(worse, worse + better).pvalue < 0.05) is significant
     assert (discordant_interval(worse, better, num_samples)[0] > 0) is significant
 
 
@@ -54,7 +53,8 @@ def test_zero_is_excluded_just_when_the_mcnemar_test_rejects(worse, better, sign
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 1 - 0.05 / 300, 1 - 1e-14])
 def test_extreme_counts_and_confidences_stay_in_range(counts, confidence):
     low, high = discordant_interval(*counts, 1_000_000, confidence)
-    assert -1 <= low < (counts[0] - counts[1]) / 1_000_000 < high <= 1
+    assert -1 <= low <= (counts[0] - counts[1]) / 1_000_000 <= high <= 1
+    assert low < high
 
 
 def test_more_images_with_the_same_shares_narrow_the_interval():

@@ -15,7 +15,7 @@ from scipy.stats import binomtest, rankdata
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics import METRICS
-from senseapp.metrics.intervals import discordant_interval
+from senseapp.metrics.bounds import upper_bound_of_share
 from senseapp.records.resolution import (
     baseline_warning,
     can_show,
@@ -37,16 +37,15 @@ from senseapp.tasks.classification import near_chance
 from tests.fake_session import a_change, a_measurement, a_profile, a_result
 
 
-@pytest.mark.parametrize("images", [1, 20, 140, 381, 628, 50_000])
-def test_the_closed_form_is_the_interval_of_a_layer_that_changes_no_answer(images):
+@pytest.mark.parametrize("images", [1, 20, 140, 368, 628, 50_000])
+def test_the_closed_form_is_the_bound_of_a_share_of_which_no_image_was_seen(images):
     upper_end = METRICS["top1"].unchanged_upper_end(images)
-    assert upper_end == pytest.approx(discordant_interval(0, 0, images, 0.95)[1], abs=1e-9)
+    assert upper_end == pytest.approx(upper_bound_of_share(0, images, 0.975), abs=1e-9)
 
 
 def test_top1_ranks_from_the_number_of_images_on_that_can_show_one_point():
     metrics = ("top1", "loss", "kl", "agreement")
-    assert [default_metric(metrics, images) for images in (20, 380, 381, 5000)] == ["kl", "kl", "top1", "top1"]
-    assert discordant_interval(0, 0, 380, 0.95)[1] > 0.01 >= discordant_interval(0, 0, 381, 0.95)[1]
+    assert [default_metric(metrics, images) for images in (20, 367, 368, 5000)] == ["kl", "kl", "top1", "top1"]
     assert default_metric(("kl", "agreement"), 5000) == "kl"
 
 
