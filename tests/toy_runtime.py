@@ -25,9 +25,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.reconstruct.write import exported_program
 from senseapp.records.deployment import Conversion, LayerTime, LayerTimes
-from senseapp.runtimes.base import Exporter, Runtime
-from senseapp.runtimes.file_format import FileFormat
-from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
 from senseapp.runtimes.quantizers import Quantizer
 
 TOY = RuntimeDescription(
@@ -125,22 +123,10 @@ def _rounded(weight: Tensor) -> Tensor:
     return (weight / scale).round() * scale
 
 
-class ToyFormat(FileFormat):
-    """Class names are in the head of a file."""
-
-    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
-        program, weights, _ = unpacked(content)
-        return packed(program, weights, class_names)
-
-    def class_names(self, content: bytes) -> tuple[str, ...]:
-        return tuple(unpacked(content)[2])
-
-
 class ToyRuntime(Runtime):
     """Runs programs of torch."""
 
     description = TOY
-    file_format = ToyFormat()
     int8_note = "Toys round weights only."
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
@@ -148,6 +134,13 @@ class ToyRuntime(Runtime):
 
     def open(self, content: bytes, *, threads: int | None = None) -> ToyFile:
         return ToyFile(content)
+
+    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
+        program, weights, _ = unpacked(content)
+        return packed(program, weights, class_names)  # they are in the head of a file
+
+    def class_names(self, content: bytes) -> tuple[str, ...]:
+        return tuple(unpacked(content)[2])
 
     def machine(self) -> str:
         return "a made-up processor, toy runtime 1.0"

@@ -15,8 +15,7 @@ from senseapp.data.load import load_demo_images
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors

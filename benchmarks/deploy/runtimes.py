@@ -25,8 +25,8 @@ from torch import Tensor
 from benchmarks.deploy.cases import case, fitted_file, outputs
 from benchmarks.real.rows import Row
 from senseapp.prove.file_times import times_anew
+from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.call_times import ratio
-from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO
 from senseapp.runtimes.openvino.runtime import OpenVinoModel, read

@@ -16,9 +16,8 @@ from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median
 from senseapp.records.int8_timing import Int8Timing
-from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.call_times import quick_seconds, ratio
-from senseapp.runtimes.foreign import RuntimeNetwork
 
 Name = TypeVar("Name", bound=Hashable)
 

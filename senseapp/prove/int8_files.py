@@ -266,9 +266,8 @@ class Int8Search:
             worst = quantizer.causes()[:_REASONS]
             return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > 0.5)
         metric = METRICS[self._judge.judge.divergence]
-        reasons = [
+        return tuple(
             f"{cause.sentence} Alone in int8, it does {metric.change_text(found.damages[cause.node])} of damage."
             for cause in quantizer.causes(found.in_float)[:_REASONS]
             if found.damages.get(cause.node, 0) > 0
-        ]
-        return (*reasons, *((self._runtime.remedy_note,) if reasons and self._runtime.remedy_note else ()))
+        )

@@ -25,8 +25,7 @@ from senseapp.prove.file_times import FileTimes
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.search_images import Amounts, half_of_each
 from senseapp.records.deployment import DeploySettings
-from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.runtimes.base import Runtime, RuntimeNetwork
 from senseapp.runtimes.quantizers import Quantizer
 from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
 

@@ -16,8 +16,7 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.prove.proof_images import ProofImages
 from senseapp.records.inputs import HELD_OUT_SHARE
-from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.runtimes.base import Runtime, RuntimeNetwork
 
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float

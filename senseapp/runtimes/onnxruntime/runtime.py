@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.onnx_network import OnnxSession, saturates
+from senseapp.runtimes.onnx_network import OnnxSession, processor
 
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
 
@@ -114,15 +112,18 @@ def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
     return [Kernel(*key[:2], float(np.median(each[1:])), key[2]) for key, each in durations.items()]
 
 
-def processor(opened: Callable[[bytes], OnnxSession]) -> str:
-    """Return the processor, and whether a runtime uses its dot products of 8 bits: ``AMD EPYC without VNNI``."""
-    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
-    return f"{name} {'without' if saturates(opened) else 'with'} VNNI"
-
-
 def machine() -> str:
     """Return the processor and the runtime: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
-    return f"{processor(RuntimeModel)}, onnxruntime {onnxruntime.__version__}"
+    return f"{processor()}, onnxruntime {onnxruntime.__version__}"
 
 
-INPUT_TYPES = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
+INPUT_TYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(uint8)": np.uint8,
+    "tensor(int8)": np.int8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+"""Of inputs, by onnxruntime's names."""

@@ -15,9 +15,7 @@ from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.file_format import FileFormat
 from senseapp.runtimes.onnx_network import OnnxSession, saturates
-from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
 from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
@@ -45,13 +43,11 @@ class OpenVino(OnnxRuntime):
     """
 
     description = OPENVINO
-    file_format: FileFormat = OnnxFormat(OPENVINO.name)
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
         "so OpenVINO computes these alike on processors without VNNI. It does not round what a convolution adds to "
         "another tensor, which onnxruntime does."
     )
-    remedy_note = ""
 
     def opened(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
         """Return a file that takes what it declares."""
@@ -59,19 +55,15 @@ class OpenVino(OnnxRuntime):
 
     def _writer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
         """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted."""
-        graph, saturate = OnnxGraph(content), self.saturates
+        network = self.float_graph(content)
+        graph, saturate = OnnxGraph(network), saturates()
         products = list(_products_of_activations(graph))
         kept = {node.name for pair in products for node in pair} if saturate else set()
-        writer = Int8Writer(content, calibration, any_order=True, in_float=kept | _refused_in_int8(graph))
+        writer = Int8Writer(network, self.inputs(calibration), any_order=True, in_float=kept | _refused_in_int8(graph))
         if products:
             note = _PRODUCTS_IN_FLOAT if saturate else _PRODUCTS_ELSEWHERE
             writer.notes = (note.format(count=plural(len(products), "product")),)
         return writer
-
-    @property
-    def saturates(self) -> bool:
-        """Whether sums of products of 8 bits saturate here."""
-        return saturates(OpenVinoModel)
 
     def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
         """Return the kernels of a file: nodes that OpenVINO fuses are one kernel, named by the first of them."""
@@ -95,22 +87,18 @@ class OpenVino(OnnxRuntime):
 def _refused_in_int8(graph: OnnxGraph) -> set[str]:
     """Return the nodes whose int8 form OpenVINO, version 2026.4.1, cannot open.
 
-    Those are nodes that pad nothing, as Swin's do for images of whole windows: OpenVINO removes them, and its compiler
-    crashes on the roundings that are left around. And additions of what other nodes compute of constants alone, as of
-    Swin's masks, and those nodes.
+    Those are nodes that pad nothing, whose removal leaves roundings on which its compiler crashes; and what is computed
+    of constants alone, with the additions of it. Swin has both.
     """
-    known, computed, found = set(graph.initializers), set[str](), set[str]()
+    computed, found = set[str](), set[str]()
     for node in graph.nodes:
-        given = {name for name in node.input if name}
-        if not given:
-            known.update(node.output)  # a constant
-        elif given <= known | computed:
+        given = set(filter(None, node.input)) - graph.initializers.keys()
+        sizes = graph.array(node.input[1]) if node.op_type == "Pad" else None
+        if given <= computed:
             computed.update(node.output)
             found.add(node.name)
-        else:
-            sizes = graph.array(node.input[1]) if node.op_type == "Pad" else None
-            if (node.op_type == "Add" and given & computed) or (sizes is not None and not sizes.any()):
-                found.add(node.name)
+        elif (node.op_type == "Add" and given & computed) or (sizes is not None and not sizes.any()):
+            found.add(node.name)
     return found
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from senseapp.compat.openvino_internals import openvino
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.network import OUTPUTS
-from senseapp.runtimes.onnx_network import OnnxSession
-from senseapp.runtimes.onnxruntime.runtime import processor
+from senseapp.runtimes.onnx_network import OnnxSession, processor
 
 _CORE = openvino.Core()
 
@@ -128,4 +127,4 @@ _OWN_CODE, _CAUSE = ("Exception from", "Check '"), "-- "
 
 def machine() -> str:
     """Return the processor and the runtime: ``AMD EPYC without VNNI, OpenVINO 2026.4.1``."""
-    return f"{processor(OpenVinoModel)}, OpenVINO {openvino.__version__.partition('-')[0]}"
+    return f"{processor()}, OpenVINO {openvino.__version__.partition('-')[0]}"

@@ -14,7 +14,7 @@ from senseapp.compressions.quantization import ActivationObserver
 from senseapp.core.steps import StepTitle
 from senseapp.metrics.paired_tests import clearly_less
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, weighted_nodes
 from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection

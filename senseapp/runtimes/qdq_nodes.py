@@ -12,6 +12,7 @@ with the value before it was rounded.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,9 +21,8 @@ from onnx import NodeProto, helper
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.quantizers import QuantizedFile, QuantizedNode
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 
-_ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _MOVING = frozenset(
     {
         *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Identity"),
@@ -36,8 +36,17 @@ _MOST_STEPS = 1.0
 _Array = NDArray[np.float32]
 
 
-class QdqFile(QuantizedFile):
-    """See :class:`~senseapp.runtimes.quantizers.QuantizedFile`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedNode:
+    """A node of somebody's quantized file that computes; ``weights_known``: its float weights were found."""
+
+    name: str
+    op: str
+    weights_known: bool = True
+
+
+class QdqFile:
+    """A quantized file of any quantizer, whose nodes can be put back in float one by one.
 
     Args:
         content: the QDQ file.
@@ -83,7 +92,7 @@ class QdqFile(QuantizedFile):
         return graph.content()
 
     def _is_quantized(self, node: NodeProto) -> bool:
-        if node.op_type in _ROUNDING:
+        if node.op_type in ROUNDING:
             return False
         return any(self._dequantizing(name) is not None for name in node.input) or any(
             name in self._rounded_values for name in node.output
@@ -205,7 +214,7 @@ def _unround_on(graph: OnnxGraph, value: str) -> None:
 def _drop_unread(graph: OnnxGraph) -> None:
     """Remove rounding that nothing reads any more, and tensors that only it read."""
     stored = {name for name in graph.initializers if graph.readers(name)}
-    while gone := [node for node in graph.nodes if node.op_type in _ROUNDING and _is_unread(graph, node)]:
+    while gone := [node for node in graph.nodes if node.op_type in ROUNDING and _is_unread(graph, node)]:
         graph.remove(*gone)
     graph.discard(name for name in stored if not graph.readers(name) and name not in graph.outputs)
 
