@@ -25,7 +25,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.reconstruct.write import exported_program
 from senseapp.records.deployment import Conversion, LayerTime, LayerTimes
-from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
+from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.quantizers import Quantizer
 
 TOY = RuntimeDescription(
@@ -66,17 +66,15 @@ def _module_of(program: bytes) -> nn.Module:
     return torch.export.load(io.BytesIO(zlib.decompress(program))).module()
 
 
-class ToyFile(RuntimeNetwork):
+class ToyFile:
     """An open file."""
+
+    fixed_batch = None
 
     def __init__(self, content: bytes) -> None:
         self.num_bytes = len(content)
         program, self.weights, _ = unpacked(content)
         self._module = _module_of(program)
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        return ("scores",)
 
     def run(self, batch: Tensor) -> object:
         with torch.inference_mode():

@@ -25,24 +25,6 @@ from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 
-class RuntimeNetwork(ABC):
-    """A file that is open in a runtime; a :class:`~senseapp.networks.network.Network`."""
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
-        return None
-
-    @property
-    @abstractmethod
-    def output_names(self) -> tuple[str, ...]:
-        """Of the tensors in what :meth:`run` returns, in their order."""
-
-    @abstractmethod
-    def run(self, batch: Tensor) -> object:
-        """Return the raw output for images (N, C, H, W), nested as the network's own."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedWeights:
     """A float file whose quantized weights are stored in few bits, and sentences on how they are."""
@@ -85,7 +67,7 @@ class Runtime(ABC):
         """Return what writes ``model`` and compressed copies of it, traced on images ``example``, (N, C, H, W)."""
 
     @abstractmethod
-    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+    def open(self, content: bytes, *, threads: int | None = None) -> Network:
         """Open a file: on ``threads``, which times are taken on, or where only outputs count as many as torch has.
 
         Raises:
@@ -172,7 +154,7 @@ class Runtime(ABC):
         """
         return None
 
-    def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
+    def unsaturated(self, content: bytes) -> Network | None:
         """Return an int8 file as processors compute it on which no sum of products of 8 bits saturates.
 
         None where none does here, or in no int8. Raises UnsupportedModel where it cannot be computed so.

@@ -33,7 +33,6 @@ from senseapp.networks.onnx.loops import check_loops
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.preparation import is_channels_last
 from senseapp.networks.onnx.read import parsed_model
-from senseapp.runtimes.base import RuntimeNetwork
 from senseapp.runtimes.onnx_network import saturates
 from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
 from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, session
@@ -98,7 +97,7 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(lengths)})"
 
 
-class ForeignFile(RuntimeNetwork):
+class ForeignFile:
     """An ONNX file in memory, open in onnxruntime on the processor.
 
     Args:
@@ -296,27 +295,15 @@ def with_weights_beside(path: Path) -> bytes:
         model = onnx.ModelProto.FromString(content)
     except DecodeError:
         return content  # refused where it is opened, as any file that is no ONNX
-    places = {
-        entry.value
-        for tensor in model.graph.initializer
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    if not places:
+    if all(each.data_location != onnx.TensorProto.EXTERNAL for each in model.graph.initializer):
         return content
-    elsewhere = next((place for place in places if Path(place).name != place), None)
-    if elsewhere is not None:
-        raise InvalidCheckpoint(
-            f"The weights of {path.name} are in “{printable_text(elsewhere)}”, which is not beside it. Save both as "
-            'one file: onnx.save(onnx.load("model.onnx"), "one.onnx").'
-        )
     try:
-        onnx.load_external_data_for_model(model, str(path.parent))
+        onnx.load_external_data_for_model(model, str(path.parent))  # it reads nothing outside of the folder
         whole: bytes = model.SerializeToString()
     except Exception as error:  # of onnx, protobuf and the disk
         raise InvalidCheckpoint(
-            f"The weights of {path.name} are in another file, which cannot be read: {first_line_of(error)}."
+            f"The weights of {path.name} are in another file, which cannot be read beside it: {first_line_of(error)}. "
+            'Save both as one file: onnx.save(onnx.load("model.onnx"), "one.onnx").'
         ) from error
     return whole
 

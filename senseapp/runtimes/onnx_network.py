@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from senseapp.networks.network import nested
-from senseapp.runtimes.base import RuntimeNetwork
 
 
-class OnnxSession(RuntimeNetwork):
+class OnnxSession(ABC):
     """An open ONNX file with one input, and outputs that ONNX has flattened.
 
     Attributes:
@@ -24,6 +23,11 @@ class OnnxSession(RuntimeNetwork):
     """
 
     nesting: str | None
+
+    @property
+    @abstractmethod
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
 
     @property
     @abstractmethod

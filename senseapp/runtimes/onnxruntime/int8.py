@@ -12,7 +12,7 @@ from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import listed
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.onnxruntime.file_writer import ROUNDING, UNPACKED
-from senseapp.runtimes.onnxruntime.qdq import WEIGHTED, QdqFiles, Rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.qdq import QdqFiles, Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.causes import causes
 from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
@@ -101,14 +101,6 @@ def int8_nodes(content: bytes) -> list[str]:
         for node in graph.nodes
         if node.op_type not in ROUNDING and dequantized & set(node.input) and not real & set(node.input)
     ]
-
-
-def weighted_nodes(content: bytes) -> set[str]:
-    """Return the names of the nodes of a QDQ file that multiply with weights of 8 bits."""
-    graph = OnnxGraph(content)
-    stored = {name for name, each in graph.initializers.items() if len(each.dims) > 1}
-    weights = {node.output[0] for node in graph.nodes if node.op_type == ROUNDING[1] and node.input[0] in stored}
-    return {node.name for node in graph.nodes if node.op_type in WEIGHTED and node.input[1] in weights}
 
 
 def multiplies_integers(content: bytes) -> bool:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import onnxruntime
 from torch import Tensor, nn
 
+from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.runtimes.base import Exporter, Runtime, RuntimeNetwork
-from senseapp.runtimes.call_times import COMPARING_TURNS, Kernel, ratio
-from senseapp.runtimes.onnx_network import OnnxSession, saturates
+from senseapp.runtimes.base import Exporter, Runtime
+from senseapp.runtimes.call_times import Kernel
+from senseapp.runtimes.onnx_network import OnnxSession, processor, saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.default_quantizer import default_int8
 from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, multiplies_integers
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
-from senseapp.runtimes.onnxruntime.rounding.fit import FileRunner, fit
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, kernels, machine
+from senseapp.runtimes.onnxruntime.rounding.fit import fit
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, kernels
 from senseapp.runtimes.onnxruntime.timing import OnnxTimes
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
@@ -38,7 +40,7 @@ class OnnxRuntime(OnnxFormat, OnnxTimes):
         """Return what exports ``model`` to ONNX once for all its weights."""
         return OnnxTemplate(model, example)
 
-    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+    def open(self, content: bytes, *, threads: int | None = None) -> Network:
         """Open an ONNX file; raises InvalidSpec where the runtime cannot."""
         return self.opened(content, threads=threads)
 
@@ -46,11 +48,11 @@ class OnnxRuntime(OnnxFormat, OnnxTimes):
         """Return a file that takes what it declares."""
         return RuntimeModel(content, threads=threads)
 
-    def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
+    def unsaturated(self, content: bytes) -> Network | None:
         """Return a QDQ file with its products in float; None where no sum of products of integers saturates here."""
         return self.in_float(content) if saturates() and multiplies_integers(content) else None
 
-    def in_float(self, content: bytes) -> RuntimeNetwork:
+    def in_float(self, content: bytes) -> Network:
         """Return a QDQ file with its products in float."""
         return RuntimeModel(content, fused=False)
 
@@ -61,8 +63,8 @@ class OnnxRuntime(OnnxFormat, OnnxTimes):
         return UploadedRuntime(opened)
 
     def machine(self) -> str:
-        """Return the processor, whether it has VNNI, and the version of onnxruntime."""
-        return machine()
+        """Return the processor and the runtime: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
+        return f"{processor()}, onnxruntime {onnxruntime.__version__}"
 
     def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
         """Return the kernels of a file, by the runtime's own profile."""
@@ -92,13 +94,7 @@ class OnnxRuntime(OnnxFormat, OnnxTimes):
         """Return the same with fitted ranges, weights and biases, where that does less harm."""
         writer = self._writer(content, fitting.batches)
         fitting = replace(fitting, batches=self.inputs(fitting.batches), held_out=self.inputs(fitting.held_out))
-
-        def time_ratio(file: bytes, other: bytes) -> float:
-            opened = [self.opened(each, threads=1) for each in (file, other)]
-            images = fitting.batches[0] if opened[0].fixed_batch else fitting.batches[0][:1]
-            return ratio(*self.times(opened, images, turns=COMPARING_TURNS)).value
-
-        fit(writer, fitting, FileRunner(opened=self.open, in_float=self.in_float, time_ratio=time_ratio))
+        fit(writer, fitting, self.open)
         return writer
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:

@@ -24,7 +24,7 @@ from senseapp.descriptions import DENSE_BITS
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import Runtime, RuntimeNetwork
+from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import Kernel, quick_seconds, times
 from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
@@ -54,7 +54,7 @@ class OnnxTimes(Runtime):
         """Return the kernels of a file that runs on some images."""
 
     @abstractmethod
-    def opened(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+    def opened(self, content: bytes, *, threads: int | None = None) -> Network:
         """Return a file that takes what it declares."""
 
     @abstractmethod

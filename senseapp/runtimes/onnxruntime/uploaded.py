@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.network import Network
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.records.deployment import OperatorTime
-from senseapp.runtimes.base import Exporter, QuantizedWeights, RuntimeNetwork
+from senseapp.runtimes.base import Exporter, QuantizedWeights
 from senseapp.runtimes.onnx_network import OnnxSession
 from senseapp.runtimes.onnxruntime.file_writer import ROUNDING, UNPACKED
-from senseapp.runtimes.onnxruntime.float_graph import FloatGraph, check_quantizable
-from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT
+from senseapp.runtimes.onnxruntime.float_graph import FOLDED_WEIGHT, FloatGraph, check_quantizable
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
@@ -46,7 +46,7 @@ class UploadedExporter(Exporter):
         return with_weights(self._opened, model).content
 
 
-class UploadedModel(RuntimeNetwork):
+class UploadedModel:
     """An edited file that is open: it takes images and returns its outputs as the network of the uploaded one does."""
 
     def __init__(
@@ -59,16 +59,6 @@ class UploadedModel(RuntimeNetwork):
     def fixed_batch(self) -> int | None:
         """Images that each call must have; None for any number."""
         return self._file.fixed_batch
-
-    @property
-    def input_type(self) -> str:
-        """Type of the numbers that the file takes, as ``float32``."""
-        return self._file.input_type
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Of the tensors in what :meth:`run` returns."""
-        return self._file.output_names
 
     def run(self, batch: Tensor) -> object:
         """Return the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
@@ -90,7 +80,7 @@ class UploadedRuntime(OnnxRuntime):
     def __init__(self, opened: OpenedOnnx) -> None:
         self._opened = opened
         self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
-        self._graph_of = lru_cache(maxsize=4)(
+        self._graph_of = lru_cache(maxsize=2)(
             lambda content: FloatGraph.of(content, opened.outputs, opened.input_shape)
         )
 
@@ -105,7 +95,7 @@ class UploadedRuntime(OnnxRuntime):
         shown = content if threads is not None else with_outputs(content, self._opened.outputs)
         return self._as_network(self.opened(shown, threads=threads))
 
-    def in_float(self, content: bytes) -> RuntimeNetwork:
+    def in_float(self, content: bytes) -> Network:
         """Return a QDQ file with the outputs that are measured, and its products in float."""
         return self._as_network(RuntimeModel(with_outputs(content, self._opened.outputs), fused=False))
 
@@ -142,7 +132,7 @@ class UploadedRuntime(OnnxRuntime):
         """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""
         channels, height, width = shape
         own = (height, width, channels) if self._images.channels_last else (channels, height, width)
-        opened = self.open(self._opened.content)
+        opened = self.opened(self._opened.content)
         sizes = ", ".join(map(str, (opened.fixed_batch or "N", *own)))
         return f"{self._opened.input_name}, {opened.input_type}, is ({sizes})"
 

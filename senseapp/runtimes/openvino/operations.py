@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import io
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import torch
 from onnx import NodeProto
 from torch import Tensor
 
-from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes
+from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes, openvino
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
 from senseapp.core.texts import plural
+from senseapp.networks.network import OUTPUTS
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.onnx_network import OnnxSession, saturates
+from senseapp.runtimes.onnx_network import OnnxSession, processor, saturates
 from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO
-from senseapp.runtimes.openvino.runtime import OpenVinoModel, compiled, machine, read
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
 
+_CORE = openvino.Core()
 _PRODUCTS_IN_FLOAT = (
     "In float: {count} of two activations, as of attention. On processors without VNNI OpenVINO's int8 kernels for "
     "them saturate."
@@ -77,7 +85,7 @@ class OpenVino(OnnxRuntime):
 
     def machine(self) -> str:
         """Return the processor, whether it has VNNI, and the version of OpenVINO."""
-        return machine()
+        return f"{processor()}, OpenVINO {openvino.__version__.partition('-')[0]}"
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return None: OpenVINO's quantizer (NNCF) is a package of its own."""
@@ -158,6 +166,105 @@ def _kind(node: ExecutedNode) -> str:
         return _KINDS[node.kind]
     border = next((kind for kind in ROUNDING if node.parts and node.parts[-1].endswith(f"_{kind}")), None)
     return border or node.kind
+
+
+class OpenVinoModel(OnnxSession):
+    """An ONNX file in memory, open in OpenVINO on the CPU.
+
+    It is compiled for the shape of its calls, which makes it up to twice as quick as for any number of images, and
+    computes in float32 where it is not int8: OpenVINO would choose 16 bits on some processors. It runs on ``threads``,
+    which times are taken on; where only its outputs count, on as many as torch does.
+
+    Raises:
+        InvalidSpec: OpenVINO cannot open it.
+    """
+
+    def __init__(self, content: bytes, *, threads: int | None = None) -> None:
+        self._content, self._threads = content, threads or torch.get_num_threads()
+        network = read(content)
+        (self._input,) = network.inputs
+        model = onnx.load_from_string(content)
+        self._names = tuple(each.name for each in model.graph.output)
+        self.nesting = next((each.value for each in model.metadata_props if each.key == OUTPUTS), None)
+        self._requests: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
+        size = self._input.partial_shape[0]
+        return size.get_length() if size.is_static else None
+
+    @property
+    def input_type(self) -> str:
+        """Type of the numbers that it takes, as ``float32``."""
+        return str(np.dtype(self._input.element_type.to_dtype()))
+
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name.
+
+        Raises:
+            InvalidSpec: OpenVINO cannot compile the network for such images.
+        """
+        values = self.as_input(images)
+        found = self._request(values.shape).infer([values], share_inputs=True)
+        return {name: torch.from_numpy(found[place]) for place, name in enumerate(self._names)}
+
+    def _network(self) -> Any:
+        """Return the network anew: compiling it for a shape changes it."""
+        return read(self._content)
+
+    def _request(self, shape: tuple[int, ...]) -> Any:
+        if shape not in self._requests:
+            self._requests[shape] = compiled(self._network(), shape, threads=self._threads).create_infer_request()
+            if len(self._requests) > 2:  # of a batch, and of the rest that is smaller
+                self._requests.popitem(last=False)
+        self._requests.move_to_end(shape)
+        return self._requests[shape]
+
+
+def read(file: bytes | Path) -> Any:
+    """Return the network of an ONNX file; from a path, also of a file of OpenVINO's own format.
+
+    Raises:
+        InvalidSpec: OpenVINO cannot read it.
+    """
+    try:
+        return _CORE.read_model(io.BytesIO(file) if isinstance(file, bytes) else file)
+    except RuntimeError as error:
+        raise _refused(error) from error
+
+
+def compiled(network: Any, *shapes: Sequence[int], threads: int, profiled: bool = False) -> Any:
+    """Return a network of :func:`read`, compiled for inputs of ``shapes`` on ``threads``; ``profiled`` takes times.
+
+    Raises:
+        InvalidSpec: OpenVINO cannot compile it so.
+    """
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "ENABLE_CPU_PINNING": False,  # other processes time files too
+        "PERF_COUNT": profiled,
+    }
+    try:
+        network.reshape(dict(enumerate(map(list, shapes))))
+        return _CORE.compile_model(network, "CPU", settings)
+    except RuntimeError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: RuntimeError) -> Exception:
+    """Return what to raise: OpenVINO's message begins with lines on where in its code it was raised."""
+    if is_about_memory(error):
+        return error
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = next((line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)), None)
+    told = next((line for line in lines if not line.startswith(_OWN_CODE)), "")
+    return InvalidSpec(f"OpenVINO cannot open this network: {first_line_of(RuntimeError(cause or told))}.")
+
+
+_OWN_CODE, _CAUSE = ("Exception from", "Check '"), "-- "
 
 
 class UploadedOpenVino(UploadedRuntime, OpenVino):
