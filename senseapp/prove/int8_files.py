@@ -136,7 +136,7 @@ class Int8Search:
                 made.append(replace(each, content=self._placed(each.content)))
         compared = {"int8": all_int8} | ({"default": own.content} if own is not None else {})
         return Int8Files(
-            made=(replace(made[0], notes=(*made[0].notes, *(own.notes if own is not None else ()))), *made[1:]),
+            made=tuple(made),
             compared={name: self._placed(each) for name, each in compared.items()},
             own_setting=own.setting if own is not None else "",
         )

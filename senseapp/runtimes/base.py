@@ -148,7 +148,7 @@ class Runtime(ABC):
         return self.quantizer(content, fitting.batches)
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
-        """Return the file of the runtime's own quantizer in the usual setting that does least harm; None without one.
+        """Return the file of the runtime's own quantizer in its usual setting; None without one.
 
         It is what our files are compared with.
         """

@@ -166,9 +166,9 @@ class QdqFile:
 
     def _twin(self, node: NodeProto) -> NodeProto | None:
         """Return the node of the float file for a quantized one: by the value that it computes, or its name."""
-        by_name = next((each for each in self._float.nodes if each.name and each.name == node.name), None)
-        found = self._float.maker(node.output[0]) or by_name
-        return found if found is not None and found.op_type == node.op_type else None
+        alike = [each for each in self._float.nodes if each.op_type == node.op_type]
+        found = [each for each in alike if each.output[0] == node.output[0]]
+        return next(iter(found or (each for each in alike if each.name and each.name == node.name)), None)
 
 
 def _label(node: NodeProto) -> str:

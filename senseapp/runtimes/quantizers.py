@@ -89,13 +89,11 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultInt8:
-    """The file of a runtime's own quantizer in the best of its usual settings.
+    """The file of a runtime's own quantizer in its usual setting.
 
     Attributes:
         setting: in words, after the runtime's name: ``quantize_static, per channel, unsigned activations, min-max``.
-        notes: sentences on how it was found.
     """
 
     content: bytes
     setting: str
-    notes: tuple[str, ...] = ()

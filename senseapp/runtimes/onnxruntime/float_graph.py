@@ -33,7 +33,7 @@ Affine = tuple[Array, Array]
 """What a node does to each channel: times a scale, plus a shift, both (C,)."""
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-_PLAIN = "Its nodes are sorted, each has a name of its own, and constants are stored beside the other tensors."
+_PLAIN = "Nodes of the file are sorted, each has a name of its own, and constants are stored beside the other tensors."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,7 +217,7 @@ def test_nodes_are_sorted_where_a_writer_put_them_in_another_order() -> None:
     runtime = evaluator.runtime("onnxruntime")
     quantizer = runtime.quantizer(content, [torch.rand(4, 3, 8, 8)])
     file = runtime.in_place(content, quantizer.write())
-    assert any("Its nodes are sorted" in each for each in runtime.changes(file))
+    assert any("Nodes of the file are sorted" in each for each in runtime.changes(file))
     assert any("as it was uploaded" in each for each in runtime.changes(file))
     assert run(file, torch.rand(2, 3, 8, 8))[0].shape == (2, 6)
 
