@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from onnx import NodeProto
 from torch import Tensor
 
 from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes, openvino
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
-from senseapp.core.texts import plural
 from senseapp.networks.network import OUTPUTS
-from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.onnx_network import OnnxSession, processor, saturates
+from senseapp.runtimes.onnx_network import OnnxSession, processor
 from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
@@ -32,14 +29,6 @@ from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
 
 _CORE = openvino.Core()
-_PRODUCTS_IN_FLOAT = (
-    "In float: {count} of two activations, as of attention. On processors without VNNI OpenVINO's int8 kernels for "
-    "them saturate."
-)
-_PRODUCTS_ELSEWHERE = (
-    "For processors without VNNI make the file on one of them: OpenVINO's int8 kernels for {count} of two activations, "
-    "as of attention, saturate there."
-)
 _KINDS = {"Convolution": "Conv", "GroupConvolution": "Conv", "FullyConnected": "Gemm"}
 
 
@@ -62,16 +51,11 @@ class OpenVino(OnnxRuntime):
         return OpenVinoModel(content, threads=threads)
 
     def _writer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
-        """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted."""
-        network = self.float_graph(content)
-        graph, saturate = OnnxGraph(network), saturates()
-        products = list(_products_of_activations(graph))
-        kept = {node.name for pair in products for node in pair} if saturate else set()
-        writer = Int8Writer(network, self.inputs(calibration), any_order=True, in_float=kept | _refused_in_int8(graph))
-        if products:
-            note = _PRODUCTS_IN_FLOAT if saturate else _PRODUCTS_ELSEWHERE
-            writer.notes = (note.format(count=plural(len(products), "product")),)
-        return writer
+        """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted.
+
+        On processors without VNNI those for products of two activations, as of attention, would.
+        """
+        return Int8Writer(self.float_graph(content), self.inputs(calibration), any_order=True, in_attention=False)
 
     def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
         """Return the kernels of a file: nodes that OpenVINO fuses are one kernel, named by the first of them."""
@@ -90,37 +74,6 @@ class OpenVino(OnnxRuntime):
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return None: OpenVINO's quantizer (NNCF) is a package of its own."""
         return None
-
-
-def _refused_in_int8(graph: OnnxGraph) -> set[str]:
-    """Return the nodes whose int8 form OpenVINO, version 2026.4.1, cannot open.
-
-    Those are nodes that pad nothing, whose removal leaves roundings on which its compiler crashes; and what is computed
-    of constants alone, with the additions of it. Swin has both.
-    """
-    computed, found = set[str](), set[str]()
-    for node in graph.nodes:
-        given = set(filter(None, node.input)) - graph.initializers.keys()
-        sizes = graph.array(node.input[1]) if node.op_type == "Pad" else None
-        if given <= computed:
-            computed.update(node.output)
-            found.add(node.name)
-        elif (node.op_type == "Add" and given & computed) or (sizes is not None and not sizes.any()):
-            found.add(node.name)
-    return found
-
-
-def _products_of_activations(graph: OnnxGraph) -> Iterator[tuple[NodeProto, NodeProto]]:
-    """Yield the products of two activations, as of attention, each with the node that makes one of them.
-
-    Sums of two of their products of 8 bits exceed 16. Where both nodes are in float, OpenVINO gets one factor that is
-    not rounded, and computes in float.
-    """
-    for node in graph.nodes:
-        if node.op_type == "MatMul" and graph.initializers.keys().isdisjoint(node.input):
-            both = [maker for name in node.input if (maker := graph.maker(name)) is not None]
-            cheap = [maker for maker in both if graph.initializers.keys().isdisjoint(maker.input[1:2])]
-            yield node, next(iter((*cheap, *both)), node)
 
 
 def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tuple[ExecutedNode, float]]:

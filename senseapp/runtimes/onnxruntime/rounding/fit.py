@@ -1,8 +1,7 @@
 """An int8 file fitted to images: the steps in order, each taken where files do less harm with it.
 
-1. :func:`_better_unweighted`: what has no weights stays in float where int8 harms it.
-2. :func:`chosen_rounding`: ranges of activations, and weights and biases that go with them.
-3. :func:`_better_corrected`: biases that keep the means of products through the whole network.
+1. :func:`chosen_rounding`: ranges of activations, and weights and biases that go with them.
+2. :func:`_better_corrected`: biases that keep the means of products through the whole network.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from senseapp.metrics.paired_tests import clearly_less
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
-from senseapp.runtimes.onnxruntime.qdq import WEIGHTED, Rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.causes import calibration_warnings
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import RoundedProduct, rounded_products
@@ -31,11 +30,6 @@ _OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
 that clip more (percentiles, entropy) suit few images better than others: on EfficientNet-Lite0 percentiles did .6 times
 the damage on images that choose, and 1.5 times on others."""
 _REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
-_NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})  # computed in float, between tensors that are rounded
-_UNWEIGHTED = (
-    "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
-    "norms, softmax, GELU, additions) was measured to do more harm."
-)
 _CORRECTED = (
     "Biases are corrected, so that each convolution and matrix product keeps the mean that it has in float: measured, "
     "all in int8 does less harm so."
@@ -45,10 +39,6 @@ _CORRECTED = (
 def fit(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]) -> None:
     """Fit what files of ``writer`` round to, and note how; a step that fails is left out. ``opened`` opens a file."""
     steps = fitting.steps
-    unweighted = frozenset[str]()
-    with steps.trying("what has no weights in float"):
-        unweighted = _better_unweighted(writer, fitting, opened)
-    writer.in_float |= unweighted
     steps.progress.begin(StepTitle.WEIGHTS)
     rounding: Rounding | None = None
     with steps.trying("ranges and weights fitted to the images"):
@@ -56,28 +46,10 @@ def fit(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]
     writer.rounding = rounding
     with steps.trying("corrected biases"):
         writer.correction = _better_corrected(writer, fitting, opened)
-    notes = ((_UNWEIGHTED, bool(unweighted)), (_CORRECTED, writer.correction is not None))
     warnings = tuple[str, ...]()
     with steps.trying("the check of the calibration images"):
         warnings = calibration_warnings(writer.network, writer.rounding.ranges, fitting.batches, fitting.held_out)
-    writer.notes = (*warnings, *writer.notes, *(note for note, holds in notes if holds))
-
-
-def _better_unweighted(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]) -> frozenset[str]:
-    """Return the nodes without weights of a network with layer norms or GELU, where int8 clearly harms.
-
-    Such a network adds to one tensor all along, which is rounded each time, and its norms and GELU compute in float
-    between roundings, so that int8 saves no time there.
-    """
-    graph = OnnxGraph(writer.network)
-    if not {node.op_type for node in graph.nodes} & _NO_INTEGERS:
-        return frozenset()
-    fitting.steps.progress("Trying what has no weights in float")
-    weighted = {node.name for node in graph.nodes if node.op_type in WEIGHTED and node.input[1] in graph.initializers}
-    all_int8 = writer.write()
-    rest = frozenset(writer.nodes(all_int8)) - weighted
-    damages = [fitting.damage_of(opened(file)) for file in (writer.write(but=rest), all_int8)]
-    return rest if damages[0] <= 0.7 * damages[1] else frozenset()
+    writer.notes = (*warnings, *writer.notes, *(() if writer.correction is None else (_CORRECTED,)))
 
 
 def chosen_rounding(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]) -> Rounding:
