@@ -26,8 +26,6 @@ from senseapp.networks.network import Network
 from senseapp.reconstruct.write import exported_program
 from senseapp.records.deployment import Conversion, LayerTime, LayerTimes
 from senseapp.runtimes.base import Exporter, Runtime
-from senseapp.runtimes.file_format import FileFormat
-from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.quantizers import Quantizer
 
 TOY = RuntimeDescription(
@@ -68,17 +66,15 @@ def _module_of(program: bytes) -> nn.Module:
     return torch.export.load(io.BytesIO(zlib.decompress(program))).module()
 
 
-class ToyFile(RuntimeNetwork):
+class ToyFile:
     """An open file."""
+
+    fixed_batch = None
 
     def __init__(self, content: bytes) -> None:
         self.num_bytes = len(content)
         program, self.weights, _ = unpacked(content)
         self._module = _module_of(program)
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        return ("scores",)
 
     def run(self, batch: Tensor) -> object:
         with torch.inference_mode():
@@ -125,22 +121,10 @@ def _rounded(weight: Tensor) -> Tensor:
     return (weight / scale).round() * scale
 
 
-class ToyFormat(FileFormat):
-    """Class names are in the head of a file."""
-
-    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
-        program, weights, _ = unpacked(content)
-        return packed(program, weights, class_names)
-
-    def class_names(self, content: bytes) -> tuple[str, ...]:
-        return tuple(unpacked(content)[2])
-
-
 class ToyRuntime(Runtime):
     """Runs programs of torch."""
 
     description = TOY
-    file_format = ToyFormat()
     int8_note = "Toys round weights only."
 
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
@@ -148,6 +132,13 @@ class ToyRuntime(Runtime):
 
     def open(self, content: bytes, *, threads: int | None = None) -> ToyFile:
         return ToyFile(content)
+
+    def described(self, content: bytes, *, preprocessing: Preprocessing | None, class_names: Sequence[str]) -> bytes:
+        program, weights, _ = unpacked(content)
+        return packed(program, weights, class_names)  # they are in the head of a file
+
+    def class_names(self, content: bytes) -> tuple[str, ...]:
+        return tuple(unpacked(content)[2])
 
     def machine(self) -> str:
         return "a made-up processor, toy runtime 1.0"

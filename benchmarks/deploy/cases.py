@@ -12,11 +12,11 @@ from torch.nn import functional
 from benchmarks.real.network import load_network
 from benchmarks.real.photographs import MADE_FROM, tensors
 from senseapp.data.load import load_demo_images
+from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
@@ -91,6 +91,6 @@ def fitted_file(exported: bytes, fitted: Tensor, *, runtime: Runtime = OPERATION
     return writer.write()
 
 
-def outputs(opened: RuntimeNetwork, images: Tensor) -> Tensor:
+def outputs(opened: Network, images: Tensor) -> Tensor:
     """Return the scores of images, 16 a call."""
     return torch.cat([cast(Tensor, opened.run(batch)) for batch in images.split(16)])

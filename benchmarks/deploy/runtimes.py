@@ -24,12 +24,12 @@ from torch import Tensor
 
 from benchmarks.deploy.cases import case, fitted_file, outputs
 from benchmarks.real.rows import Row
+from senseapp.networks.network import Network
 from senseapp.prove.file_times import times_anew
 from senseapp.runtimes.call_times import ratio
-from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO
-from senseapp.runtimes.openvino.runtime import OpenVinoModel, read
+from senseapp.runtimes.openvino.operations import OpenVinoModel, read
 
 _NETWORKS = ("demo", "resnet18", "mobilenetv3_small_100")
 _PYTHON = os.environ.get("SENSEAPP_NNCF_PYTHON", "")
@@ -84,7 +84,7 @@ def _beside_nncf(
         script = Path(__file__).with_name("nncf_quantize.py")
         subprocess.run([_PYTHON, script, source, images, out, *options], check=True, capture_output=True)
         theirs = IrModel(out, network)
-        pair: dict[str, Callable[[], RuntimeNetwork]] = {
+        pair: dict[str, Callable[[], Network]] = {
             "ours": partial(OPENVINO.open, int8, threads=1),
             "NNCF's": partial(IrModel, out, network, threads=1),
         }
@@ -102,7 +102,7 @@ def _beside_nncf(
     )
 
 
-def _times_anew(openers: Mapping[str, Callable[[], RuntimeNetwork]], image: Tensor) -> dict[str, list[float]]:
+def _times_anew(openers: Mapping[str, Callable[[], Network]], image: Tensor) -> dict[str, list[float]]:
     """Return the seconds of calls of files in turns, each opened anew several times."""
     rounds = [times_anew(openers, OPENVINO, image) for _ in range(_ROUNDS)]
     return {name: [second for each in rounds for second in each[name]] for name in openers}

@@ -184,7 +184,7 @@ def _written(
     out, is_kit = arguments.out, arguments.format == "kit"
     files = {out: folder.candidate_file(candidate).read_bytes()}
     files[out.with_suffix(".README.txt")] = deployment.readme(out.name).encode()
-    kit = runtime_named(arguments.runtime).file_format.kit(out.name) if is_kit and not uploaded else {}
+    kit = runtime_named(arguments.runtime).kit(out.name) if is_kit and not uploaded else {}
     files |= {out.with_name(name): text.encode() for name, text in kit.items()}
     for path, content in files.items():
         write_file(path, content)

@@ -40,9 +40,8 @@ from senseapp.records.deployment import (
     thresholds_text,
 )
 from senseapp.records.schedule import Delivered, Schedule, ValidationResult
-from senseapp.runtimes.base import Runtime
+from senseapp.runtimes.base import QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import ratio
-from senseapp.runtimes.file_format import QuantizedWeights
 
 _DEAD = (
     "The file keeps none of the original's answers on held-out images: 8 bits destroy a part of this network. Choose "
@@ -244,7 +243,7 @@ class _Deploying:
         stored = QuantizedWeights(content=source.network)
         with self._steps.trying("weights stored as integers"):
             if nodes:
-                stored = self._runtime.file_format.with_quantized_weights(source.network, nodes, integers)
+                stored = self._runtime.with_quantized_weights(source.network, nodes, integers)
         return MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
 
     def _described(self, name: str) -> bytes:
@@ -252,9 +251,7 @@ class _Deploying:
         preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
         chosen = self._thresholds
         scores = {"thresholds": (chosen[name], chosen["original"])} if chosen else {}  # a runtime may know none
-        return self._runtime.file_format.described(
-            self._files[name], preprocessing=preprocessing, class_names=names, **scores
-        )
+        return self._runtime.described(self._files[name], preprocessing=preprocessing, class_names=names, **scores)
 
     def _measure(self) -> None:
         """Judge and time all files."""
@@ -286,7 +283,7 @@ class _Deploying:
             figures=figures,
             simulated=self._source.simulated,
             in_float=tuple(self._layers.get(node, node) for node in made.in_float),
-            opset=runtime.file_format.version(files["file"]),
+            opset=runtime.format_version(files["file"]),
             batch=runtime.open(files["file"]).fixed_batch,
             images=len(evaluator.images.proof),
             preparation=preparation(evaluator, runtime),
@@ -299,7 +296,7 @@ class _Deploying:
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
                 *self._saturation,
                 *made.notes,
-                *runtime.file_format.changes(files["file"]),
+                *runtime.changes(files["file"]),
                 *self._source.notes,
             ),
             computes_in_float=made.computes_in_float,

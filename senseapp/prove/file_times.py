@@ -13,12 +13,12 @@ from torch import Tensor
 
 from senseapp.core.steps import OptionalSteps
 from senseapp.descriptions.runtimes import installed_runtimes
+from senseapp.networks.network import Network
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median
 from senseapp.records.int8_timing import Int8Timing
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import quick_seconds, ratio
-from senseapp.runtimes.foreign import RuntimeNetwork
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -87,13 +87,13 @@ class FileTimes:
         low, high = min(found.low, *medians), max(found.high, *medians)
         return Median(value=found.value, low=low / wider, high=high * wider)
 
-    def _opened_anew(self, file: bytes, *, first: bool) -> tuple[RuntimeNetwork, RuntimeNetwork]:
+    def _opened_anew(self, file: bytes, *, first: bool) -> tuple[Network, Network]:
         """Return a file and the reference, opened in this order, or the other way round."""
         contents = (file, self._reference) if first else (self._reference, file)
         one, other = (self._runtime.open(content, threads=self._threads) for content in contents)
         return (one, other) if first else (other, one)
 
-    def _timed(self, opened: RuntimeNetwork, reference: RuntimeNetwork) -> list[list[float]]:
+    def _timed(self, opened: Network, reference: Network) -> list[list[float]]:
         """Return the seconds of calls of both in turns: more of them where the reference is known to be quick."""
         turns = max(_TURNS, min(_MOST_TURNS, int(_SECONDS / (2 * self._least))))
         return self._runtime.times((opened, reference), self._call, turns=turns)
@@ -107,7 +107,7 @@ class FileTimes:
 
 
 def times_anew(
-    openers: Mapping[Name, Callable[[], RuntimeNetwork]], runtime: Runtime, call: Tensor
+    openers: Mapping[Name, Callable[[], Network]], runtime: Runtime, call: Tensor
 ) -> dict[Name, list[float]]:
     """Return the seconds of calls of files on the images ``call``, (N, C, H, W), in turns as ``runtime`` takes them.
 

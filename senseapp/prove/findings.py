@@ -67,7 +67,7 @@ def saturation(name: str, judged: Judgement, unsaturated: Callable[[], Network |
 
 def preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
     """Return how a picture becomes an input of a file."""
-    shape = runtime.file_format.input_words(evaluator.profile.input_shape)
+    shape = runtime.input_words(evaluator.profile.input_shape)
     if not isinstance(evaluator.images.proof, PreparedImages):
         return f"{shape}."
     how = evaluator.images.proof.preprocessing

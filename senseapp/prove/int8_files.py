@@ -136,7 +136,7 @@ class Int8Search:
                 made.append(replace(each, content=self._placed(each.content)))
         compared = {"int8": all_int8} | ({"default": own.content} if own is not None else {})
         return Int8Files(
-            made=(replace(made[0], notes=(*made[0].notes, *(own.notes if own is not None else ()))), *made[1:]),
+            made=tuple(made),
             compared={name: self._placed(each) for name, each in compared.items()},
             own_setting=own.setting if own is not None else "",
         )
@@ -266,9 +266,8 @@ class Int8Search:
             worst = quantizer.causes()[:_REASONS]
             return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > 0.5)
         metric = METRICS[self._judge.judge.divergence]
-        reasons = [
+        return tuple(
             f"{cause.sentence} Alone in int8, it does {metric.change_text(found.damages[cause.node])} of damage."
             for cause in quantizer.causes(found.in_float)[:_REASONS]
             if found.damages.get(cause.node, 0) > 0
-        ]
-        return (*reasons, *((self._runtime.remedy_note,) if reasons and self._runtime.remedy_note else ()))
+        )

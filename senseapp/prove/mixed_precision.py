@@ -20,13 +20,13 @@ from senseapp.core.steps import OptionalSteps
 from senseapp.core.texts import plural
 from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
+from senseapp.networks.network import Network
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.search_images import Amounts, half_of_each
 from senseapp.records.deployment import DeploySettings
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.quantizers import Quantizer
 from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
 
@@ -57,7 +57,7 @@ class FileJudge:
         self,
         evaluator: ScheduleEvaluator,
         runtime: Runtime,
-        network: RuntimeNetwork,
+        network: Network,
         fitted: Sequence[Tensor],
         others: Sequence[Tensor],
         amounts: Amounts,

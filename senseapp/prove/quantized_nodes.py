@@ -24,7 +24,7 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.layer_findings import NodeDamage, QuantizedNodesReport
 from senseapp.records.spec import RunSpec
 from senseapp.runtimes.base import runtime_for
-from senseapp.runtimes.quantizers import QuantizedFile
+from senseapp.runtimes.qdq_nodes import QdqFile
 from senseapp.tasks import task_named
 
 _USUAL_IMAGES = 64  # where the run sets none; each node costs a pass over them
@@ -54,7 +54,7 @@ def blame_nodes(
         num_outputs=loaded.num_classes,
     )
     found = node_damages(
-        runtime.foreign_files.quantized(content, loaded.onnx.content),
+        QdqFile(content, loaded.onnx.content),
         open_file=runtime.open,
         damage_of=lambda network: judge.judged(network).damage,
         progress=progress,
@@ -74,7 +74,7 @@ def blame_nodes(
 
 
 def node_damages(
-    file: QuantizedFile,
+    file: QdqFile,
     *,
     open_file: Callable[[bytes], Network],
     damage_of: Callable[[Network], float],

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from senseapp.data.images import ImageSet, draw
-from senseapp.networks.network import in_calls
+from senseapp.networks.network import Network, in_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.prove.proof_images import ProofImages
 from senseapp.records.inputs import HELD_OUT_SHARE
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.foreign import RuntimeNetwork
 
 _FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
 _JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
@@ -43,7 +42,7 @@ class Amounts:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, network: RuntimeNetwork, evaluator: ScheduleEvaluator) -> Amounts:
+    def of(cls, network: Network, evaluator: ScheduleEvaluator) -> Amounts:
         """Return amounts for a float file, by the quickest of a few calls on one image."""
         image = in_calls_of(network, evaluator, evaluator.images.curves.subset([0]))[0]
         spent = []
@@ -94,7 +93,7 @@ def fitted_and_others(
     return fitting, curves.subset(order[:judging]) if judging else fitting
 
 
-def in_calls_of(network: RuntimeNetwork, evaluator: ScheduleEvaluator, images: ImageSet) -> list[Tensor]:
+def in_calls_of(network: Network, evaluator: ScheduleEvaluator, images: ImageSet) -> list[Tensor]:
     """Return images in batches that the network runs at once."""
     batches = evaluator.dense.arranged(images, 0, len(images))
     return [part for batch in batches for part in in_calls(network, batch.cpu())]  # runtimes run there

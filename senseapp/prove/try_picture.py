@@ -46,7 +46,7 @@ def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Pat
         with storage_errors(name):
             content = path.read_bytes()
         runtime = runtime_for(runtime_name, model.onnx)
-        names = names or runtime.file_format.class_names(content)
+        names = names or runtime.class_names(content)
         network = runtime.open(content)
         wanted = batch.expand(network.fixed_batch or 1, *batch.shape[1:])  # whatever batch the file takes
         outputs[name] = task.predictions(network.run(wanted))[:1]

@@ -9,19 +9,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from torch import Tensor, nn
 
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
+from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import TURNS, times
-from senseapp.runtimes.file_format import FileFormat
-from senseapp.runtimes.foreign import ForeignFiles, RuntimeNetwork
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedWeights:
+    """A float file whose quantized weights are stored in few bits, and sentences on how they are."""
+
+    content: bytes
+    notes: tuple[str, ...] = ()
 
 
 class Exporter(ABC):
@@ -45,17 +54,11 @@ class Runtime(ABC):
 
     Attributes:
         description: its name, its files and its words.
-        file_format: what its files hold beside the network.
-        foreign_files: opens files of any program.
         int8_note: a sentence on every int8 file of it.
-        remedy_note: a sentence behind the causes of what 8 bits harm, on a remedy that is missing.
     """
 
     description: RuntimeDescription
-    file_format = FileFormat()
-    foreign_files = ForeignFiles()
     int8_note: str = ""
-    remedy_note: str = ""
 
     # ---- files and networks
 
@@ -64,7 +67,7 @@ class Runtime(ABC):
         """Return what writes ``model`` and compressed copies of it, traced on images ``example``, (N, C, H, W)."""
 
     @abstractmethod
-    def open(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+    def open(self, content: bytes, *, threads: int | None = None) -> Network:
         """Open a file: on ``threads``, which times are taken on, or where only outputs count as many as torch has.
 
         Raises:
@@ -78,6 +81,51 @@ class Runtime(ABC):
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer, one of ``layers``, that each node of a float file belongs to, where one does."""
         return {}
+
+    # ---- what files hold beside the network
+
+    def format_version(self, content: bytes) -> int:
+        """Check a file that is delivered, and return the version of its format; 0 where it has none."""
+        return 0
+
+    def described(
+        self,
+        content: bytes,
+        *,
+        preprocessing: Preprocessing | None,
+        class_names: Sequence[str],
+        thresholds: tuple[float, float] | None = None,
+    ) -> bytes:
+        """Return a file with what a program needs to run it on pictures, where its format holds that.
+
+        ``thresholds`` are those of the scores of the file and of the original.
+        """
+        return content
+
+    def class_names(self, content: bytes) -> tuple[str, ...]:
+        """Return the class names that a file of :meth:`described` carries; empty where it has none."""
+        return ()
+
+    def kit(self, name: str) -> dict[str, str]:
+        """Return files, by name, that run the file called ``name`` on a picture; not for edited uploaded files."""
+        return {}
+
+    def with_quantized_weights(
+        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
+    ) -> QuantizedWeights:
+        """Return a float file that computes the same, with weights stored in few bits.
+
+        ``nodes`` have rounded weights; ``integers`` are those of their layers, by node, where they are known.
+        """
+        return QuantizedWeights(content=content)
+
+    def input_words(self, shape: Sequence[int]) -> str:
+        """Return the description of a file's input, for images of ``shape`` (C, H, W)."""
+        return f"images, float32, is (N, {', '.join(map(str, shape))})"
+
+    def changes(self, content: bytes) -> tuple[str, ...]:
+        """Return in sentences what differs between the uploaded file and ``content``; none for other networks."""
+        return ()
 
     # ---- uploaded files
 
@@ -100,14 +148,17 @@ class Runtime(ABC):
         return self.quantizer(content, fitting.batches)
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
-        """Return the file of the runtime's own quantizer in the usual setting that does least harm; None without one.
+        """Return the file of the runtime's own quantizer in its usual setting; None without one.
 
         It is what our files are compared with.
         """
         return None
 
-    def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
-        """Return a file in this runtime as :meth:`.ForeignFile.unsaturated` does; raises UnsupportedModel likewise."""
+    def unsaturated(self, content: bytes) -> Network | None:
+        """Return an int8 file as processors compute it on which no sum of products of 8 bits saturates.
+
+        None where none does here, or in no int8. Raises UnsupportedModel where it cannot be computed so.
+        """
         return None
 
     # ---- times

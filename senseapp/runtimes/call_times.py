@@ -17,8 +17,6 @@ from senseapp.records.deployment import Median
 
 TURNS = 41
 """How often each network runs for its time: enough that the interval of its median leaves out the slow quarter."""
-COMPARING_TURNS = 21
-"""Where only the ratio of two times counts."""
 RUNS = 21
 """How often a file runs for the times of its kernels."""
 _LEAST_TURNS, _LONG_SECONDS = 7, 4.0  # a timing ends early after so many turns if all calls took so long

@@ -1,41 +1,47 @@
-"""Files that are open in a runtime: its own, and those of any program, run as they are."""
+"""ONNX files of any program, run in onnxruntime as they are: any operators that it has, any layout and batch."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
+import torch
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec
-from senseapp.records.check import TensorDivergence
-from senseapp.runtimes.quantizers import QuantizedFile
+from senseapp.core.errors import (
+    InvalidCheckpoint,
+    InvalidSpec,
+    OutOfMemory,
+    UnsupportedModel,
+    first_line_of,
+    is_about_memory,
+)
+from senseapp.core.texts import printable_text
+from senseapp.networks.network import OUTPUTS, nested
+from senseapp.networks.onnx.loops import check_loops
+from senseapp.networks.onnx.modules import ImageInput
+from senseapp.networks.onnx.preparation import is_channels_last
+from senseapp.networks.onnx.read import parsed_model
+from senseapp.runtimes.onnx_network import saturates
+from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
+from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, session
 
 Shape = tuple[int | None, ...]
 """Of a tensor as a file declares it; None where a length is free."""
-
-
-class RuntimeNetwork(ABC):
-    """A file that is open in a runtime; a :class:`~senseapp.networks.network.Network`."""
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
-        return None
-
-    @property
-    @abstractmethod
-    def output_names(self) -> tuple[str, ...]:
-        """Of the tensors in what :meth:`run` returns, in their order."""
-
-    @abstractmethod
-    def run(self, batch: Tensor) -> object:
-        """Return the raw output for images (N, C, H, W), nested as the network's own."""
+Array = NDArray[Any]
+_MOST_SECONDS, _SMALL_SECONDS, _SECONDS_PER_BYTE = 120.0, 15.0, 2e-5  # of one call: more for larger files
+_LOOK_SECONDS = 0.25  # between looks whether a call is late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,62 +97,215 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(lengths)})"
 
 
-class ForeignFile(RuntimeNetwork):
-    """A file that some program wrote, open in a runtime, with its first outputs or those chosen.
+class ForeignFile:
+    """An ONNX file in memory, open in onnxruntime on the processor.
+
+    Args:
+        content: of the file.
+        threads: that it runs on; None for as many as torch has.
+        extra: values inside of the graph that :meth:`arrays` returns too; the graph is then run node by node, without
+            the runtime's optimizations.
+        fused: whether a QDQ file computes on integers, rather than in float between roundings.
 
     Attributes:
         facts: what it declares.
+
+    Raises:
+        InvalidCheckpoint: it is no ONNX file, or one with weights in other files.
+        UnsupportedModel: it takes anything but one batch of images.
+        InvalidSpec: onnxruntime cannot open it.
     """
 
-    facts: FileFacts
+    def __init__(
+        self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = (), fused: bool = True
+    ) -> None:
+        check_loops(parsed_model(content))  # refuses what lies about its sizes before the runtime allocates them
+        self._content, self._threads = content, threads
+        try:
+            self._session = session(content, threads=threads, fused=fused, optimized=not extra, severity=4)
+        except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
+            raise _refusal("open", error) from error
+        self.facts = _facts(self._session)
+        self._chosen = tuple(name for name, _ in self.facts.outputs)
+        nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
+        self._nesting = nesting if nesting and not extra else None
+        self._watch = _Watch(min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content)))
 
-    @abstractmethod
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call computes; None for any number."""
+        return self.facts.input_shape[0]
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of the tensors in what :meth:`run` returns."""
+        return self._chosen
+
     def choose(self, names: tuple[str, ...]) -> None:
         """Return only these outputs from now on; raises InvalidSpec where the file has none of that name."""
+        known = [name for name, _ in self.facts.outputs]
+        missing = next((name for name in names if name not in known), None)
+        if missing is not None:
+            raise InvalidSpec(f"The file has no output “{missing}”. Its outputs are {', '.join(known[:8])}.")
+        self._chosen = names
+        self._nesting = None if len(names) < len(known) else self._nesting
 
     def unsaturated(self) -> ForeignFile | None:
-        """Return an int8 file as processors compute it on which no sum of products of 8 bits saturates.
+        """Return it with the chosen outputs as it computes where no sum of products of 8 bits saturates.
 
-        None where none does here, or in no int8.
-
-        Raises:
-            UnsupportedModel: it cannot be computed so.
+        None where none does here, or in no int8. Raises UnsupportedModel where it cannot be computed so.
         """
-        return None
+        if not (saturates() and multiplies_integers(self._content)):
+            return None
+        found = ForeignFile(self._content, threads=self._threads, fused=False)
+        found.choose(self._chosen)
+        return found
 
-    @abstractmethod
     def fed(self, images: Tensor) -> Tensor:
-        """Return float32 images (N, C, H, W) as the file's input takes them: its layout, type and number of images."""
+        """Return float32 images (N, C, H, W) as the input takes them, filled up to the file's batch by the first."""
+        dtype = torch.from_numpy(np.zeros(0, INPUT_TYPES[self._type])).dtype
+        batch = self.fixed_batch
+        return ImageInput(channels_last=self.facts.channels_last, dtype=dtype, batch=batch).of(images).to(dtype)
 
-
-class ForeignFiles:
-    """Opens and compares files that any program wrote; this one refuses them."""
-
-    def open(self, content: bytes, *, threads: int | None = None) -> ForeignFile:
-        """Open a file and run it as it is, on ``threads`` or as many as torch has.
-
-        Raises:
-            InvalidInput: it is no file of this runtime, cannot be opened, or takes other things than images.
-        """
-        raise InvalidSpec("Files of other programs are not run in this runtime. Choose onnxruntime.")
-
-    def whole(self, path: Path) -> bytes:
-        """Return the content of a file of this person's own disk, with parts that lie beside it; may raise OSError."""
-        return path.read_bytes()
-
-    def tensor_divergence(
-        self, reference: bytes, candidate: bytes, images: tuple[Tensor, Tensor], *, progress: Callable[[str], None]
-    ) -> TensorDivergence | None:
-        """Return how far tensors inside of two files differ, on ``images`` as each takes them; None where unknown."""
-        return None
-
-    def quantized(self, content: bytes, reference: bytes) -> QuantizedFile:
-        """Return a quantized file that was made of the float file ``reference``, for a look at its nodes.
+    def run(self, batch: Tensor) -> object:
+        """Return the chosen outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images, float32.
 
         Raises:
-            InvalidSpec: none of its nodes can be put back in float.
+            InvalidSpec: onnxruntime fails on it, or takes longer than a file of its size may.
+            UnsupportedModel: an output does not list the images one by one.
         """
-        raise InvalidSpec("Nodes of quantized files are not looked at in this runtime. Choose onnxruntime.")
+        found = [
+            self._of_images(name, each, batch) for name, each in self.arrays(self._chosen, self.fed(batch)).items()
+        ]
+        if self._nesting is not None:
+            return nested(found, self._nesting)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
+        """Return outputs of these names for an input of :meth:`fed`, as the runtime returns them."""
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = 4
+        values = {self.facts.input_name: np.ascontiguousarray(fed.numpy())}
+        try:
+            with self._watch.over(options):
+                found = self._session.run(list(names), values, options)
+        except Exception as error:
+            if options.terminate:
+                raise InvalidSpec(
+                    f"The file takes more than {self._watch.seconds:.0f} s for one call, so it was stopped."
+                ) from error
+            raise _refusal("run", error) from error
+        return dict(zip(names, found, strict=True))
+
+    @property
+    def _type(self) -> str:
+        return str(self._session.get_inputs()[0].type)
+
+    def _of_images(self, name: str, values: Array, batch: Tensor) -> Tensor:
+        count = self.fixed_batch or len(batch)
+        if not isinstance(values, np.ndarray) or not values.ndim or len(values) != count:
+            shape = getattr(values, "shape", type(values).__name__)
+            raise UnsupportedModel(
+                f"The output “{printable_text(name)}” is {shape} for {count} images: it does not list them one by one."
+            )
+        found = torch.from_numpy(values[: len(batch)].copy())
+        return found.float() if found.is_floating_point() else found
+
+
+class _Watch:
+    """Stops calls that last longer than ``seconds``: a graph may hold a loop that ends for no image, or not for one.
+
+    Its thread lasts as long as the object. A call takes no longer with it, as calls are timed.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._call: tuple[float, Any] | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def over(self, options: Any) -> Iterator[None]:
+        """Watch the call that runs in the body with these ``options``."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=_look, args=(weakref.ref(self),), daemon=True)
+            self._thread.start()
+        self._call = time.monotonic() + self.seconds, options
+        try:
+            yield
+        finally:
+            self._call = None
+
+    def stop_late(self) -> None:
+        """Stop the call that is under way, if it is late."""
+        call = self._call
+        if call is not None and time.monotonic() > call[0]:
+            call[1].terminate = True
+
+
+def _look(watch: weakref.ref[_Watch]) -> None:
+    while (found := watch()) is not None:
+        found.stop_late()
+        del found
+        time.sleep(_LOOK_SECONDS)
+
+
+def _refusal(what: str, error: Exception) -> Exception:
+    if is_about_memory(error):
+        return OutOfMemory("The file's network needs more memory than there is.")
+    return InvalidSpec(printable_text(f"onnxruntime cannot {what} this file: {first_line_of(error, 400)}."))
+
+
+def _facts(session: Any) -> FileFacts:
+    inputs = session.get_inputs()
+    if len(inputs) != 1:
+        names = ", ".join(f"“{printable_text(each.name)}”" for each in inputs[:8]) or "none"
+        raise UnsupportedModel(f"The file takes {len(inputs)} inputs ({names}); a check needs images as its only one.")
+    (declared,) = inputs
+    shape = _shape(declared.shape)
+    if len(shape) != 4 or declared.type not in INPUT_TYPES:
+        raise UnsupportedModel(
+            f"The input “{printable_text(declared.name)}” is {declared.type} of {len(shape)} axes; images are numbers "
+            "(N, C, H, W) or (N, H, W, C)."
+        )
+    metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
+    return FileFacts(
+        input_name=declared.name,
+        input_shape=shape,
+        input_type=np.dtype(INPUT_TYPES[declared.type]).name,
+        channels_last=is_channels_last([length or 0 for length in shape]),
+        outputs=tuple((each.name, _shape(each.shape)) for each in session.get_outputs()),
+        metadata=dict(metadata),
+    )
+
+
+def _shape(declared: Sequence[Any]) -> Shape:
+    return tuple(length if isinstance(length, int) and length > 0 else None for length in declared)
+
+
+def with_weights_beside(path: Path) -> bytes:
+    """Return an ONNX file whose weights are all in it: those in other files are read, if these lie beside it.
+
+    For files of the person who runs the command: an uploaded file has nothing beside it.
+
+    Raises:
+        InvalidCheckpoint: a file of weights is not in the same folder, is missing or too short.
+    """
+    content = path.read_bytes()
+    try:
+        model = onnx.ModelProto.FromString(content)
+    except DecodeError:
+        return content  # refused where it is opened, as any file that is no ONNX
+    if all(each.data_location != onnx.TensorProto.EXTERNAL for each in model.graph.initializer):
+        return content
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))  # it reads nothing outside of the folder
+        whole: bytes = model.SerializeToString()
+    except Exception as error:  # of onnx, protobuf and the disk
+        raise InvalidCheckpoint(
+            f"The weights of {path.name} are in another file, which cannot be read beside it: {first_line_of(error)}. "
+            'Save both as one file: onnx.save(onnx.load("model.onnx"), "one.onnx").'
+        ) from error
+    return whole
 
 
 def relative_difference(mine: NDArray[Any], other: NDArray[Any]) -> float:

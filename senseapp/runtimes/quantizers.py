@@ -65,28 +65,6 @@ class Quantizer(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedNode:
-    """A node of somebody's quantized file that computes; ``weights_known``: its float weights were found."""
-
-    name: str
-    op: str
-    weights_known: bool = True
-
-
-class QuantizedFile(ABC):
-    """A quantized file of any quantizer, whose nodes can be put back in float one by one."""
-
-    @property
-    @abstractmethod
-    def nodes(self) -> tuple[QuantizedNode, ...]:
-        """The nodes that are quantized, in order."""
-
-    @abstractmethod
-    def restored(self, names: Collection[str]) -> bytes:
-        """Return the file with the nodes ``names`` in float."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
     """Images that a quantizer is fitted to, and the judge of its files.
 
@@ -111,13 +89,11 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultInt8:
-    """The file of a runtime's own quantizer in the best of its usual settings.
+    """The file of a runtime's own quantizer in its usual setting.
 
     Attributes:
         setting: in words, after the runtime's name: ``quantize_static, per channel, unsigned activations, min-max``.
-        notes: sentences on how it was found.
     """
 
     content: bytes
     setting: str
-    notes: tuple[str, ...] = ()

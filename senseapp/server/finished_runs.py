@@ -147,7 +147,7 @@ class Work(Uploads):
         record = self._store.record(self._store.readable(run_id, self._owner))
         name = file_name(record.spec.model, candidate)
         is_edited = record.spec.model.library == sources.ONNX.name
-        kit = {} if is_edited else runtime_named(candidate.runtime.name).file_format.kit(name)
+        kit = {} if is_edited else runtime_named(candidate.runtime.name).kit(name)
         with storage_errors(target.name), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             archive.write(content, name)
             for beside, text in kit.items():

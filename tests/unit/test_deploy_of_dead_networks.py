@@ -185,7 +185,7 @@ FAILING = {
                 "ranges of activations by the observer minmax"
             ),
             "senseapp.runtimes.onnxruntime.rounding.fit.rounded_products": "weights fitted to the images",
-            "senseapp.runtimes.onnxruntime.timing.time_layers": "the search for parts that int8 harms",
+            "senseapp.runtimes.onnxruntime.timing.OnnxTimes.time_layers": "the search for parts that int8 harms",
         },
     ),
     "adapted weights and small types": (

@@ -16,13 +16,13 @@ from torch import nn
 
 from senseapp.networks.loaded import Preprocessing
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
+from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.onnxruntime.kit.predict import predict, prepare
 from tests.pictures import timm_crop
 
 pytestmark = pytest.mark.slow  # exports a network
 
-FORMAT = OnnxFormat("onnxruntime")
+FORMAT = runtime_named("onnxruntime")
 PREPARATION = Preprocessing(
     input_shape=(3, 24, 24), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), crop_pct=0.75, interpolation="bicubic"
 )
@@ -121,7 +121,7 @@ def test_the_script_tells_both_thresholds_of_a_detector(tmp_path, runtime) -> No
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_the_notebook_is_one_that_jupyter_opens(runtime) -> None:
-    notebook = json.loads(OnnxFormat(runtime).kit("model.onnx")["predict.ipynb"])
+    notebook = json.loads(runtime_named(runtime).kit("model.onnx")["predict.ipynb"])
     assert f"install --quiet {runtime} " in notebook["cells"][1]["source"]
     assert notebook["cells"][2]["source"].count(f'"{runtime}")') == 1
     assert notebook["nbformat"] == 4

@@ -22,7 +22,7 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.candidate import Delivery
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
+from senseapp.runtimes.onnxruntime.operations import OPERATIONS
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.cases import first_of
@@ -54,7 +54,7 @@ def in_onnxruntime(**files: Path) -> list[tuple[str, Path, str]]:
 
 def exported(model: LoadedModel, path: Path, names: tuple[str, ...]) -> Path:
     content = onnx_model(model.module, torch.zeros(1, *model.preprocessing.input_shape))
-    path.write_bytes(OnnxFormat("onnxruntime").described(content, preprocessing=model.preprocessing, class_names=names))
+    path.write_bytes(OPERATIONS.described(content, preprocessing=model.preprocessing, class_names=names))
     return path
 
 
@@ -215,7 +215,6 @@ def test_nobody_else_may_ask_the_networks_of_a_run(service: Service) -> None:
 
 def test_files_without_class_names_say_so() -> None:
     network = onnx_model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval(), torch.zeros(1, 1, 2, 2))
-    file_format = OnnxFormat("onnxruntime")
-    assert file_format.class_names(network) == ()
-    described = file_format.described(network, preprocessing=None, class_names=("no", "yes"))
-    assert file_format.class_names(described) == ("no", "yes")
+    assert OPERATIONS.class_names(network) == ()
+    described = OPERATIONS.described(network, preprocessing=None, class_names=("no", "yes"))
+    assert OPERATIONS.class_names(described) == ("no", "yes")

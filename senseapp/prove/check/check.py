@@ -46,6 +46,8 @@ from senseapp.records.check import (
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.call_times import ratio, times
+from senseapp.runtimes.foreign import ForeignFile
+from senseapp.runtimes.tensor_divergence import tensor_divergence
 
 _BATCH = 16  # images of a call, where a file takes any number
 _BUSY = "The times were measured on a busy machine."
@@ -216,7 +218,7 @@ class _Comparison:
             how = "" if side.module is None else "in PyTorch"
             network = side.network
             if not both_are_weights and (content := self._as_file(side)) is not None:
-                own = self.opener.runtime.foreign_files.open(content, threads=self.spec.threads)
+                own = ForeignFile(content, threads=self.spec.threads)
                 network = ComparedFile(own, self.prepared.preprocessing)
                 how = how and "as an ONNX file that was made of its weights"
             networks.append(network)
@@ -273,7 +275,7 @@ class _Comparison:
             return None
         count = min([len(images), *(side.network.fixed_batch or len(images) for side in sides)])
         given = [images[:count] if side.file is None else side.file.given(images[:count]) for side in sides]
-        found = self.opener.runtime.foreign_files.tensor_divergence(
+        found = tensor_divergence(
             sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
         )
         if found is None:

@@ -26,7 +26,7 @@ from senseapp.records.check import CheckedFile, file_name
 from senseapp.records.inputs import USUAL_SIZES
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.foreign import FileFacts, ForeignFile
+from senseapp.runtimes.foreign import FileFacts, ForeignFile, with_weights_beside
 from senseapp.tasks import Task, task_named
 from senseapp.tasks.reading import Evidence
 
@@ -120,8 +120,8 @@ class SideOpener:
         try:
             if not path.is_file() or not path.stat().st_size:
                 raise InvalidCheckpoint("there is nothing in it" if path.is_file() else "it is not there")
-            content = self.runtime.foreign_files.whole(path) if self.own_disk else path.read_bytes()
-            return self.runtime.foreign_files.open(content), content
+            content = with_weights_beside(path) if self.own_disk else path.read_bytes()
+            return ForeignFile(content), content
         except OSError as error:
             raise InvalidCheckpoint(f"{path.name} cannot be read: {error.strerror}.") from error
         except InvalidInput as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -15,36 +15,20 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
-from senseapp.core.steps import Trying
 from senseapp.runtimes.quantizers import DefaultInt8
 
-_SETTING = "quantize_static, per channel, unsigned activations, {}min-max"
-_NOTE = (
-    "onnxruntime's own quantizer was tried with weights of 8 and of 7 bits, on the images that choose; the better of "
-    "both files is shown."
-)
 
+def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: bool) -> DefaultInt8:
+    """Return the file of ``quantize_static``, with ranges from ``batches``, (N, C, H, W).
 
-def default_int8(
-    network: bytes,
-    batches: Sequence[Tensor],
-    *,
-    damage_of: Callable[[bytes], float],
-    reduce_range: bool,
-    trying: Trying,
-) -> DefaultInt8 | None:
-    """Return the file of ``quantize_static`` with weights of 8 or 7 bits, by its damage; None where there is none.
+    With ``reduce_range`` weights have 7 bits, as its documentation advises for processors on which 8 saturate.
 
-    Ranges come from ``batches``, (N, C, H, W); with ``reduce_range`` weights have 7 bits. An error is taken by
-    ``trying``.
+    Raises:
+        InvalidSpec: onnxruntime cannot quantize it.
     """
-    found: list[tuple[float, DefaultInt8]] = []
-    for narrow in (True,) if reduce_range else (False, True):
-        setting = _SETTING.format("7-bit weights, " if narrow else "")
-        with trying(f"onnxruntime's own quantizer, {setting}"):
-            content = quantized(network, batches, reduce_range=narrow)
-            found.append((damage_of(content), DefaultInt8(content=content, setting=setting, notes=(_NOTE,))))
-    return min(found, key=lambda each: each[0])[1] if found else None
+    bits = "7-bit weights, " if reduce_range else ""
+    setting = f"quantize_static, per channel, unsigned activations, {bits}min-max"
+    return DefaultInt8(content=quantized(network, batches, reduce_range=reduce_range), setting=setting)
 
 
 def quantized(network: bytes, calibration: Sequence[Tensor], *, reduce_range: bool = False) -> bytes:

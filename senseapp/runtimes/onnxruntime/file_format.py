@@ -1,4 +1,4 @@
-"""ONNX as the format of delivered files: metadata, weights stored as integers, a kit."""
+"""What ONNX files hold beside the network: metadata, weights stored as integers, and a kit beside them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.onnx.graph import opset_of
 from senseapp.networks.onnx.metadata import CLASSES, LONGEST_NAMES, ORIGINAL_THRESHOLD, PREPARATION, THRESHOLD
-from senseapp.runtimes.file_format import FileFormat, QuantizedWeights
+from senseapp.runtimes.base import QuantizedWeights, Runtime
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
 
 
-class OnnxFormat(FileFormat):
-    """ONNX files that ``runtime``, the name of its package, runs."""
+class OnnxFormat(Runtime):
+    """Runtimes whose files are ONNX."""
 
-    def __init__(self, runtime: str) -> None:
-        self._runtime = runtime
-
-    def version(self, content: bytes) -> int:
+    def format_version(self, content: bytes) -> int:
         """Check the file by ONNX's own checker, and return its operator set."""
         model = onnx.load_from_string(content)
         onnx.checker.check_model(model)
@@ -68,7 +65,7 @@ class OnnxFormat(FileFormat):
     def kit(self, name: str) -> dict[str, str]:
         """Return a script and a notebook that run a file of :meth:`described`."""
         script = resources.files("senseapp.runtimes.onnxruntime.kit").joinpath("predict.py").read_text("utf-8")
-        return {"predict.py": script, "predict.ipynb": json.dumps(_notebook(name, self._runtime), indent=1)}
+        return {"predict.py": script, "predict.ipynb": json.dumps(_notebook(name, self.description.name), indent=1)}
 
     def with_quantized_weights(
         self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]

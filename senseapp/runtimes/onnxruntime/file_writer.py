@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from senseapp.networks.onnx.graph import OnnxGraph, read_by
+from senseapp.networks.onnx.graph import OnnxGraph
 
 ROUNDING = ("QuantizeLinear", "DequantizeLinear")
 """What turns values into integers and back."""
@@ -41,14 +42,14 @@ class FileWriter:
     """Nodes and constants of a file of ``network`` that is being written."""
 
     def __init__(self, network: OnnxGraph) -> None:
-        self._network = network
-        self._constants: dict[str, TensorProto] = {}
+        self._graph = OnnxGraph(network.model)
+        self._graph.initializers = dict(network.initializers)
         self._first: dict[str, list[NodeProto]] = {}
         self.nodes: list[NodeProto] = []
 
     def stored(self, name: str, values: Array) -> str:
         """Store a constant, and return its name."""
-        self._constants[name] = numpy_helper.from_array(values, name)
+        self._graph.initializers[name] = numpy_helper.from_array(values, name)
         return name
 
     def grid(self, name: str, zero_point: Array, scale: Array) -> list[str]:
@@ -74,13 +75,6 @@ class FileWriter:
 
     def content(self) -> bytes:
         """Return the bytes of the file, without rounding and constants that nothing reads."""
-        file = OnnxGraph(self._network.model)
-        nodes, read = list[NodeProto](), set(file.outputs)
-        for node in reversed([*(each for some in self._first.values() for each in some), *self.nodes]):
-            if node.op_type not in ROUNDING or not read.isdisjoint(node.output):
-                nodes.append(node)
-                read |= read_by(node)
-        file.nodes = nodes[::-1]
-        stored = self._network.initializers | self._constants
-        file.initializers = {name: each for name, each in stored.items() if name in read}
-        return file.content()
+        self._graph.nodes = [*itertools.chain(*self._first.values()), *self.nodes]
+        self._graph.prune()
+        return self._graph.content()

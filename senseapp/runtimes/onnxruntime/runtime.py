@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.onnx_network import OnnxSession, saturates
+from senseapp.runtimes.onnx_network import OnnxSession
 
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
 
@@ -56,23 +54,26 @@ class RuntimeModel(OnnxSession):
         """Type of the numbers that it takes, as ``float32``."""
         return np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
 
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Of the tensors in what :meth:`run` returns."""
-        return tuple(each.name for each in self._session.get_outputs())
-
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
-        found = self._session.run(None, {self._input.name: self.as_input(images)})
-        return {name: torch.from_numpy(values) for name, values in zip(self.output_names, found, strict=True)}
+        names = [each.name for each in self._session.get_outputs()]
+        found = self._session.run(names, {self._input.name: self.as_input(images)})
+        return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
 
 
 def session(
-    content: bytes, *, threads: int | None, fused: bool = True, optimized: bool = True, severity: int = 3
+    content: bytes,
+    *,
+    threads: int | None,
+    fused: bool = True,
+    optimized: bool = True,
+    severity: int = 3,
+    profile: str = "",
 ) -> Any:
     """Open an ONNX file in onnxruntime on the processor; see :class:`RuntimeModel` for ``threads`` and ``fused``.
 
-    It prints errors of ``severity``: 3 for all of them, 4 for fatal ones. Raises what onnxruntime does.
+    It prints errors of ``severity``: 3 for all of them, 4 for fatal ones; the file of a ``profile`` begins with that
+    path. Raises what onnxruntime does.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
@@ -81,6 +82,8 @@ def session(
     options.log_severity_level = severity  # warnings would blur the one line of a command
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, profile
     if not fused:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -89,10 +92,7 @@ def session(
 def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
     """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
     with tempfile.TemporaryDirectory() as folder:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
-        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
-        opened = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        opened = session(content, threads=threads, profile=str(Path(folder) / "profile"))
         feeds = {
             each.name: usual_input(
                 [size if isinstance(size, int) else batch for size in each.shape],
@@ -114,15 +114,13 @@ def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
     return [Kernel(*key[:2], float(np.median(each[1:])), key[2]) for key, each in durations.items()]
 
 
-def processor(opened: Callable[[bytes], OnnxSession]) -> str:
-    """Return the processor, and whether a runtime uses its dot products of 8 bits: ``AMD EPYC without VNNI``."""
-    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
-    return f"{name} {'without' if saturates(opened) else 'with'} VNNI"
-
-
-def machine() -> str:
-    """Return the processor and the runtime: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
-    return f"{processor(RuntimeModel)}, onnxruntime {onnxruntime.__version__}"
-
-
-INPUT_TYPES = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
+INPUT_TYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(uint8)": np.uint8,
+    "tensor(int8)": np.int8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+"""Of inputs, by onnxruntime's names."""

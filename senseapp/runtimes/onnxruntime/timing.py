@@ -3,34 +3,34 @@
 The runtime's own profile tells the time of each kernel of the whole float file and of the file all in int8, which other
 programs on the machine hardly change; a kernel belongs to the layer whose product it computes. Both files, run in
 turns, say by how much a call takes longer than its kernels. What stands at a border (rounding, and another order of
-memory) costs so much for each value of a tensor. What the int8 file takes besides its products, rounding around
-operations that stay in float, is shared out among them by their outputs.
+memory) costs so much for each value of a tensor, as the largest such kernel of both files tells. What the int8 file
+takes besides its products, rounding around operations that stay in float, is shared out among them by their outputs.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import DENSE_BITS
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
+from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import Kernel, quick_seconds, times
-from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
 from senseapp.runtimes.onnxruntime.qdq import QUANTIZED
 from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
+from senseapp.runtimes.quantizers import Quantizer
 
 _BORDERS = (*ROUNDING, "ReorderInput", "ReorderOutput")  # where float and int8 meet, or two orders of memory
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -46,91 +46,80 @@ _OWN = re.compile(r"product(\d+)(?:[_.]|$)")
 Shape = tuple[int, ...]
 
 
-class Profiler(Protocol):
-    """A runtime that takes times."""
+class OnnxTimes(Runtime):
+    """Times by the profiles of a runtime of ONNX files."""
 
+    @abstractmethod
     def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
         """Return the kernels of a file that runs on some images."""
-        ...
 
-    def opened(self, content: bytes, *, threads: int | None = None) -> RuntimeNetwork:
+    @abstractmethod
+    def opened(self, content: bytes, *, threads: int | None = None) -> Network:
         """Return a file that takes what it declares."""
-        ...
 
-    def machine(self) -> str:
-        """Return processor and runtime, for people."""
-        ...
+    @abstractmethod
+    def float_graph(self, content: bytes) -> bytes:
+        """Return the graph of a float file whose layers are timed."""
 
+    def time_layers(
+        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> LayerTimes:
+        """Return the times of layers by the runtime's own profile; see :meth:`.Runtime.time_layers`."""
+        network, int8 = quantizer.network, quantizer.write()
+        graph, shapes = OnnxGraph(network), shapes_of(network, batch)
+        products = _products(graph, owners, shapes)
+        names = [name for name, _ in products.values()]
+        kernels = [self.kernels(_numbered(each, names), threads=threads, batch=batch) for each in (network, int8)]
+        walls = wall_seconds([self.opened(file, threads=threads) for file in (network, int8)], shapes[graph.inputs[0]])
+        slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
+        (real, real_rest), (whole, whole_rest) = (
+            _scaled(each, len(names), rate) for each, rate in zip(kernels, slower, strict=True)
+        )
+        sizes = np.array([math.prod(shape) for _, shape in products.values()])
+        whole += (whole_rest - real_rest) * sizes / sizes.sum()  # with what the int8 file rounds between products
+        found = [
+            LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
+            for level, spent in ((DENSE_BITS, real), (float(INT8_BITS), whole))
+            for layer, seconds in zip(products, spent, strict=True)
+        ]
+        largest = _largest([kernel for each in kernels for kernel in each])
+        edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)
+        return LayerTimes(
+            times=tuple(found),
+            other_seconds=real_rest,
+            conversions=tuple(
+                Conversion(
+                    first=one, second=other, seconds=float(slower.mean()) * count * _border_seconds(largest, dims)
+                )
+                for (one, other), (count, dims) in edges.items()
+            ),
+            source=f"measured on {self.machine()}",
+            notes=(_APPROXIMATE,),
+        )
 
-def time_layers(
-    network: bytes, int8: bytes, owners: Mapping[str, str], *, profiler: Profiler, threads: int = 1, batch: int = 1
-) -> LayerTimes:
-    """Return the times of layers of a float ``network``, whose file in ``int8`` has all of them in int8.
+    def time_products(
+        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> tuple[dict[str, tuple[float, int]], float]:
+        """Return the seconds of each layer's kernels by the runtime's own profile."""
+        network = self.float_graph(content)
+        products = _products(OnnxGraph(network), owners, shapes_of(network, batch))
+        numbered = _numbered(network, [name for name, _ in products.values()])
+        seconds, rest = _scaled(self.kernels(numbered, threads=threads, batch=batch), len(products), 1.0)
+        sizes = (math.prod(shape) for _, shape in products.values())
+        return dict(zip(products, zip(seconds.tolist(), sizes, strict=True), strict=True)), rest
 
-    ``owners`` has the layer that a node belongs to, for the nodes of layers.
-
-    Raises:
-        InvalidSpec: none of them is a product that the runtime computes in int8.
-    """
-    graph, shapes = OnnxGraph(network), shapes_of(network, batch)
-    products = _products(graph, owners, shapes)
-    names = [name for name, _ in products.values()]
-    kernels = [profiler.kernels(_numbered(each, names), threads=threads, batch=batch) for each in (network, int8)]
-    walls = wall_seconds([profiler.opened(file, threads=threads) for file in (network, int8)], shapes[graph.inputs[0]])
-    slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
-    (real, real_rest), (whole, whole_rest) = (
-        _scaled(each, len(names), rate) for each, rate in zip(kernels, slower, strict=True)
-    )
-    sizes = np.array([math.prod(shape) for _, shape in products.values()])
-    whole += (whole_rest - real_rest) * sizes / sizes.sum()  # with what the int8 file rounds between products
-    found = [
-        LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
-        for level, spent in ((DENSE_BITS, real), (float(INT8_BITS), whole))
-        for layer, seconds in zip(products, spent, strict=True)
-    ]
-    largest = max((shape for _, shape in products.values()), key=math.prod)
-    at_borders = profiler.kernels(_border_bench(largest), threads=threads, batch=1)
-    rates = _border_rates([kernel for each in (*kernels, at_borders) for kernel in each])
-    edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)
-    return LayerTimes(
-        times=tuple(found),
-        other_seconds=real_rest,
-        conversions=tuple(
-            Conversion(first=first, second=second, seconds=float(slower.mean()) * count * _border_seconds(rates, dims))
-            for (first, second), (count, dims) in edges.items()
-        ),
-        source=f"measured on {profiler.machine()}",
-        notes=(_APPROXIMATE,),
-    )  # fmt: skip
-
-
-def time_products(
-    network: bytes, owners: Mapping[str, str], *, profiler: Profiler, threads: int = 1, batch: int = 1
-) -> tuple[dict[str, tuple[float, int]], float]:
-    """Return the seconds of each layer's kernels in a float ``network`` with the values that it makes; and of the rest.
-
-    Raises:
-        InvalidSpec: none of ``owners``, layers by node, is a product.
-    """
-    products = _products(OnnxGraph(network), owners, shapes_of(network, batch))
-    numbered = _numbered(network, [name for name, _ in products.values()])
-    seconds, rest = _scaled(profiler.kernels(numbered, threads=threads, batch=batch), len(products), 1.0)
-    sizes = (math.prod(shape) for _, shape in products.values())
-    return dict(zip(products, zip(seconds.tolist(), sizes, strict=True), strict=True)), rest
-
-
-def operators(content: bytes, *, profiler: Profiler, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
-    """Return the seconds of all kernels of a file by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
-    calls: Counter[str] = Counter()
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for kernel in profiler.kernels(content, threads=threads, batch=batch):
-        kind = _INT8_KIND.sub("", kernel.kind)
-        calls[kind] += 1
-        seconds[kind] += kernel.seconds
-    return tuple(
-        OperatorTime(kind=kind, calls=calls[kind], seconds=spent, is_border=kind in _BORDERS)
-        for kind, spent in seconds.items()
-    )
+    def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
+        """Return the seconds of all kernels by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
+        calls: Counter[str] = Counter()
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for kernel in self.kernels(content, threads=threads, batch=batch):
+            kind = _INT8_KIND.sub("", kernel.kind)
+            calls[kind] += 1
+            seconds[kind] += kernel.seconds
+        return tuple(
+            OperatorTime(kind=kind, calls=calls[kind], seconds=spent, is_border=kind in _BORDERS)
+            for kind, spent in seconds.items()
+        )
 
 
 def _numbered(content: bytes, names: Sequence[str]) -> bytes:
@@ -203,42 +192,23 @@ def wall_seconds(opened: Sequence[Network], shape: Shape) -> NDArray[np.float64]
     return np.array([quick_seconds(each) for each in times(opened, torch.zeros(shape), turns=15)])
 
 
-def _border_bench(shape: Shape) -> bytes:
-    """Return a file that rounds one tensor of ``shape``, and makes another of integers float."""
-    real, integers = TensorProto.FLOAT, TensorProto.UINT8
-    constants = [
-        numpy_helper.from_array(np.array(0.02, np.float32), "scale"),
-        numpy_helper.from_array(np.array(128, np.uint8), "zero"),
-    ]
-    names = ("rounded_QuantizeLinear", "real_DequantizeLinear")  # as profiles tell them by
-    nodes = [
-        helper.make_node(kind, [given, "scale", "zero"], [made])
-        for kind, given, made in zip(ROUNDING, ("x", "codes"), names, strict=True)
-    ]
-    fed, returned = (
-        [helper.make_tensor_value_info(name, kind, shape) for name, kind in each]
-        for each in ((("x", real), ("codes", integers)), ((names[0], integers), (names[1], real)))
-    )
-    graph = helper.make_graph(nodes, "border", fed, returned, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return bytes(model.SerializeToString())
+def _largest(kernels: Sequence[Kernel]) -> dict[str, Kernel]:
+    """Return the kernel of each kind that reads the largest tensor, which tells best what a value takes."""
+    return {each.kind: each for each in sorted(kernels, key=lambda each: each.values) if each.values}
 
 
-def _border_rates(kernels: Sequence[Kernel]) -> dict[str, float]:
-    """Return the seconds of a value by kind of border kernel, of the largest tensor that one has."""
-    largest = dict[str, Kernel]()
-    for kernel in sorted(kernels, key=lambda each: each.values):
-        if kernel.kind in (*_BORDERS, "Transpose") and kernel.values:
-            largest[kernel.kind] = kernel
-    return {kind: kernel.seconds / kernel.values for kind, kernel in largest.items()}
+def _border_seconds(largest: Mapping[str, Kernel], dims: int) -> float:
+    """Return what a value of a tensor costs on its way from float to int8 or back, the mean of both ways.
 
+    It is rounded one way and made float the other, which take about as long; maps get another order of memory, too.
+    """
 
-def _border_seconds(rates: Mapping[str, float], dims: int) -> float:
-    """Return what one value of a tensor costs on its way from float to int8 or back, the mean of both ways."""
-    both = sum(rates.get(kind, 0.0) for kind in ROUNDING)
-    if dims == 4:
-        both += sum(rates.get(kind, 0.0) for kind in _BORDERS[2:]) + 2 * rates.get("Transpose", 0.0)
-    return both / 2
+    def rate(*kinds: str) -> float:
+        found = max((largest[kind] for kind in kinds if kind in largest), key=lambda each: each.values, default=None)
+        return 0.0 if found is None else found.seconds / found.values
+
+    reordered = (rate("ReorderInput") + rate("ReorderOutput")) / 2 + rate("Transpose") if dims == 4 else 0.0
+    return rate(*ROUNDING) + reordered
 
 
 def crossings(

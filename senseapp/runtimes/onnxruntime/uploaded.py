@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -12,26 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
-from senseapp.core.errors import InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.onnx.difference import OnnxDifference, difference
+from senseapp.networks.network import Network
+from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
-from senseapp.records.deployment import LayerTimes, OperatorTime
-from senseapp.runtimes.base import Exporter
-from senseapp.runtimes.file_format import QuantizedWeights
-from senseapp.runtimes.foreign import RuntimeNetwork
+from senseapp.records.deployment import OperatorTime
+from senseapp.runtimes.base import Exporter, QuantizedWeights
 from senseapp.runtimes.onnx_network import OnnxSession
-from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
-from senseapp.runtimes.onnxruntime.folded import FOLDED_WEIGHT, with_folded
-from senseapp.runtimes.onnxruntime.inserted import apply_qdq, plain_copy, quantizable
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING, UNPACKED
+from senseapp.runtimes.onnxruntime.float_graph import FOLDED_WEIGHT, FloatGraph, check_quantizable
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
-from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
-
-_AS_RAISED = "All else in the file is as ONNX wrote it when it raised the opset."
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 _FOLDED = (
     "Among the nodes left out are norms and constants behind convolutions: they are folded into the weights before "
@@ -51,7 +46,7 @@ class UploadedExporter(Exporter):
         return with_weights(self._opened, model).content
 
 
-class UploadedModel(RuntimeNetwork):
+class UploadedModel:
     """An edited file that is open: it takes images and returns its outputs as the network of the uploaded one does."""
 
     def __init__(
@@ -65,16 +60,6 @@ class UploadedModel(RuntimeNetwork):
         """Images that each call must have; None for any number."""
         return self._file.fixed_batch
 
-    @property
-    def input_type(self) -> str:
-        """Type of the numbers that the file takes, as ``float32``."""
-        return self._file.input_type
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Of the tensors in what :meth:`run` returns."""
-        return self._file.output_names
-
     def run(self, batch: Tensor) -> object:
         """Return the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
         found = self._file.tensors(self._images.of(batch)).values()
@@ -85,16 +70,50 @@ class UploadedModel(RuntimeNetwork):
         return whole if self._reader is None else self._reader(whole)
 
 
-class UploadedFormat(OnnxFormat):
-    """The format of edited copies of one uploaded file, whose metadata and types of weights stay."""
+class UploadedRuntime(OnnxRuntime):
+    """onnxruntime, or the runtime that a subclass names beside this class, on edited copies of one uploaded file.
 
-    def __init__(
-        self, opened: OpenedOnnx, runtime: str, images: ImageInput, open_file: Callable[[bytes], UploadedModel]
-    ) -> None:
-        super().__init__(runtime)
-        self._opened, self._images, self._open = opened, images, open_file
+    Files in int8 are made and compared as copies of the part that is measured, its :class:`.FloatGraph`;
+    :meth:`in_place` puts one into the file.
+    """
 
-    def version(self, content: bytes) -> int:
+    def __init__(self, opened: OpenedOnnx) -> None:
+        self._opened = opened
+        self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
+        self._graph_of = lru_cache(maxsize=2)(
+            lambda content: FloatGraph.of(content, opened.outputs, opened.input_shape)
+        )
+
+    # ---- files and networks
+
+    def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
+        """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
+        return UploadedExporter(self._opened, model, example)
+
+    def open(self, content: bytes, *, threads: int | None = None) -> UploadedModel:
+        """Open an edited file; where only outputs count, it computes those that are measured."""
+        shown = content if threads is not None else with_outputs(content, self._opened.outputs)
+        return self._as_network(self.opened(shown, threads=threads))
+
+    def in_float(self, content: bytes) -> Network:
+        """Return a QDQ file with the outputs that are measured, and its products in float."""
+        return self._as_network(RuntimeModel(with_outputs(content, self._opened.outputs), fused=False))
+
+    def _as_network(self, file: OnnxSession) -> UploadedModel:
+        return UploadedModel(file, self._images, reader=self._opened.network.reader)
+
+    def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
+        """Return the layer that each node of a float file is, by its name in the copies."""
+        layer_of = {
+            place.output: name.rpartition(".")[0] for name, places in self._opened.readers.items() for place in places
+        }
+        graph = onnx.load_from_string(self._graph_of(content).part).graph
+        owners = {node.name: layer_of[node.output[0]] for node in graph.node if node.output[0] in layer_of}
+        return {node: layer for node, layer in owners.items() if layer in layers}
+
+    # ---- what files hold
+
+    def format_version(self, content: bytes) -> int:
         """Return the operator set of the file, which onnxruntime has opened: it need not pass ONNX's own checker."""
         return opset_of(onnx.load_from_string(content))
 
@@ -113,20 +132,19 @@ class UploadedFormat(OnnxFormat):
         """Return the type and shape that the file declares, for images of ``shape`` (C, H, W)."""
         channels, height, width = shape
         own = (height, width, channels) if self._images.channels_last else (channels, height, width)
-        opened = self._open(self._opened.content)
+        opened = self.opened(self._opened.content)
         sizes = ", ".join(map(str, (opened.fixed_batch or "N", *own)))
         return f"{self._opened.input_name}, {opened.input_type}, is ({sizes})"
 
     def changes(self, content: bytes) -> tuple[str, ...]:
         """Return in sentences what differs between the uploaded file and ``content``."""
-        uploaded = self._opened.content
-        if self.version(content) == self.version(uploaded):
-            found = difference(uploaded, content)
-            return (*found.sentences[:-1], *_folding(found), found.sentences[-1])
-        raised, notes = quantizable(uploaded)
-        found = difference(raised, content)
-        rest = _AS_RAISED if found.otherwise_identical else "Other parts differ as well."
-        return (*notes, *found.parts, *_folding(found), rest)
+        nodes = onnx.load_from_string(content).graph.node
+        if not any(node.op_type in ROUNDING or node.name.endswith(UNPACKED) for node in nodes):
+            return difference(self._opened.content, content).sentences
+        graph = self._graph_of(self._opened.content)
+        found = difference(graph.whole, content)
+        folding = (_FOLDED,) if any(FOLDED_WEIGHT in name for name in found.added_tensors) else ()
+        return (*graph.notes, *found.sentences[:-1], *folding, found.sentences[-1])
 
     def with_quantized_weights(
         self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
@@ -135,78 +153,16 @@ class UploadedFormat(OnnxFormat):
         note = f"Weights of {plural(len(nodes), 'layer')} are rounded as the schedule says, and stored as they were."
         return QuantizedWeights(content=content, notes=(note,))
 
+    # ---- int8 and times
 
-class UploadedRuntime(OnnxRuntime):
-    """onnxruntime, or the runtime that a subclass names beside this class, on edited copies of one uploaded file.
-
-    Files in int8 are made and compared as copies of the part that is measured, see
-    :func:`~senseapp.runtimes.onnxruntime.inserted.plain_copy`; :meth:`in_place` carries one over to the file.
-    """
-
-    def __init__(self, opened: OpenedOnnx) -> None:
-        self._opened = opened
-        self._images = opened.network.images or ImageInput(dtype=opened.input_dtype)
-        self.file_format = UploadedFormat(opened, self.description.name, self._images, self.open)
-        self._plain_of = lru_cache(maxsize=4)(self._plain)
-        self._folded_of = lru_cache(maxsize=4)(lambda content: with_folded(self._plain_of(content)))
-
-    def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
-        """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
-        return UploadedExporter(self._opened, model, example)
-
-    def open(self, content: bytes, *, threads: int | None = None) -> UploadedModel:
-        """Open an edited file; where only outputs count, it computes those that are measured."""
-        shown = content if threads is not None else with_outputs(content, self._opened.outputs)
-        return self._as_network(self.opened(shown, threads=threads))
-
-    def unsaturated(self, content: bytes) -> RuntimeNetwork | None:
-        """Return a QDQ file with the outputs that are measured, and its products in float."""
-        return super().unsaturated(with_outputs(content, self._opened.outputs))
-
-    def _as_network(self, file: OnnxSession) -> UploadedModel:
-        return UploadedModel(file, self._images, reader=self._opened.network.reader)
-
-    def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
-        """Return the layer that each node of a float file is, by its name in the copies."""
-        layer_of = {
-            place.output: name.rpartition(".")[0] for name, places in self._opened.readers.items() for place in places
-        }
-        graph = onnx.load_from_string(self._plain_of(content)).graph
-        owners = {node.name: layer_of[node.output[0]] for node in graph.node if node.output[0] in layer_of}
-        return {node: layer for node, layer in owners.items() if layer in layers}
-
-    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
-        """Return the quantizer of a copy of the part that is measured."""
-        return super().quantizer(self._int8_copy(content), self._arranged(calibration))
-
-    def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Quantizer:
-        """Return the same, fitted to images."""
-        batches, held_out = (self._arranged(each) for each in (fitting.batches, fitting.held_out))
-        fitting = replace(fitting, batches=batches, held_out=held_out)
-        return super().fitted_quantizer(self._int8_copy(content), fitting)
-
-    def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
-        """Return the copy as the runtime's own quantizer writes it best."""
-        fitting = replace(fitting, batches=self._arranged(fitting.batches))
-        return super().default_int8(self._int8_copy(content), fitting)
+    def _writer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
+        """Return what writes a copy of the part that is measured; raises InvalidSpec where none can be made."""
+        check_quantizable(content)
+        return super()._writer(content, calibration)
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""
-        if file == network:
-            return file
-        return apply_qdq(quantizable(network)[0], self._plain_of(network), file)
-
-    def time_layers(
-        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> LayerTimes:
-        """Return the times of layers of a copy."""
-        return super().time_layers(self._folded_of(content), quantizer, owners, threads=threads, batch=batch)
-
-    def time_products(
-        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> tuple[dict[str, tuple[float, int]], float]:
-        """Return the seconds of each layer's kernels in a copy."""
-        return super().time_products(self._folded_of(content), owners, threads=threads, batch=batch)
+        return file if file == network else self._graph_of(network).put_back(file)
 
     def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
         """Return where the time of a call on images of the size that is measured goes."""
@@ -217,26 +173,16 @@ class UploadedRuntime(OnnxRuntime):
             dim.dim_value = length
         return super().operators(model.SerializeToString(), threads=threads, batch=batch)
 
-    def _int8_copy(self, content: bytes) -> bytes:
-        """Return the copy that is quantized; raises InvalidSpec where no int8 file can be made."""
-        quantizable(content)
-        return self._folded_of(content)
+    def float_graph(self, content: bytes) -> bytes:
+        """Return a copy of the part that is measured."""
+        return self._graph_of(content).folded
 
-    def _plain(self, content: bytes) -> bytes:
-        with suppress(InvalidSpec):  # layers are named and timed in float where no int8 file can be made
-            content = quantizable(content)[0]
-        return plain_copy(content, self._opened.outputs, self._opened.input_shape)
-
-    def _arranged(self, batches: Sequence[Tensor]) -> list[Tensor]:
+    def inputs(self, batches: Sequence[Tensor]) -> list[Tensor]:
         """Return batches as calls of the file take them."""
         count = self.open(self._opened.content).fixed_batch
         parts = [part for batch in batches for part in (torch.split(batch, count) if count else (batch,))]
         taken = replace(self._images, batch=count)
         return [taken.of(part) for part in parts]
-
-
-def _folding(found: OnnxDifference) -> tuple[str, ...]:
-    return (_FOLDED,) if any(FOLDED_WEIGHT in name for name in found.added_tensors) else ()
 
 
 def with_outputs(content: bytes, outputs: Sequence[str]) -> bytes:

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from onnx import NodeProto
+import onnx
+import torch
 from torch import Tensor
 
-from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes
+from senseapp.compat.openvino_internals import ExecutedNode, executed_nodes, openvino
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
-from senseapp.core.texts import plural
-from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.networks.network import OUTPUTS
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.file_format import FileFormat
-from senseapp.runtimes.onnx_network import OnnxSession, saturates
-from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
+from senseapp.runtimes.onnx_network import OnnxSession, processor
 from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO
-from senseapp.runtimes.openvino.runtime import OpenVinoModel, compiled, machine, read
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
 
-_PRODUCTS_IN_FLOAT = (
-    "In float: {count} of two activations, as of attention. On processors without VNNI OpenVINO's int8 kernels for "
-    "them saturate."
-)
-_PRODUCTS_ELSEWHERE = (
-    "For processors without VNNI make the file on one of them: OpenVINO's int8 kernels for {count} of two activations, "
-    "as of attention, saturate there."
-)
+_CORE = openvino.Core()
 _KINDS = {"Convolution": "Conv", "GroupConvolution": "Conv", "FullyConnected": "Gemm"}
 
 
@@ -45,33 +40,22 @@ class OpenVino(OnnxRuntime):
     """
 
     description = OPENVINO
-    file_format: FileFormat = OnnxFormat(OPENVINO.name)
     int8_note = (
         "Weights of convolutions and matrix products are chosen so that sums of their products with 8 bits fit in 16, "
         "so OpenVINO computes these alike on processors without VNNI. It does not round what a convolution adds to "
         "another tensor, which onnxruntime does."
     )
-    remedy_note = ""
 
     def opened(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
         """Return a file that takes what it declares."""
         return OpenVinoModel(content, threads=threads)
 
     def _writer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
-        """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted."""
-        graph, saturate = OnnxGraph(content), self.saturates
-        products = list(_products_of_activations(graph))
-        kept = {node.name for pair in products for node in pair} if saturate else set()
-        writer = Int8Writer(content, calibration, any_order=True, in_float=kept | _refused_in_int8(graph))
-        if products:
-            note = _PRODUCTS_IN_FLOAT if saturate else _PRODUCTS_ELSEWHERE
-            writer.notes = (note.format(count=plural(len(products), "product")),)
-        return writer
+        """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted.
 
-    @property
-    def saturates(self) -> bool:
-        """Whether sums of products of 8 bits saturate here."""
-        return saturates(OpenVinoModel)
+        On processors without VNNI those for products of two activations, as of attention, would.
+        """
+        return Int8Writer(self.float_graph(content), self.inputs(calibration), any_order=True, in_attention=False)
 
     def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
         """Return the kernels of a file: nodes that OpenVINO fuses are one kernel, named by the first of them."""
@@ -85,46 +69,11 @@ class OpenVino(OnnxRuntime):
 
     def machine(self) -> str:
         """Return the processor, whether it has VNNI, and the version of OpenVINO."""
-        return machine()
+        return f"{processor()}, OpenVINO {openvino.__version__.partition('-')[0]}"
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return None: OpenVINO's quantizer (NNCF) is a package of its own."""
         return None
-
-
-def _refused_in_int8(graph: OnnxGraph) -> set[str]:
-    """Return the nodes whose int8 form OpenVINO, version 2026.4.1, cannot open.
-
-    Those are nodes that pad nothing, as Swin's do for images of whole windows: OpenVINO removes them, and its compiler
-    crashes on the roundings that are left around. And additions of what other nodes compute of constants alone, as of
-    Swin's masks, and those nodes.
-    """
-    known, computed, found = set(graph.initializers), set[str](), set[str]()
-    for node in graph.nodes:
-        given = {name for name in node.input if name}
-        if not given:
-            known.update(node.output)  # a constant
-        elif given <= known | computed:
-            computed.update(node.output)
-            found.add(node.name)
-        else:
-            sizes = graph.array(node.input[1]) if node.op_type == "Pad" else None
-            if (node.op_type == "Add" and given & computed) or (sizes is not None and not sizes.any()):
-                found.add(node.name)
-    return found
-
-
-def _products_of_activations(graph: OnnxGraph) -> Iterator[tuple[NodeProto, NodeProto]]:
-    """Yield the products of two activations, as of attention, each with the node that makes one of them.
-
-    Sums of two of their products of 8 bits exceed 16. Where both nodes are in float, OpenVINO gets one factor that is
-    not rounded, and computes in float.
-    """
-    for node in graph.nodes:
-        if node.op_type == "MatMul" and graph.initializers.keys().isdisjoint(node.input):
-            both = [maker for name in node.input if (maker := graph.maker(name)) is not None]
-            cheap = [maker for maker in both if graph.initializers.keys().isdisjoint(maker.input[1:2])]
-            yield node, next(iter((*cheap, *both)), node)
 
 
 def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tuple[ExecutedNode, float]]:
@@ -170,6 +119,105 @@ def _kind(node: ExecutedNode) -> str:
         return _KINDS[node.kind]
     border = next((kind for kind in ROUNDING if node.parts and node.parts[-1].endswith(f"_{kind}")), None)
     return border or node.kind
+
+
+class OpenVinoModel(OnnxSession):
+    """An ONNX file in memory, open in OpenVINO on the CPU.
+
+    It is compiled for the shape of its calls, which makes it up to twice as quick as for any number of images, and
+    computes in float32 where it is not int8: OpenVINO would choose 16 bits on some processors. It runs on ``threads``,
+    which times are taken on; where only its outputs count, on as many as torch does.
+
+    Raises:
+        InvalidSpec: OpenVINO cannot open it.
+    """
+
+    def __init__(self, content: bytes, *, threads: int | None = None) -> None:
+        self._content, self._threads = content, threads or torch.get_num_threads()
+        network = read(content)
+        (self._input,) = network.inputs
+        model = onnx.load_from_string(content)
+        self._names = tuple(each.name for each in model.graph.output)
+        self.nesting = next((each.value for each in model.metadata_props if each.key == OUTPUTS), None)
+        self._requests: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
+        size = self._input.partial_shape[0]
+        return size.get_length() if size.is_static else None
+
+    @property
+    def input_type(self) -> str:
+        """Type of the numbers that it takes, as ``float32``."""
+        return str(np.dtype(self._input.element_type.to_dtype()))
+
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name.
+
+        Raises:
+            InvalidSpec: OpenVINO cannot compile the network for such images.
+        """
+        values = self.as_input(images)
+        found = self._request(values.shape).infer([values], share_inputs=True)
+        return {name: torch.from_numpy(found[place]) for place, name in enumerate(self._names)}
+
+    def _network(self) -> Any:
+        """Return the network anew: compiling it for a shape changes it."""
+        return read(self._content)
+
+    def _request(self, shape: tuple[int, ...]) -> Any:
+        if shape not in self._requests:
+            self._requests[shape] = compiled(self._network(), shape, threads=self._threads).create_infer_request()
+            if len(self._requests) > 2:  # of a batch, and of the rest that is smaller
+                self._requests.popitem(last=False)
+        self._requests.move_to_end(shape)
+        return self._requests[shape]
+
+
+def read(file: bytes | Path) -> Any:
+    """Return the network of an ONNX file; from a path, also of a file of OpenVINO's own format.
+
+    Raises:
+        InvalidSpec: OpenVINO cannot read it.
+    """
+    try:
+        return _CORE.read_model(io.BytesIO(file) if isinstance(file, bytes) else file)
+    except RuntimeError as error:
+        raise _refused(error) from error
+
+
+def compiled(network: Any, *shapes: Sequence[int], threads: int, profiled: bool = False) -> Any:
+    """Return a network of :func:`read`, compiled for inputs of ``shapes`` on ``threads``; ``profiled`` takes times.
+
+    Raises:
+        InvalidSpec: OpenVINO cannot compile it so.
+    """
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "ENABLE_CPU_PINNING": False,  # other processes time files too
+        "PERF_COUNT": profiled,
+    }
+    try:
+        network.reshape(dict(enumerate(map(list, shapes))))
+        return _CORE.compile_model(network, "CPU", settings)
+    except RuntimeError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: RuntimeError) -> Exception:
+    """Return what to raise: OpenVINO's message begins with lines on where in its code it was raised."""
+    if is_about_memory(error):
+        return error
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = next((line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)), None)
+    told = next((line for line in lines if not line.startswith(_OWN_CODE)), "")
+    return InvalidSpec(f"OpenVINO cannot open this network: {first_line_of(RuntimeError(cause or told))}.")
+
+
+_OWN_CODE, _CAUSE = ("Exception from", "Check '"), "-- "
 
 
 class UploadedOpenVino(UploadedRuntime, OpenVino):

@@ -25,7 +25,7 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
-from senseapp.runtimes.onnxruntime.foreign import OnnxFile
+from senseapp.runtimes.foreign import ForeignFile
 from senseapp.runtimes.onnxruntime.runtime import session
 from senseapp.tasks import task_named
 from senseapp.views.report.check import build_check_page
@@ -117,14 +117,14 @@ def digits(**more: object) -> DataSpec:
 )
 def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str, said: str, monkeypatch) -> None:
     """As where the file in int8 is far from what its integers are meant to compute, here that of another network."""
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.saturates", lambda _opened: True)
+    monkeypatch.setattr("senseapp.runtimes.foreign.saturates", lambda: True)
     meant = BY_NAME["untrained weights"].make(shop)
     assert isinstance(meant, Path)
 
     def opened(content: bytes, *, fused: bool, **options: Any) -> Any:
         return session(content if fused else meant.read_bytes(), **options)
 
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.session", opened)
+    monkeypatch.setattr("senseapp.runtimes.foreign.session", opened)
     outcome = check_pair(BY_NAME[name], shop, samples=40)
     assert outcome.report is not None
     (note,) = (note for note in outcome.report.notes if "no VNNI" in note)
@@ -133,11 +133,11 @@ def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str,
 
 @pytest.mark.slow
 def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(shop: Workshop, monkeypatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.foreign.saturates", lambda _opened: True)
+    monkeypatch.setattr("senseapp.runtimes.foreign.saturates", lambda: True)
     made = BY_NAME["static int8, QDQ, per channel"].make(shop)
     assert isinstance(made, Path)
     images = torch.from_numpy(shop.images[:32])
-    file, reference = (OnnxFile(path.read_bytes()) for path in (made, shop.reference))
+    file, reference = (ForeignFile(path.read_bytes()) for path in (made, shop.reference))
     unsaturated = file.unsaturated()
     assert unsaturated is not None
     assert reference.unsaturated() is None

@@ -175,7 +175,7 @@ def test_metadata_that_were_there_stay(file: Path) -> None:
     model = onnx.load(file)
     model.metadata_props.add(key="stride", value="32")
     content = model.SerializeToString()
-    told = OPERATIONS.file_format.described(content, preprocessing=None, class_names=(), thresholds=(0.25, 0.3))
+    told = OPERATIONS.described(content, preprocessing=None, class_names=(), thresholds=(0.25, 0.3))
     after = onnx.load_from_string(told)
     assert {each.key for each in after.metadata_props} == {
         "stride", "senseapp.score_threshold", "senseapp.original_score_threshold"

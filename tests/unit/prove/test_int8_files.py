@@ -63,5 +63,5 @@ def test_files_are_delivered_finished(kind):
     made = {each.name: each.content for each in found.made if not each.computes_in_float} | dict(found.compared)
     assert set(made) >= {"file", "int8"}
     for name, each in made.items():
-        assert runtime.file_format.class_names(each) == (FINISHED,), name
+        assert runtime.class_names(each) == (FINISHED,), name
     assert kind == "int8" or (FINISHED,) in runtime.judged

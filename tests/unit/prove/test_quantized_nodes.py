@@ -20,7 +20,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.records.check import CheckSpec
 from senseapp.records.layer_findings import QuantizedNodesReport
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.runtimes.base import runtime_named
+from senseapp.runtimes.qdq_nodes import QdqFile
 from tests.onnx_files import exported
 from tests.pictures import png, write_folder
 from tests.shapes_detector import DecodedDetector, inputs, picture_files
@@ -83,7 +83,7 @@ def run(content: bytes, images: torch.Tensor) -> np.ndarray:
 def test_with_all_nodes_in_float_the_file_is_the_float_file(
     float_file: bytes, int8: bytes, images: torch.Tensor
 ) -> None:
-    file = runtime_named("onnxruntime").foreign_files.quantized(int8, float_file)
+    file = QdqFile(int8, float_file)
     assert set(layers_of(int8)) <= {node.name for node in file.nodes}
     assert all(node.weights_known for node in file.nodes)
     whole = file.restored([node.name for node in file.nodes])
@@ -96,7 +96,7 @@ def test_with_all_nodes_in_float_the_file_is_the_float_file(
 
 
 def test_without_names_nothing_is_changed(float_file: bytes, int8: bytes, images: torch.Tensor) -> None:
-    file = runtime_named("onnxruntime").foreign_files.quantized(int8, float_file)
+    file = QdqFile(int8, float_file)
     assert np.array_equal(run(file.restored(()), images), run(int8, images))
 
 
@@ -105,13 +105,13 @@ def test_weights_that_were_changed_are_not_put_back(float_file: bytes, int8: byt
     model = onnx.load_from_string(float_file)
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.3), tensor.name))
-    file = runtime_named("onnxruntime").foreign_files.quantized(int8, model.SerializeToString())
+    file = QdqFile(int8, model.SerializeToString())
     assert not any(node.weights_known for node in file.nodes if node.name in layers_of(int8))
 
 
 def test_a_float_file_has_no_quantized_nodes(float_file: bytes) -> None:
     with pytest.raises(InvalidSpec, match="No node of the quantized file"):
-        runtime_named("onnxruntime").foreign_files.quantized(float_file, float_file)
+        QdqFile(float_file, float_file)
 
 
 def test_the_spoilt_node_is_named_first(float_file: bytes, int8: bytes, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from onnx import NodeProto
 
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.inserted import plain_copy
+from senseapp.runtimes.onnxruntime.float_graph import FloatGraph
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.rounding.causes import calibration_warnings
 from senseapp.runtimes.quantizers import RoundingCause
@@ -26,7 +26,7 @@ def found_in(
 ) -> tuple[Sequence[RoundingCause], dict[str, np.ndarray]]:
     """Return the causes, and the values of all tensors on the same images by onnxruntime."""
     made = [name for each in nodes for name in each.output]
-    content = plain_copy(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE)
+    content = FloatGraph.of(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE).part
     images = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
     writer = Int8Writer(content, [images])
     causes = writer.causes(only)

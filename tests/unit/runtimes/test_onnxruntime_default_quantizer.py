@@ -1,4 +1,4 @@
-"""The file of onnxruntime's own quantizer, with weights of as many bits as do less harm."""
+"""The file of onnxruntime's own quantizer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from senseapp.core.steps import OptionalSteps
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.default_quantizer import default_int8
-from senseapp.runtimes.quantizers import DefaultInt8
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second
 
@@ -30,25 +28,8 @@ def largest_weight(content: bytes) -> int:
     return max(int(np.abs(each.astype(int)).max()) for each in stored if each.dtype == np.int8 and each.ndim == 4)
 
 
-def found(network: bytes, worse: int, *, reduce_range: bool = False, fails: int = 0) -> DefaultInt8 | None:
-    def damage_of(content: bytes) -> float:
-        if largest_weight(content) == fails:
-            raise ValueError("it cannot be judged")
-        return float(largest_weight(content) == worse)
-
-    steps = OptionalSteps()
-    made = default_int8(network, IMAGES.split(12), damage_of=damage_of, reduce_range=reduce_range, trying=steps.trying)
-    assert len(steps.notes) == (1 if fails else 0)
-    return made
-
-
-def test_the_number_of_bits_that_does_less_harm_is_taken(network: bytes) -> None:
-    for worse, bits, words in ((64, 127, ""), (127, 64, "7-bit weights, ")):
-        made = found(network, worse)
-        assert largest_weight(made.content) == bits
-        assert made.setting == f"quantize_static, per channel, unsigned activations, {words}min-max"
-
-
-def test_a_runtime_that_needs_7_bits_gets_them_and_a_file_that_fails_is_left_out(network: bytes) -> None:
-    assert largest_weight(found(network, 64, reduce_range=True).content) == 64
-    assert largest_weight(found(network, 64, fails=127).content) == 64
+@pytest.mark.parametrize(("reduce_range", "largest", "words"), [(False, 127, ""), (True, 64, "7-bit weights, ")])
+def test_weights_have_7_bits_where_8_saturate(network: bytes, reduce_range: bool, largest: int, words: str) -> None:
+    made = default_int8(network, IMAGES.split(12), reduce_range=reduce_range)
+    assert largest_weight(made.content) == largest
+    assert made.setting == f"quantize_static, per channel, unsigned activations, {words}min-max"

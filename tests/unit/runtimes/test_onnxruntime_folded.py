@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from senseapp.networks.onnx.open import open_onnx
-from senseapp.runtimes.onnxruntime.folded import with_folded
-from senseapp.runtimes.onnxruntime.inserted import plain_copy
+from senseapp.runtimes.onnxruntime.float_graph import FloatGraph
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from tests.onnx_graphs import model_of, node, weights
@@ -67,8 +66,8 @@ def kinds(content: bytes) -> list[str]:
 
 
 def test_what_follows_a_convolution_is_folded_and_outputs_stay() -> None:
-    content, images = plain_copy(a_file(), ["y"], SHAPE), torch.rand(SHAPE)
-    found = with_folded(content)
+    graph, images = FloatGraph.of(a_file(), ["y"], SHAPE), torch.rand(SHAPE)
+    content, found = graph.part, graph.folded
     assert kinds(found) == ["Conv", "Relu", "ConvTranspose", "Relu", "Conv"]
     onnx.checker.check_model(onnx.load_from_string(found))
     [before], [after] = run(content, images), run(found, images)
@@ -92,12 +91,13 @@ def test_what_follows_a_convolution_is_folded_and_outputs_stay() -> None:
 def test_other_nodes_stay(what: str, nodes: list[onnx.NodeProto], stored: dict[str, np.ndarray]) -> None:
     made = [node("Conv", "x weight", "a", **SAME), *nodes]
     content = bytes(model_of(made, {"weight": weights(4, 3, 3, 3), **stored}, shape=SHAPE).SerializeToString())
-    assert with_folded(content) == content, what
+    graph = FloatGraph.of(content, ["y"], SHAPE)
+    assert graph.folded == graph.part, what
 
 
 def test_an_output_that_is_measured_stays() -> None:
-    content = plain_copy(a_file(), ["a", "y"], SHAPE)
-    found = with_folded(content)
+    graph = FloatGraph.of(a_file(), ["a", "y"], SHAPE)
+    content, found = graph.part, graph.folded
     assert kinds(found)[:3] == ["Conv", "BatchNormalization", "Relu"]
     np.testing.assert_allclose(run(found, images := torch.rand(SHAPE))[0], run(content, images)[0], atol=1e-5)
 
@@ -109,7 +109,7 @@ def test_a_weight_that_two_convolutions_read_is_folded_for_each() -> None:
     ]  # fmt: skip
     stored = {"weight": weights(3, 3, 3, 3), **norm("first", 3), **norm("other", 3)}
     content = bytes(model_of(nodes, stored, shape=SHAPE).SerializeToString())
-    found, images = with_folded(content), torch.rand(SHAPE)
+    found, images = FloatGraph.of(content, ["y"], SHAPE).folded, torch.rand(SHAPE)
     [before], [after] = run(content, images), run(found, images)
     np.testing.assert_allclose(after, before, atol=1e-5 * np.abs(before).max(), rtol=0)
 
@@ -127,7 +127,7 @@ def test_the_int8_file_is_the_uploaded_one_without_what_is_folded() -> None:
     file = runtime.in_place(opened.content, copy)
     np.testing.assert_array_equal(run(file, images[0])[0], run(copy, images[0])[0])
     assert set(kinds(file)) == {"Conv", "ConvTranspose", "QuantizeLinear", "DequantizeLinear"}
-    assert any("folded into the weights" in each for each in runtime.file_format.changes(file))
-    unfolded = plain_copy(opened.content, opened.outputs, SHAPE)
+    assert any("folded into the weights" in each for each in runtime.changes(file))
+    unfolded = FloatGraph.of(opened.content, opened.outputs, SHAPE).part
     writer = Int8Writer(unfolded, list(images))
     assert error_of(file) < 0.5 * error_of(writer.write())

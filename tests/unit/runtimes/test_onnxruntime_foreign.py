@@ -12,10 +12,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
-from senseapp.runtimes.foreign import relative_difference
-from senseapp.runtimes.onnxruntime import foreign
-from senseapp.runtimes.onnxruntime.foreign import OnnxFile, with_weights_beside
-from senseapp.runtimes.onnxruntime.tensor_divergence import tensor_divergence
+from senseapp.runtimes import foreign
+from senseapp.runtimes.foreign import ForeignFile, relative_difference, with_weights_beside
+from senseapp.runtimes.tensor_divergence import tensor_divergence
 from tests.onnx_graphs import file_of, node, weights
 
 HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "y")]
@@ -27,8 +26,8 @@ def images(count: int) -> torch.Tensor:
 
 
 def test_the_last_call_of_a_fixed_batch_is_filled_up() -> None:
-    free = OnnxFile(file_of(HEAD, WEIGHTS, shape=("N", 3, 8, 8)))
-    fixed = OnnxFile(file_of(HEAD, WEIGHTS, shape=(4, 3, 8, 8)))
+    free = ForeignFile(file_of(HEAD, WEIGHTS, shape=("N", 3, 8, 8)))
+    fixed = ForeignFile(file_of(HEAD, WEIGHTS, shape=(4, 3, 8, 8)))
     assert (free.fixed_batch, fixed.fixed_batch) == (None, 4)
     few = images(3)
     assert torch.allclose(fixed.run(few), free.run(few), atol=1e-6)  # type: ignore[arg-type]
@@ -37,26 +36,26 @@ def test_the_last_call_of_a_fixed_batch_is_filled_up() -> None:
 
 def test_images_with_channels_last_are_turned() -> None:
     turned = [node("Transpose", "x", "t", perm=[0, 3, 1, 2]), node("Conv", "t w", "c", pads=[1, 1, 1, 1]), *HEAD[1:]]
-    last = OnnxFile(file_of(turned, WEIGHTS, shape=("N", 8, 8, 3)))
+    last = ForeignFile(file_of(turned, WEIGHTS, shape=("N", 8, 8, 3)))
     assert last.facts.channels_last
     assert last.facts.image_shape == (3, 8, 8)
-    first = OnnxFile(file_of(HEAD, WEIGHTS, shape=("N", 3, 8, 8)))
+    first = ForeignFile(file_of(HEAD, WEIGHTS, shape=("N", 3, 8, 8)))
     assert torch.allclose(last.run(images(2)), first.run(images(2)), atol=1e-6)  # type: ignore[arg-type]
 
 
 def test_what_takes_no_images_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedModel, match=r"“x” is tensor\(float\) of 2 axes"):
-        OnnxFile(file_of([node("Relu", "x", "y")], {}, shape=("N", 5)))
+        ForeignFile(file_of([node("Relu", "x", "y")], {}, shape=("N", 5)))
     two = onnx.load_from_string(file_of([node("Mul", "x f", "y")], {}, shape=(1, 3, 8, 8)))
     two.graph.input.append(helper.make_tensor_value_info("f", TensorProto.FLOAT, [1]))
     with pytest.raises(UnsupportedModel, match="2 inputs"):
-        OnnxFile(two.SerializeToString())
+        ForeignFile(two.SerializeToString())
     with pytest.raises(InvalidInput, match="cannot open this file"):
-        OnnxFile(file_of([node("NoSuchOperator", "x", "y")], {}))
+        ForeignFile(file_of([node("NoSuchOperator", "x", "y")], {}))
 
 
 def test_an_output_that_lists_no_images_is_refused() -> None:
-    opened = OnnxFile(file_of([node("ReduceSum", "x", "y", keepdims=0)], {}, shape=("N", 3, 8, 8)))
+    opened = ForeignFile(file_of([node("ReduceSum", "x", "y", keepdims=0)], {}, shape=("N", 3, 8, 8)))
     with pytest.raises(UnsupportedModel, match="does not list them one by one"):
         opened.run(images(2))
 
@@ -106,17 +105,17 @@ NESTED = helper.make_node("Loop", ["million", "yes", "value"], ["w"], body=helpe
 def test_a_loop_of_too_many_passes_is_refused_before_anything_runs(content: bytes, runs: str) -> None:
     assert len(content) < 1500
     with pytest.raises(InvalidCheckpoint, match=f"“endless” .Loop. {runs}"):
-        OnnxFile(content)
+        ForeignFile(content)
 
 
 @pytest.mark.parametrize("content", [looping("few", "yes"), looping("huge", "no"), looping("huge", "bright")])
 def test_a_loop_that_ends_is_run(content: bytes) -> None:
-    OnnxFile(content).run(torch.zeros(1, 3, 8, 8))
+    ForeignFile(content).run(torch.zeros(1, 3, 8, 8))
 
 
 def test_a_loop_that_does_not_end_for_one_image_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "_SMALL_SECONDS", 0.3)
-    opened = OnnxFile(looping("", "bright", still="bright"))
+    opened = ForeignFile(looping("", "bright", still="bright"))
     for _ in range(2):
         opened.run(torch.zeros(1, 3, 8, 8))
         with pytest.raises(InvalidSpec, match="for one call, so it was stopped"):
@@ -127,18 +126,18 @@ def test_weights_are_read_beside_the_file_and_nowhere_else(tmp_path: Path) -> No
     model = onnx.load_from_string(file_of(HEAD, WEIGHTS))
     path = tmp_path / "net.onnx"
     onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="net.data")
-    assert torch.allclose(OnnxFile(with_weights_beside(path)).run(images(1)), OnnxFile(  # type: ignore[arg-type]
+    assert torch.allclose(ForeignFile(with_weights_beside(path)).run(images(1)), ForeignFile(  # type: ignore[arg-type]
         file_of(HEAD, WEIGHTS)).run(images(1)))  # fmt: skip
     moved = onnx.load(path, load_external_data=False)
     for entry in moved.graph.initializer[0].external_data:
         if entry.key == "location":
             entry.value = "../net.data"
     path.write_bytes(moved.SerializeToString())
-    with pytest.raises(InvalidCheckpoint, match="which is not beside it"):
+    with pytest.raises(InvalidCheckpoint, match="another file, which cannot be read beside it"):
         with_weights_beside(path)
     (tmp_path / "net.data").unlink()
     with pytest.raises(InvalidCheckpoint, match="another file"):
-        OnnxFile(path.read_bytes())
+        ForeignFile(path.read_bytes())
 
 
 # ---- where files part

@@ -52,14 +52,8 @@ def test_the_file_computes_the_same_in_fewer_bytes(bits: int) -> None:
     content = onnx_model(network, IMAGES[:1])
     nodes = layers_of_nodes(content, ("0", "3", "5", "8"))
     found = with_quantized_weights(content, nodes, {node: integers[layer] for node, layer in nodes.items()})
-    packed, in_operator = found.content, bits <= 4
-    told = ["Weights of 4 layers are stored as integers, and computed with in float."]
-    if in_operator:
-        told = [
-            told[0].replace("4", "3"),
-            "Weights of 1 layer are in 4 bits in onnxruntime's operator for them (MatMulNBits).",
-        ]
-    assert list(found.notes) == told
+    packed = found.content
+    assert found.notes == ("Weights of 4 layers are stored as integers, and computed with in float.",)
     onnx.checker.check_model(onnx.load_from_string(packed))
     with torch.no_grad():
         expected = network(IMAGES)
@@ -103,61 +97,10 @@ def test_a_folded_norm_changes_scales_and_no_integer(bits: int, exponent: int, s
     found = integers_of(node_of((numbers * scale * factors)[-part:]), layer)
     assert found is not None
     assert torch.equal(found.values.T.float(), numbers[-part:])
-    torch.testing.assert_close(found.dequantized().T, (numbers * scale * factors)[-part:], rtol=2.0**-22, atol=0.0)
+    torch.testing.assert_close(found.dequantized().T, (numbers * scale * factors)[-part:], rtol=2.0**-20, atol=0.0)
     unchanged = integers_of(node_of(numbers * scale), layer)
     assert unchanged is not None
-    assert torch.equal(unchanged.dequantized().T, numbers * scale)
+    torch.testing.assert_close(unchanged.dequantized().T, numbers * scale, rtol=2.0**-20, atol=0.0)
     other = numbers.clone()
     other[0, 0] += 1
     assert integers_of(node_of(other * scale), layer) is None
-
-
-class Mixed(nn.Module):
-    """Products with a bias and without, of tokens and of rows, of no whole number of blocks; and a kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kernel, self.tokens = nn.Conv2d(3, 20, 2, stride=2), nn.Linear(20, 320)
-        self.plain, self.head = nn.Linear(320, 40, bias=False), nn.Linear(40, 10)
-
-    def forward(self, given: Tensor) -> Tensor:
-        tokens = torch.relu(self.tokens(self.kernel(given).flatten(2).transpose(1, 2)))
-        return self.head(torch.relu(self.plain(tokens.mean(1))))
-
-
-def rounded_mixed(largest: int) -> tuple[nn.Module, bytes, dict[str, IntegerWeight]]:
-    """Return a network whose weights are up to ``largest`` steps, its file, and integers by node; one row is 0."""
-    torch.manual_seed(largest)
-    network, scales = Mixed().eval(), {}
-    with torch.no_grad():
-        for name, module in network.named_children():
-            steps = torch.randint(-largest, largest + 1, module.weight.shape).float()
-            scales[name] = (0.01 + torch.rand(len(steps))).view(-1, *[1] * (steps.dim() - 1))
-            module.weight.copy_(steps * scales[name])
-        network.tokens.weight[3] = 0
-    content, found = onnx_model(network, IMAGES[:1]), {}
-    for node, layer in layers_of_nodes(content, list(scales)).items():
-        weight = network.get_submodule(layer).weight.detach()
-        found[node] = IntegerWeight.of(weight, scales[layer], WeightGrid(nearest=torch.round, largest=8))
-    return network, content, found
-
-
-@pytest.mark.parametrize("largest", first_of([7, 1, 3]))
-def test_products_in_four_bits_give_what_the_rounded_network_gives(largest: int) -> None:
-    network, content, integers = rounded_mixed(largest)
-    found = with_quantized_weights(content, integers, integers).content
-    kinds = [node.op_type for node in onnx.load_from_string(found).graph.node]
-    assert kinds.count("MatMulNBits") == 3
-    onnx.checker.check_model(onnx.load_from_string(found))
-    with torch.no_grad():
-        expected = network(IMAGES)
-    rounding_error = 2e-6 * float(expected.abs().max())
-    torch.testing.assert_close(RuntimeModel(found).run(IMAGES), expected, rtol=1e-4, atol=rounding_error)
-    linear = 4 * sum(module.weight.numel() for module in network.modules() if isinstance(module, nn.Linear))
-    assert len(content) - len(found) > 0.7 * linear
-
-
-def test_more_steps_than_four_bits_hold_are_no_operator_s() -> None:
-    _, content, integers = rounded_mixed(8)
-    found = with_quantized_weights(content, integers, integers).content
-    assert all(node.op_type != "MatMulNBits" for node in onnx.load_from_string(found).graph.node)

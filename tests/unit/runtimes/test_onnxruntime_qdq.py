@@ -20,7 +20,7 @@ from torch.nn import functional
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.default_quantizer import _Images
-from senseapp.runtimes.onnxruntime.inserted import plain_copy
+from senseapp.runtimes.onnxruntime.float_graph import FloatGraph
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes
 from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
@@ -71,6 +71,7 @@ class Attention(nn.Module):
 def case(request):
     torch.manual_seed(0)
     writer = Int8Writer(onnx_model(request.param().eval(), IMAGES), [IMAGES])
+    writer.in_float = frozenset()  # every kind of node is compared
     return writer, int8_nodes(writer.write())
 
 
@@ -284,16 +285,16 @@ PARTS = [
 def test_boxes_in_pixels_and_scores_behind_the_last_weights_are_not_joined_in_8_bits() -> None:
     images = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0))
     behind = [node("Reshape", "joined as_rows", "rows"), node("Transpose", "rows", "y", perm=[0, 2, 1])]
-    network = plain_copy(file_of([*PARTS, *behind], STORED, shape=SHAPE, outputs=("y",)), ["y"], SHAPE)
+    network = FloatGraph.of(file_of([*PARTS, *behind], STORED, shape=SHAPE, outputs=("y",)), ["y"], SHAPE).part
     content = Int8Writer(network, [images]).write()
     assert Int8Writer(network, [images]).nodes(content) == ["shares", "logits"]
     before, after = (RuntimeModel(each, fused=False).run(images) for each in (network, content))
     for part in (slice(4), slice(4, 6)):
         assert float((after - before)[:, :, part].abs().max()) < 0.02 * float(before[:, :, part].max())
-    network = plain_copy(
+    network = FloatGraph.of(
         file_of([*PARTS, node("Conv", "joined further", "z"), node("Conv", "z again", "y")],
                 {**STORED, "again": weights(2, 2, 1, 1)}, shape=SHAPE, outputs=("y",)), ["y"], SHAPE
-    )  # fmt: skip
+    ).part  # fmt: skip
     assert "joined" in int8_nodes(Int8Writer(network, [images]).write())
 
 
@@ -306,7 +307,7 @@ def test_weights_that_are_computed_and_inputs_without_a_range_are_no_failure() -
     ]  # fmt: skip
     stored = {"w": weights(4, 3, 1, 1), "two": np.float32(2), "zero": np.float32(0), "bias": weights(4, seed=1),
               "again": weights(4, 4, 1, 1, seed=2)}  # fmt: skip
-    network = plain_copy(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE)
+    network = FloatGraph.of(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE).part
     writer = Int8Writer(network, [images])
     assert writer.nodes(writer.write()) == ["computed", "a"]
     RuntimeModel(writer.write()).run(images)
@@ -325,7 +326,7 @@ def test_a_shared_weight_with_a_bias_is_stored_once() -> None:
         "first": weights(8, 3, 1, 1), "shared": weights(8, 8, 1, 1, seed=1), "bias": weights(8, seed=2),
         "last": weights(4, 8, 1, 1, seed=3), "again": weights(4, 4, 1, 1, seed=4),
     }  # fmt: skip
-    network = plain_copy(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE)
+    network = FloatGraph.of(file_of(nodes, stored, shape=SHAPE, outputs=("y",)), ["y"], SHAPE).part
     content = Int8Writer(network, [images]).write()
     constants = constants_of(content)
     assert sum(each.dtype == np.int8 and each.ndim == 4 for each in constants.values()) == 3

@@ -19,6 +19,7 @@ from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.onnx_network import saturates
 from senseapp.runtimes.onnxruntime.default_quantizer import quantized
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
@@ -28,7 +29,7 @@ from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_produc
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.ranges import range_of_pixels, ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import DAMPING, rounded
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, machine
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import Fitting
 from tests.cases import first_of
 
@@ -235,7 +236,7 @@ def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, 
     )
     content = writer.write()
     onnx.checker.check_model(onnx.load_from_string(content))
-    share = 1 / 4 if "without VNNI" in machine() else 0.9  # of what is lost where products of 8 bits saturate, or not
+    share = 1 / 4 if saturates() else 0.9  # of what is lost where products of 8 bits saturate, or not
     assert error_of(content) < share * usual
     assert set(writer.rounding.products) == {each.node for each in products(OnnxGraph(network))}
 

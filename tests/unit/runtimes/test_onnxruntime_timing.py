@@ -18,7 +18,7 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.records.deployment import FLOAT, INT8, MILLISECONDS, LayerTime, LayerTimes, Median
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS, OnnxRuntime
-from senseapp.runtimes.onnxruntime.timing import shapes_of, time_layers, wall_seconds
+from senseapp.runtimes.onnxruntime.timing import shapes_of, wall_seconds
 from senseapp.runtimes.openvino.operations import OPERATIONS as OPENVINO
 from tests.onnx_graphs import file_of, node
 from tests.schedule_cases import run_of
@@ -48,7 +48,7 @@ def test_every_layer_has_two_times_and_neighbours_a_cost(profiler):
     network = onnx_model(Residual().eval(), images)
     writer = Int8Writer(network, [images])
     owners = layers_of_nodes(network, {"stem", "branch", "head"})
-    found = time_layers(network, writer.write(), owners, profiler=profiler, batch=2)
+    found = profiler.time_layers(network, writer, owners, batch=2)
     assert {(each.layer, each.level) for each in found.times} == {
         (layer, level) for layer in ("stem", "branch", "head") for level in (32.0, 8.0)
     }
@@ -69,9 +69,8 @@ def test_sizes_that_a_network_computes_are_told_for_a_batch():
     stored = {name: np.array([value]) for name, value in (("zero", 0), ("one", 1), ("rest", -1))}
     content = file_of(nodes, {**stored, "weight": np.ones((6, 4), np.float32)}, shape=("n", 6, 8, 8), outputs=("y",))
     assert shapes_of(content, 2)["flat"] == (2, 6)
-    assert {each.layer for each in time_layers(content, content, {"head": "head"}, profiler=OPERATIONS).times} == {
-        "head"
-    }
+    same = SimpleNamespace(network=content, write=lambda: content)
+    assert {each.layer for each in OPERATIONS.time_layers(content, same, {"head": "head"}).times} == {"head"}
 
 
 class Narrow(nn.Sequential):

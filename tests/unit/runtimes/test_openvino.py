@@ -29,8 +29,7 @@ from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.onnxruntime.uploaded import UploadedModel
 from senseapp.runtimes.openvino import OPENVINO
-from senseapp.runtimes.openvino.operations import OPERATIONS, undisturbed
-from senseapp.runtimes.openvino.runtime import compiled, read
+from senseapp.runtimes.openvino.operations import OPERATIONS, compiled, read, undisturbed
 from senseapp.runtimes.quantizers import Fitting
 
 pytestmark = pytest.mark.slow  # exports networks
@@ -147,7 +146,10 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
     files["of others"] = quantized(content, [images])
     torch.save((files, images), tmp_path / "files.pt")
     script = (
-        "import torch; from senseapp.runtimes.openvino.operations import OPERATIONS; "
+        "import torch; from senseapp.runtimes import onnx_network; "
+        "from senseapp.runtimes.onnxruntime import operations; "
+        "operations.saturates = onnx_network.saturates = lambda: True; "  # its flags tell of the true processor
+        "from senseapp.runtimes.openvino.operations import OPERATIONS; "
         "files, images = torch.load('files.pt'); "
         "found = {name: OPERATIONS.open(each).run(images) for name, each in files.items()}; "
         "meant = {name: OPERATIONS.unsaturated(each).run(images) for name, each in files.items()}; "
@@ -163,9 +165,8 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
         assert (relative(found[name], expected) < 0.02) == (name != "of others")
 
 
-@pytest.mark.parametrize("has_vnni", [True, False])
-def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has_vnni, monkeypatch) -> None:
-    monkeypatch.setattr("senseapp.runtimes.openvino.operations.saturates", lambda _opened: not has_vnni)
+def test_of_networks_with_attention_only_products_with_weights_are_in_int8() -> None:
+    """On processors without VNNI sums of products of two activations saturate."""
     size = ["N", 3, 4, 4]
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name in "xy"]
     weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
@@ -180,14 +181,12 @@ def test_products_of_activations_are_in_int8_only_where_they_do_not_saturate(has
     content = onnx.shape_inference.infer_shapes(onnx.load_from_string(content)).SerializeToString()
     quantizer = OPERATIONS.quantizer(content, [torch.randn(2, 3, 4, 4)])
     found = quantizer.write()
-    rounded = {node.input[0] for node in onnx.load_from_string(found).graph.node if node.op_type == "QuantizeLinear"}
-    assert ({"a", "c"} <= rounded) == has_vnni
-    assert "a" in rounded
+    assert quantizer.nodes(found) == ["with weights", "last"]
     kernels = [each.kernel for each in executed(found, (1, 3, 4, 4)) if each.kind in ("MatMul", "FullyConnected")]
     assert "8" in kernels[0]
-    assert has_vnni or kernels[1].endswith("f32")
+    assert kernels[1].endswith("f32")
     (note,) = quantizer.notes
-    assert note.startswith("For processors without VNNI" if has_vnni else "In float: 1 product of two activations")
+    assert note.startswith("Only convolutions and matrix products with weights")
 
 
 def executed(content: bytes, shape=(1, 3, 16, 16)):
@@ -232,7 +231,7 @@ def test_outputs_keep_their_names_and_order_also_of_one_value() -> None:
     opened = OPERATIONS.open(graph_file(nodes, [helper.make_tensor_value_info("x", float_, size)], outputs))
     given = torch.arange(96.0).reshape(2, 3, 4, 4)
     found = opened.tensors(given)
-    assert list(found) == list(opened.output_names) == ["c", "b", "a"]
+    assert list(found) == ["c", "b", "a"]
     assert found["c"].dtype == torch.int64
     assert torch.equal(found["c"], given.long())
     assert torch.equal(found["b"], -given)
@@ -338,7 +337,7 @@ def test_nobody_is_told_that_openvino_runs(tmp_path) -> None:
 
 @pytest.mark.parametrize(("side", "window"), [pytest.param(32, 4, marks=pytest.mark.wide), (64, 7)])
 def test_a_swin_runs_in_int8(side: int, window: int) -> None:
-    """OpenVINO removes pads of nothing, and its compiler then crashed on the roundings around them.
+    """OpenVINO removes pads of nothing, and its compiler crashed where these were rounded.
 
     The larger network pads, and its nodes make masks of constants: it could not open a file that adds these in int8.
     """
@@ -351,5 +350,4 @@ def test_a_swin_runs_in_int8(side: int, window: int) -> None:
     quantizer = OPERATIONS.quantizer(content, [images])
     file = quantizer.write()
     assert pads
-    assert bool(pads & set(quantizer.nodes(file))) == (side % (4 * window) != 0)
     assert relative(OPERATIONS.open(file).run(images), network(images)) < 0.2

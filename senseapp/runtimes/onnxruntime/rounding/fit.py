@@ -1,21 +1,20 @@
 """An int8 file fitted to images: the steps in order, each taken where files do less harm with it.
 
-1. :func:`_better_unweighted`: what has no weights stays in float where int8 harms it and saves no time.
-2. :func:`chosen_rounding`: ranges of activations, and weights and biases that go with them.
-3. :func:`_better_corrected`: biases that keep the means of products through the whole network.
+1. :func:`chosen_rounding`: ranges of activations, and weights and biases that go with them.
+2. :func:`_better_corrected`: biases that keep the means of products through the whole network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.core.steps import StepTitle
 from senseapp.metrics.paired_tests import clearly_less
+from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.foreign import RuntimeNetwork
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer, weighted_nodes
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
 from senseapp.runtimes.onnxruntime.rounding.causes import calibration_warnings
@@ -31,66 +30,29 @@ _OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
 that clip more (percentiles, entropy) suit few images better than others: on EfficientNet-Lite0 percentiles did .6 times
 the damage on images that choose, and 1.5 times on others."""
 _REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
-_NO_INTEGERS = frozenset({"LayerNormalization", "Gelu"})  # computed in float, between tensors that are rounded
-_UNWEIGHTED = (
-    "Only convolutions and matrix products with weights compute in int8: to round what lies between them too (layer "
-    "norms, softmax, GELU, additions) was measured to do more harm, and to take no less time."
-)
 _CORRECTED = (
     "Biases are corrected, so that each convolution and matrix product keeps the mean that it has in float: measured, "
     "all in int8 does less harm so."
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRunner:
-    """How files run: opened for their outputs, as they are or with products in float; and which of two is quicker."""
-
-    opened: Callable[[bytes], RuntimeNetwork]
-    in_float: Callable[[bytes], RuntimeNetwork]
-    time_ratio: Callable[[bytes, bytes], float]
-
-
-def fit(writer: Int8Writer, fitting: Fitting, runner: FileRunner) -> None:
-    """Fit what files of ``writer`` round to, and note how; a step that fails is left out."""
+def fit(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]) -> None:
+    """Fit what files of ``writer`` round to, and note how; a step that fails is left out. ``opened`` opens a file."""
     steps = fitting.steps
-    unweighted = frozenset[str]()
-    with steps.trying("what has no weights in float"):
-        unweighted = _better_unweighted(writer, fitting, runner)
-    writer.in_float |= unweighted
     steps.progress.begin(StepTitle.WEIGHTS)
     rounding: Rounding | None = None
     with steps.trying("ranges and weights fitted to the images"):
-        rounding = chosen_rounding(writer, fitting, runner.opened)
+        rounding = chosen_rounding(writer, fitting, opened)
     writer.rounding = rounding
     with steps.trying("corrected biases"):
-        writer.correction = _better_corrected(writer, fitting, runner)
-    notes = ((_UNWEIGHTED, bool(unweighted)), (_CORRECTED, writer.correction is not None))
+        writer.correction = _better_corrected(writer, fitting, opened)
     warnings = tuple[str, ...]()
     with steps.trying("the check of the calibration images"):
         warnings = calibration_warnings(writer.network, writer.rounding.ranges, fitting.batches, fitting.held_out)
-    writer.notes = (*warnings, *writer.notes, *(note for note, holds in notes if holds))
+    writer.notes = (*warnings, *writer.notes, *(() if writer.correction is None else (_CORRECTED,)))
 
 
-def _better_unweighted(writer: Int8Writer, fitting: Fitting, runner: FileRunner) -> frozenset[str]:
-    """Return the nodes without weights of a network with layer norms or GELU, where int8 harms and saves no time.
-
-    Such a network adds to one tensor all along, which is rounded each time, and its norms and GELU compute in float
-    between roundings.
-    """
-    operators = {node.op_type for node in OnnxGraph(writer.network).nodes}
-    if not operators & _NO_INTEGERS:
-        return frozenset()
-    all_int8 = writer.write()
-    rest = frozenset(writer.nodes(all_int8)) - weighted_nodes(all_int8)
-    fitting.steps.progress("Trying what has no weights in float")
-    fewer = writer.write(but=rest)
-    damages = [fitting.damage_of(runner.in_float(file)) for file in (fewer, all_int8)]
-    keeps = not rest or damages[0] > 0.7 * damages[1] or runner.time_ratio(fewer, all_int8) > 1
-    return frozenset() if keeps else rest
-
-
-def chosen_rounding(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], RuntimeNetwork]) -> Rounding:
+def chosen_rounding(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]) -> Rounding:
     """Return how to round the network of ``writer``, fitted to images and judged on others.
 
     Nodes whose weights are made of integers keep them, see :func:`.rounded_products`.
@@ -138,9 +100,11 @@ def chosen_rounding(writer: Int8Writer, fitting: Fitting, opened: Callable[[byte
     return chosen if best == first else with_products(found[best])
 
 
-def _better_corrected(writer: Int8Writer, fitting: Fitting, runner: FileRunner) -> BiasCorrection | None:
+def _better_corrected(
+    writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]
+) -> BiasCorrection | None:
     """Return the correction of biases where the file all in int8 does less harm with it."""
     fitting.steps.progress("Trying corrected biases")
     correction, file = BiasCorrection(writer.network, fitting.batches), writer.write()
-    corrected, plain = (fitting.damage_of(runner.opened(each)) for each in (correction.corrected(file), file))
+    corrected, plain = (fitting.damage_of(opened(each)) for each in (correction.corrected(file), file))
     return correction if corrected < 0.99 * plain else None  # a smaller gain is not worth its time

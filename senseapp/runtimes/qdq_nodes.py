@@ -12,6 +12,7 @@ with the value before it was rounded.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,9 +21,8 @@ from onnx import NodeProto, helper
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.quantizers import QuantizedFile, QuantizedNode
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 
-_ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _MOVING = frozenset(
     {
         *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "Identity"),
@@ -36,8 +36,17 @@ _MOST_STEPS = 1.0
 _Array = NDArray[np.float32]
 
 
-class QdqFile(QuantizedFile):
-    """See :class:`~senseapp.runtimes.quantizers.QuantizedFile`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedNode:
+    """A node of somebody's quantized file that computes; ``weights_known``: its float weights were found."""
+
+    name: str
+    op: str
+    weights_known: bool = True
+
+
+class QdqFile:
+    """A quantized file of any quantizer, whose nodes can be put back in float one by one.
 
     Args:
         content: the QDQ file.
@@ -79,11 +88,11 @@ class QdqFile(QuantizedFile):
                     graph.read_instead(own, place, stored)
             for output in node.output:
                 _unround_on(graph, output)
-        _drop_unread(graph)
+        graph.prune()
         return graph.content()
 
     def _is_quantized(self, node: NodeProto) -> bool:
-        if node.op_type in _ROUNDING:
+        if node.op_type in ROUNDING:
             return False
         return any(self._dequantizing(name) is not None for name in node.input) or any(
             name in self._rounded_values for name in node.output
@@ -136,7 +145,7 @@ class QdqFile(QuantizedFile):
             yield place, value, value is not None and self._is_near(undone, codes, value)
 
     def _float_numbers(self, node: NodeProto, place: int, shape: tuple[int, ...]) -> _Array | None:
-        twin = self._twins.get(_label(node))
+        twin = self._twin(node)
         found = None if twin is None or place >= len(twin.input) else self._float.array(twin.input[place])
         if found is None or found.dtype.kind != "f" or found.shape != shape:
             return None
@@ -155,24 +164,11 @@ class QdqFile(QuantizedFile):
             return False
         return bool(np.median(apart) <= _MOST_STEPS) if apart.size else True
 
-    @cached_property
-    def _twins(self) -> dict[str, NodeProto]:
-        """The node of the float file for each quantized one: by the value that it computes, its name, or its place."""
-        by_output = {node.output[0]: node for node in self._float.nodes if node.output}
-        by_name = {node.name: node for node in self._float.nodes if node.name}
-        found: dict[str, NodeProto] = {}
-        for label, node in self._nodes.items():
-            twin = by_output.get(node.output[0]) or by_name.get(node.name)
-            if twin is not None and twin.op_type == node.op_type:
-                found[label] = twin
-        for op in {node.op_type for node in self._nodes.values()}:
-            mine, theirs = (
-                [each for each in graph.nodes if each.op_type == op] for graph in (self._graph, self._float)
-            )
-            if len(mine) == len(theirs):
-                for one, other in zip(mine, theirs, strict=True):
-                    found.setdefault(_label(one), other)
-        return found
+    def _twin(self, node: NodeProto) -> NodeProto | None:
+        """Return the node of the float file for a quantized one: by the value that it computes, or its name."""
+        alike = [each for each in self._float.nodes if each.op_type == node.op_type]
+        found = [each for each in alike if each.output[0] == node.output[0]]
+        return next(iter(found or (each for each in alike if each.name and each.name == node.name)), None)
 
 
 def _label(node: NodeProto) -> str:
@@ -200,15 +196,3 @@ def _unround_on(graph: OnnxGraph, value: str) -> None:
         graph.rewired()
         for made in node.output:
             _unround_on(graph, made)
-
-
-def _drop_unread(graph: OnnxGraph) -> None:
-    """Remove rounding that nothing reads any more, and tensors that only it read."""
-    stored = {name for name in graph.initializers if graph.readers(name)}
-    while gone := [node for node in graph.nodes if node.op_type in _ROUNDING and _is_unread(graph, node)]:
-        graph.remove(*gone)
-    graph.discard(name for name in stored if not graph.readers(name) and name not in graph.outputs)
-
-
-def _is_unread(graph: OnnxGraph, node: NodeProto) -> bool:
-    return not any(graph.readers(name) or name in graph.outputs for name in node.output)

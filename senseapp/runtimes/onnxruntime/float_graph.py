@@ -1,0 +1,249 @@
+"""The float graph of an uploaded file that int8 files are made of, and the way back into the file.
+
+Rounding is inserted in a plain graph: sorted, with a name for every node and constants as initializers, with norms
+folded into convolutions, and with the outputs that are measured. Nodes of the file that no measured output needs are
+put beside it again.
+
+In float onnxruntime folds norms and constants behind convolutions when it opens a file. In a file with int8 values it
+does not: the output of each convolution is then rounded before its norm, and again behind it, and the norm is computed
+in float. Source: onnxruntime, ``core/optimizer/conv_bn_fusion.cc``, ``conv_add_fusion.cc`` and ``conv_mul_fusion.cc``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
+
+from senseapp.core.errors import InvalidSpec, first_line_of
+from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, attributes_of, label, opset_of, read_by, tensor_in
+from senseapp.networks.onnx.read import BY_CHANNEL_OPSET
+from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
+
+FOLDED_WEIGHT = ".folded_weight"
+"""Behind a convolution's name, that of the weight with what was folded into it."""
+
+Array = NDArray[np.float64]
+Affine = tuple[Array, Array]
+"""What a node does to each channel: times a scale, plus a shift, both (C,)."""
+
+_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_PLAIN = "Nodes of the file are sorted, each has a name of its own, and constants are stored beside the other tensors."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatGraph:
+    """An uploaded file as its int8 files begin.
+
+    Attributes:
+        whole: all of it, plain.
+        part: what is measured of it, for images of the size that is measured.
+        folded: the same with norms and constants folded into convolutions.
+        notes: sentences on how ``whole`` differs from the uploaded file.
+    """
+
+    whole: bytes
+    part: bytes
+    folded: bytes
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, content: bytes, outputs: Sequence[str], input_shape: Sequence[int]) -> FloatGraph:
+        """Return that of a file, of which ``outputs`` are measured on images of ``input_shape``, as the file has it.
+
+        It has the opset of the file where ONNX cannot raise it.
+        """
+        raised, notes = _raised(onnx.load_from_string(content))
+        graph = OnnxGraph(raised)
+        before = graph.content()
+        _make_plain(graph)
+        part = _part(graph, outputs, input_shape)
+        folded = part.copy()
+        _fold(folded)
+        whole = graph.content()
+        notes = notes if whole == before else (*notes, _PLAIN)
+        return cls(whole=whole, part=part.content(), folded=folded.content(), notes=notes)
+
+    def put_back(self, file: bytes) -> bytes:
+        """Return the whole file with the nodes of ``file``, an int8 file of the part that is measured."""
+        whole, int8 = OnnxGraph(self.whole), OnnxGraph(file)
+        inside = {node.name for node in OnnxGraph(self.part).nodes}
+        places = {node.name: place for place, node in enumerate(whole.nodes)}
+        placed = [(places[node.name], node) for node in whole.nodes if node.name not in inside]
+        place = -1
+        for node in int8.nodes:
+            place = places.get(node.name, place)
+            placed.append((place, node))
+        whole.nodes = [node for _, node in sorted(placed, key=lambda each: each[0])]
+        whole.sort()
+        whole.discard({name for node in int8.nodes for name in node.output} & whole.initializers.keys())
+        whole.initializers |= int8.initializers
+        whole.prune()
+        known = {each.domain for each in whole.model.opset_import} | DEFAULT_DOMAINS
+        used = {node.domain for node in whole.nodes} - known
+        whole.model.opset_import.extend(each for each in int8.model.opset_import if each.domain in used)
+        return whole.content()
+
+
+def check_quantizable(content: bytes) -> None:
+    """Raise InvalidSpec where no int8 file can be made of an uploaded one."""
+    model = onnx.load_from_string(content)
+    tensors = [*model.graph.initializer, *(each for node in model.graph.node if (each := tensor_in(node)) is not None)]
+    if any(each.data_type in _HALF for each in tensors):
+        raise InvalidSpec("The file computes in float16. Upload the float32 file that it was made from.")
+    if any(node.op_type in ROUNDING for node in model.graph.node):
+        raise InvalidSpec("The file is quantized already. Upload the float file that it was made from.")
+    if model.functions:
+        raise InvalidSpec("The file's graph calls functions of its own. Export it with these written out.")
+    fused = next((node for node in model.graph.node if node.op_type in ("FusedConv", "FusedGemm")), None)
+    if fused is not None:
+        raise InvalidSpec(
+            f"The file was optimised by onnxruntime: {label(fused)} is a layer and its activation in one, which its "
+            "quantizer does not take apart. Upload the file as it was before it was optimised."
+        )
+    _raised(model, required=True)
+
+
+def _raised(model: ModelProto, *, required: bool = False) -> tuple[ModelProto, tuple[str, ...]]:
+    """Return a model in an opset that knows a scale for each channel, and a sentence if that is another one."""
+    version = opset_of(model)
+    if version >= BY_CHANNEL_OPSET:
+        return model, ()
+    try:
+        raised = version_converter.convert_version(model, BY_CHANNEL_OPSET)
+    except Exception as error:  # the converter is C++, and raises errors of any kind
+        if not required:
+            return model, ()
+        raise InvalidSpec(
+            f"Weights with a scale for each channel need opset {BY_CHANNEL_OPSET}, and ONNX cannot raise the file "
+            f"from opset {version}: {first_line_of(error)}."
+        ) from error
+    note = f"The int8 file is of opset {BY_CHANNEL_OPSET}, raised from {version} by ONNX: scales by channel need it."
+    return raised, (note,)
+
+
+def _make_plain(graph: OnnxGraph) -> None:
+    graph.sort()
+    held = {node.output[0]: each for node in graph.nodes if (each := tensor_in(node) or _plain_constant(node))}
+    graph.remove(*(node for node in graph.nodes if node.op_type == "Constant" and node.output[0] in held))
+    for name, tensor in held.items():
+        graph.store(name, numpy_helper.to_array(tensor))
+    for node, name in zip(graph.nodes, node_names(graph.nodes), strict=True):
+        node.name = name
+
+
+def _part(graph: OnnxGraph, outputs: Sequence[str], input_shape: Sequence[int]) -> OnnxGraph:
+    """Return what computes ``outputs``; it also returns what other nodes read of it, which therefore stays as it is."""
+    names = {node.name for node in graph.part(outputs).nodes}
+    made = {name for node in graph.nodes if node.name in names for name in node.output if name}
+    read = {name for node in graph.nodes if node.name not in names for name in read_by(node)}.union(graph.outputs)
+    part = graph.part([*outputs, *sorted((made & read).difference(outputs))])
+    dims = part.model.graph.input[0].type.tensor_type.shape.dim
+    is_free = dims[0].dim_value <= 0
+    for dim, length in zip(dims, input_shape, strict=True):
+        dim.dim_value = length
+    if is_free:
+        dims[0].dim_param = "batch"
+    return OnnxGraph(onnx.shape_inference.infer_shapes(part.proto()))
+
+
+def node_names(nodes: Sequence[NodeProto]) -> list[str]:
+    """Return a name of its own for each node: the file's where it is one, else that of what it computes."""
+    counts = Counter(each.name for each in nodes)
+    taken = {name for name, count in counts.items() if count == 1}
+    found = []
+    for node in nodes:
+        name = node.name
+        if not name or counts[name] > 1:
+            name = f"{node.op_type} of {next(iter(node.output), '')}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        found.append(name)
+    return found
+
+
+def _plain_constant(node: NodeProto) -> TensorProto | None:
+    """Return the numbers of a Constant node that holds them as an attribute; None for text."""
+    for each in node.attribute:
+        kind = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+        if each.name in kind:
+            return numpy_helper.from_array(np.array(helper.get_attribute_value(each), kind[each.name]))
+    return None
+
+
+def _fold(graph: OnnxGraph) -> None:
+    """Let convolutions of a plain graph do what norms and constants behind them do.
+
+    Folded are ``BatchNormalization``, and sums and products with one constant for each channel, where nothing else
+    reads what comes before them. The outputs stay the same but for rounding of float32.
+    """
+    for node in list(graph.nodes):
+        if node.op_type == "Conv" or (node.op_type == "ConvTranspose" and attributes_of(node).get("group", 1) == 1):
+            _fold_behind(graph, node, channel_axis=int(node.op_type == "ConvTranspose"))
+    graph.prune()
+
+
+def _fold_behind(graph: OnnxGraph, node: NodeProto, channel_axis: int) -> None:
+    """Fold all that follows one convolution, as far as it can be."""
+    names = [name for name in node.input[1:] if name]
+    numbers = [found for name in names if (found := _numbers(graph, name)) is not None]
+    if len(numbers) != len(names):
+        return
+    weight, before = numbers[0], node.output[0]
+    channels = weight.shape[channel_axis]
+    bias = numbers[1] if len(numbers) > 1 else np.zeros(channels)
+    shape = [-1 if axis == channel_axis else 1 for axis in range(weight.ndim)]
+    while graph.is_read_once(node.output[0]):
+        after = graph.readers(node.output[0])[0]
+        affine = _affine(graph, after, node.output[0], channels, weight.ndim)
+        if affine is None or not all(np.isfinite(each).all() for each in affine):
+            break
+        weight, bias = weight * affine[0].reshape(shape), bias * affine[0] + affine[1]
+        node.output[0] = after.output[0]
+        graph.remove(after)
+    if node.output[0] != before:
+        for position, (name, values) in enumerate(((FOLDED_WEIGHT, weight), (".folded_bias", bias)), 1):
+            graph.store(node.name + name, values.astype(np.float32))
+            graph.read_instead(node, position, node.name + name)
+
+
+def _affine(graph: OnnxGraph, node: NodeProto, name: str, channels: int, rank: int) -> Affine | None:
+    """Return what ``node`` does to the channels of ``name``, a tensor of ``rank`` axes; None for anything else."""
+    if node.op_type == "BatchNormalization":
+        attributes = attributes_of(node)
+        values = [found for each in node.input[1:] if (found := _numbers(graph, each)) is not None]
+        if attributes.get("training_mode", 0) or any(node.output[1:]) or len(values) != 4:
+            return None
+        gamma, beta, mean, variance = values
+        # of BatchNormalization where the file gives none: the ONNX specification
+        scale = gamma / np.sqrt(variance + attributes.get("epsilon", 1e-5))
+        return scale, beta - mean * scale
+    operands = list(node.input)
+    if node.op_type not in ("Add", "Sub", "Mul", "Div") or operands.count(name) != 1:
+        return None
+    place = operands.index(name)
+    constant = _numbers(graph, operands[1 - place])
+    if constant is None or (place == 1 and node.op_type in ("Sub", "Div")) or constant.ndim > rank:
+        return None
+    shape = (1,) * (rank - constant.ndim) + constant.shape
+    if any(length != 1 for axis, length in enumerate(shape) if axis != 1) or shape[1] not in (1, channels):
+        return None
+    constant, one = np.broadcast_to(constant.reshape(-1), channels), np.ones(channels)
+    with np.errstate(divide="ignore"):
+        return {
+            "Add": (one, constant),
+            "Sub": (one, -constant),
+            "Mul": (constant, 0 * one),
+            "Div": (1 / constant, 0 * one),
+        }[node.op_type]
+
+
+def _numbers(graph: OnnxGraph, name: str) -> Array | None:
+    found = graph.array(name)
+    return None if found is None or found.dtype != np.float32 else np.asarray(found, np.float64)

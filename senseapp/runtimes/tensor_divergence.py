@@ -1,0 +1,214 @@
+"""Differences between two ONNX files: matched tensors inside of both, in order, on a few images.
+
+Tensors are matched by name, which quantizers, converters and simplifiers keep for most. Where they keep few, the
+results of products (convolutions and matrix products) are matched in their order, by operator and shape of the weight.
+What follows a tensor alone may be computed with it in one of both files (norms, activation functions, rounding), so the
+result behind that is compared. Files of integer operators (QLinearConv) have no such tensors and are not compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import NodeProto
+from torch import Tensor
+
+from senseapp.core.texts import printable_text
+from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.networks.onnx.read import parsed_model
+from senseapp.records.check import APART, TensorDifference, TensorDivergence
+from senseapp.runtimes.foreign import ForeignFile, relative_difference
+
+_AT_ONCE, _MOST = 32, 256  # tensors of one run, and of a file: all of a run are held in memory
+_PRODUCTS = {
+    **dict.fromkeys(("Conv", "FusedConv", "NhwcConv"), "Conv"),
+    **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm"), "MatMul"),
+    "ConvTranspose": "ConvTranspose",
+}
+_FOLLOWED = frozenset({"BatchNormalization", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear"})
+"""Operators that quantizers and simplifiers make part of the one before, or insert behind it."""
+_BY_CONSTANTS = frozenset({"Mul", "Add", "Cast"})
+"""The same where all other inputs are stored."""
+
+Array = npt.NDArray[Any]
+Names = tuple[str, str]
+"""What the reference and the candidate call a tensor."""
+
+
+class _Values(OnnxGraph):
+    """The graph of a file, with the values of it that can be compared."""
+
+    def end(self, name: str, known: Collection[str]) -> str:
+        """Return the last result of what follows ``name`` alone and is computed with it in a file without ``known``."""
+        while self.is_read_once(name) and self._is_followed(reader := self.readers(name)[0]):
+            if reader.output[0] in known:
+                break
+            name = reader.output[0]
+        return name
+
+    def _is_followed(self, node: NodeProto) -> bool:
+        stored = sum(self.tensor(name) is not None for name in node.input)
+        return node.op_type in _FOLLOWED or (node.op_type in _BY_CONSTANTS and stored == len(node.input) - 1)
+
+    def computed(self) -> dict[str, NodeProto]:
+        """Return the node that computes each value, in order, without constants."""
+        return {name: node for node in self.nodes if node.op_type != "Constant" for name in node.output if name}
+
+    def products(self) -> list[tuple[tuple[str, tuple[int, ...]], NodeProto]]:
+        """Return products with weights, in order, by kind and shape of the weight."""
+        found = []
+        for node in self.nodes:
+            weight = self._weight(node.input[1]) if node.op_type in _PRODUCTS else None
+            if weight is not None:
+                kind = _PRODUCTS[node.op_type]
+                found.append(((kind, tuple(sorted(weight)) if kind == "MatMul" else weight), node))
+        return found
+
+    def _weight(self, name: str) -> tuple[int, ...] | None:
+        for _ in range(4):  # behind casts, transposes and a dequantization
+            held, maker = self.tensor(name), self.maker(name)
+            if held is not None:
+                return tuple(held.dims)
+            if maker is None or not maker.input:
+                return None
+            name = maker.input[0]
+        return None
+
+    def next_of(self, name: str, wanted: Collection[str]) -> set[str]:
+        """Return the nearest of the values ``wanted`` that are computed from ``name``."""
+        found, seen, pending = set[str](), {name}, [name]
+        while pending:
+            for node in self.readers(pending.pop()):
+                made = set(node.output) - seen
+                seen |= made
+                found |= made & set(wanted)
+                pending += made - set(wanted)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A tensor of both files, and the node of the reference that it begins with."""
+
+    names: Names
+    node: NodeProto
+
+    @property
+    def parts(self) -> list[str]:
+        """What it joins, which is compared one by one: small numbers count little beside large ones."""
+        return list(self.node.input) if self.node.op_type == "Concat" else []
+
+    def difference(self, mine: Mapping[str, Array], other: Mapping[str, Array]) -> TensorDifference | None:
+        """Return how far it differs; None where it is not known in both files in one shape."""
+        values = mine.get(self.names[0])
+        arranged = _arranged(values, other.get(self.names[1])) if values is not None and values.size > 1 else None
+        if values is None or arranged is None:
+            return None
+        axis, cuts = next((each.i for each in self.node.attribute if each.name == "axis"), 0), list[int]()
+        if axis != 0 and all(name in mine for name in self.parts):
+            cuts = list(itertools.accumulate(mine[name].shape[axis] for name in self.parts[:-1]))
+        count = min(len(values), len(arranged))
+        sides = zip(*(np.split(each[:count], cuts, axis=axis) for each in (values, arranged)), strict=True)
+        return TensorDifference(
+            name=printable_text(self.names[0]),
+            other="" if self.names[1] == self.names[0] else printable_text(self.names[1]),
+            operator=self.node.op_type,
+            node=self.node.name,
+            shape=tuple(values.shape),
+            difference=max(relative_difference(*side) for side in sides),
+        )
+
+
+def tensor_divergence(
+    reference: bytes,
+    candidate: bytes,
+    images: tuple[Tensor, Tensor],
+    *,
+    progress: Callable[[str], None],
+) -> TensorDivergence | None:
+    """Return how far matched tensors of two files differ; None where few can be matched, or none can be run.
+
+    Args:
+        reference: content of the one file.
+        candidate: content of the other.
+        images: (N, C, H, W) as each of them takes them, the same pictures.
+        progress: told before each part.
+    """
+    ours, theirs = (_Values(parsed_model(content)) for content in (reference, candidate))
+    mine, others = ours.products(), theirs.products()
+    pairs, matched_by = _by_name(ours, theirs), "name"
+    named = {pair.node.output[0] for pair in pairs}
+    if sum(node.output[0] in named for _, node in mine) < 0.5 * len(mine):
+        pairs, matched_by = _in_order(ours, mine, theirs, others), "order"
+    step = max(1, -(-len(pairs) // _MOST))
+    pairs = [pair for place, pair in enumerate(pairs) if place % step == 0 or place == len(pairs) - 1]
+    found: list[TensorDifference] = []
+    for first in range(0, len(pairs), _AT_ONCE):
+        some = pairs[first : first + _AT_ONCE]
+        progress(f"Comparing tensors inside, {len(found)} of {len(pairs)}")
+        parts = [name for pair in some for name in pair.parts if ours.maker(name) is not None]
+        before = _computed(reference, [*(pair.names[0] for pair in some), *parts], images[0])
+        after = _computed(candidate, [pair.names[1] for pair in some], images[1])
+        found += [each for pair in some if (each := pair.difference(before, after)) is not None]
+    by: Literal["name", "order"] = "name" if matched_by == "name" else "order"
+    told = _without_other_values(found, ours)
+    return TensorDivergence(tensors=told, matched_by=by, images=len(images[0])) if told else None
+
+
+def _without_other_values(found: Sequence[TensorDifference], graph: _Values) -> tuple[TensorDifference, ...]:
+    """Return tensors without those that differ although all products behind them agree: these are other values."""
+    products = {each.name: each.difference for each in found if each.operator in _PRODUCTS}
+    told = []
+    for each in found:
+        after = graph.next_of(each.name, products) if each.difference >= APART else set()
+        if not after or any(products[name] >= APART / 2 for name in after):
+            told.append(each)
+    return tuple(told)
+
+
+def _by_name(ours: _Values, theirs: _Values) -> list[_Pair]:
+    computed, others = ours.computed(), theirs.computed()
+    pairs: dict[str, _Pair] = {}
+    for name, node in computed.items():
+        if name in others:
+            end = ours.end(name, others)
+            pairs.setdefault(end, _Pair((end, theirs.end(name, computed)), node))
+    return list(pairs.values())
+
+
+def _in_order(
+    ours: _Values,
+    mine: Sequence[tuple[object, NodeProto]],
+    theirs: _Values,
+    others: Sequence[tuple[object, NodeProto]],
+) -> list[_Pair]:
+    keys = [key for key, _ in mine], [key for key, _ in others]
+    matched = SequenceMatcher(a=keys[0], b=keys[1], autojunk=False).get_matching_blocks()
+    nodes = [(mine[block.a + place][1], others[block.b + place][1]) for block in matched for place in range(block.size)]
+    return [_Pair((ours.end(one.output[0], ()), theirs.end(other.output[0], ())), one) for one, other in nodes]
+
+
+def _computed(content: bytes, names: Sequence[str], images: Tensor) -> dict[str, Array]:
+    """Return real numbers of a file by name; other values, and those that the file cannot return, are left out."""
+    model, names = parsed_model(content), list(dict.fromkeys(names))
+    declared = {each.name for each in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in declared)
+    opened = ForeignFile(model.SerializeToString(), extra=names)
+    found: Mapping[str, Any] = opened.arrays(names, opened.fed(images))
+    real = {name: each for name, each in found.items() if isinstance(each, np.ndarray) and each.dtype.kind == "f"}
+    return {name: each.astype(np.float64) for name, each in real.items()}
+
+
+def _arranged(mine: Array, other: Array | None) -> Array | None:
+    """Return ``other`` in the order of axes of ``mine``, of as many images; None where shapes do not fit."""
+    if other is None or other.ndim != mine.ndim:
+        return None
+    turned = (other.transpose(0, 3, 1, 2), other.transpose(0, 2, 3, 1)) if other.ndim == 4 else ()
+    return next((each for each in (other, *turned) if each.shape[1:] == mine.shape[1:]), None)
