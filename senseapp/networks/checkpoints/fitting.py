@@ -20,7 +20,6 @@ from senseapp.networks.checkpoints.misfits import (
     match_state_dict,
     mismatch_sentence,
     not_plain_weights,
-    order_unclear,
     why_nothing_fits,
 )
 from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
@@ -197,8 +196,6 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
     """
     networks, file_name = networks or networks_in(spec, checkpoint), checkpoint.file_name
     network = choose_network(networks, spec.network, file_name=file_name)
-    if unclear := order_unclear(checkpoint, network):
-        raise InvalidCheckpoint(unclear)
     recognised: tuple[str, ...] = ()
     if spec.library == "auto":
         spec, recognised = _choose(spec, network, checkpoint)
