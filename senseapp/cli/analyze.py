@@ -315,7 +315,7 @@ def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResu
 def _listed(file: Path) -> list[tuple[str, str | None]]:
     def rows(content: bytes) -> list[tuple[str, str | None]]:
         try:
-            text, _ = decoded_text(content)
+            text = decoded_text(content)
         except TableError as error:
             raise InvalidSpec(f"The list of models {file} cannot be read. {error}") from error
         lines = (line.split("#")[0].strip() for line in text.splitlines())

@@ -128,13 +128,13 @@ def read_schedule(file: str | bytes, profile: ModelProfile) -> Schedule:
             are named), or a value out of range.
     """
     try:
-        content, notes = decoded_text(file)
+        content = decoded_text(file)
     except TableError as error:
         raise InvalidSchedule(f"This schedule file cannot be read. {error}") from error
     try:
         if _is_table(content):
-            rows, notes_on_table = _rows_from_table(content)
-            schedule = replace(_schedule_from_rows(rows, profile.title), notes=(*notes, *notes_on_table))
+            rows, notes = _rows_from_table(content)
+            schedule = replace(_schedule_from_rows(rows, profile.title), notes=notes)
         else:
             schedule = _schedule_from_payload(_plain_values(content))
     except InvalidSpec as error:
