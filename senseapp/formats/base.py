@@ -35,7 +35,6 @@ class ExportFormat:
         out_of_reach: what the others are, in a sentence.
         knows_subclasses: whether it takes a subclass for the layer of torch that it is; if not, ``usage`` registers it.
         differs: a sentence for every file on what the tool does otherwise than it was measured.
-        companion: name and text of a file that belongs beside it.
         mixes: whether one file can hold several compressions at once.
     """
 
@@ -47,7 +46,6 @@ class ExportFormat:
     usage_of_bits: str = ""
     render: Callable[[Schedule, ModelProfile, Sequence[str]], str] | None
     compressions: tuple[str, ...] | None = None
-    companion: tuple[str, str] | None = None
     mixes: bool = False
     reaches: Callable[[LayerProfile], bool] = lambda layer: True
     out_of_reach: str = ""
@@ -72,7 +70,7 @@ class ExportFormat:
 
     def refusal(self, schedule: Schedule) -> str:
         """Return why this format cannot hold ``schedule`` without more, as one sentence; empty if it can."""
-        needed = f"A {self.title} file needs the network itself; write it with model_explorer_overlay."
+        needed = f"A {self.title} file needs the network itself."
         return self.mismatch(schedule) or (needed if self.render is None else "")
 
     def write(self, schedule: Schedule, profile: ModelProfile) -> str:

@@ -27,7 +27,7 @@ _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
 _OWN = (
     *("plain:JSON", "plain:CSV", "plain:YAML"),
     *("fraction_formats:FASTERAI_SPARSIFIER", "fraction_formats:FASTERAI_PRUNER", "fraction_formats:DISTILLER"),
-    *("fraction_formats:SPARSEML", "config_formats:NNI2", "config_formats:NNI3", "fraction_formats:TORCH_PRUNING"),
+    *("fraction_formats:SPARSEML", "config_formats:NNI3", "fraction_formats:TORCH_PRUNING"),
     *("config_formats:TORCHAO", "config_formats:MODELOPT", "model_explorer:MODEL_EXPLORER"),
 )
 FORMATS: Registry[ExportFormat] = Registry(
@@ -90,9 +90,6 @@ def _target_files(
             lines.append(f"(left out) {name}: {left_out if left_out and target.render is None else refusal}")
             continue
         lines += _told(target, schedule, profile, name, run)
-        if target.companion:
-            companion, text = target.companion
-            files[companion] = text.encode()
     files[README_NAME] = ("\n".join(lines) + "\n").encode()
     return files
 

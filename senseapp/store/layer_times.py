@@ -103,16 +103,11 @@ def merged(parts: Iterable[LayerTimes]) -> LayerTimes:
 
 def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown: str) -> LayerTimes:
     try:
-        table = read_records(content, _COLUMNS, numbers=_COLUMNS[1:], most_bytes=MOST_BYTES)
+        table = read_records(content, _COLUMNS, most_bytes=MOST_BYTES)
     except TableError as error:
         raise InvalidFile(
             f"{shown} is none of the files that senseapp reads times from. {error} {_advice()}"
         ) from error
-    if not table.has_header and _can_be_swapped(table.rows, scale):
-        raise InvalidFile(
-            f"{shown} has no header, and either of its columns of numbers may be the level. "
-            f"Add a first line that names {','.join(_COLUMNS)}."
-        )
     known, times, other = {layer.name for layer in profile.layers}, {}, []
     for row in table.rows:
         try:
@@ -138,21 +133,11 @@ def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown:
     return LayerTimes(times=tuple(times.values()), other_seconds=0.0, source=shown, unmatched=strangers, notes=notes)
 
 
-def _can_be_swapped(rows: Iterable[TableRecord], scale: LevelScale) -> bool:
-    """Return whether the milliseconds are levels too."""
-    try:
-        for row in rows:
-            _time(row, scale, level="ms", ms="level")
-    except ValueError:
-        return False
-    return True
-
-
-def _time(row: TableRecord, scale: LevelScale, level: str = "level", ms: str = "ms") -> LayerTime:
-    """Return the time in a row with these columns; raises ValueError for numbers that are no level and no time."""
-    shown = row.number(level)
+def _time(row: TableRecord, scale: LevelScale) -> LayerTime:
+    """Return the time in a row; raises ValueError for numbers that are no level and no time."""
+    shown = row.number("level")
     found = scale.from_shown(shown) if shown else scale.untouched
     if found != scale.untouched and not scale.allows(found):
         raise ValueError
-    seconds = row.number(ms, least=0, most=1000 * MOST_SECONDS) / 1000
+    seconds = row.number("ms", least=0, most=1000 * MOST_SECONDS) / 1000
     return LayerTime(layer=row.cells["layer"], level=found, seconds=seconds)

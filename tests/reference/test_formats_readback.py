@@ -16,7 +16,7 @@ import pytest
 from scripts.peer_environment import PeerFailed, ensure
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, build_compressor
-from senseapp.formats.model_explorer import model_explorer_overlay, schedule_values
+from senseapp.formats.model_explorer import exported_graph, overlay_of, schedule_values
 from senseapp.formats.plain import read_schedule
 from senseapp.formats.registry import FORMATS
 from senseapp.networks.profile import profile_model
@@ -27,8 +27,7 @@ from tests.peers.export_readers import LAYERS, a_network, some_images
 
 SCRIPT = Path(__file__).parent.parent / "peers" / "export_readers.py"
 NETWORKS = ["chain", seldom("lite0")]
-NNI2 = pytest.param("nni2", marks=pytest.mark.wide)  # an environment of its own, as has the next
-SPARSEML = pytest.param("sparseml", marks=pytest.mark.wide)
+SPARSEML = pytest.param("sparseml", marks=pytest.mark.wide)  # an environment of its own
 LEVELS = {
     "sparsity": {"conv1": 0.25, "conv2": 0.8, "fc": 0.07},
     "pruning": {"conv1": 0.25, "conv2": 0.5},
@@ -43,7 +42,6 @@ TARGETS = {
         "quantization.torchao",
         "quantization.modelopt",
     ),
-    "nni2": ("sparsity.nni2", "quantization.nni2"),
     "sparseml": ("sparsity.sparseml",),
     "model-explorer": ("sparsity.model-explorer",),
 }
@@ -113,9 +111,6 @@ def applied_there(environment: str, network: str, folder: Path) -> dict[str, dic
         schedule, name = a_schedule(network, compression), file_name(network, compression, target)
         (folder / name).write_text(written(network, target, schedule, folder / name))
         (folder / f"{name}.lines").write_text(FORMATS[target].lines(schedule, name))
-        if FORMATS[target].companion:
-            companion, text = FORMATS[target].companion
-            (folder / companion).write_text(text)
         files.append(name)
     done = subprocess.run([python, SCRIPT, *files], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -127,9 +122,9 @@ def written(network: str, target: str, schedule: Schedule, path: Path) -> str:
     if target != "model-explorer":
         return FORMATS[target].write(schedule, profile(network))
     values, sample = schedule_values(schedule), some_images(network)[:1]
-    text, graph = model_explorer_overlay(values, a_network(network), sample, title=network)
+    nodes, graph = exported_graph(a_network(network), sample)
     path.with_suffix(".pt2").write_bytes(graph)
-    return text
+    return overlay_of(values, nodes, title=network)
 
 
 def zeros(network: str) -> dict[str, int]:
@@ -140,7 +135,7 @@ def zeros(network: str) -> dict[str, int]:
 @pytest.mark.wide
 @pytest.mark.peer
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("target", first_of(["fasterai-sparsifier", NNI2, "nni3", SPARSEML]))
+@pytest.mark.parametrize("target", first_of(["fasterai-sparsifier", "nni3", SPARSEML]))
 def test_the_same_number_of_weights_is_zeroed(network, target, theirs):
     """Ours zeroes the smallest floor(s n); fasterai keeps the weight at its threshold, so it zeroes one fewer."""
     found = theirs(network, "sparsity", target)
@@ -162,7 +157,7 @@ def test_as_many_channels_are_removed(network, target, theirs):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("target", ["torchao", "modelopt", NNI2, "nni3"])
+@pytest.mark.parametrize("target", ["torchao", "modelopt", "nni3"])
 def test_every_layer_gets_the_same_bits_or_is_named(network, target, theirs):
     applied, schedule = ours(network, "quantization"), a_schedule(network, "quantization")
     names = LAYERS if network == "chain" else [layer.name for layer in profile(network).layers]

@@ -68,11 +68,6 @@ def _index() -> dict[str, Any]:
     return index
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that the index describes."""
-    return dict(_index()["versions"])
-
-
 @cache
 def load_catalogue() -> tuple[CatalogueEntry, ...]:
     """Return all architectures, timm's first, each library's by name."""

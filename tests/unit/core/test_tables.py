@@ -90,17 +90,9 @@ def test_every_form_of_a_table_gives_the_same_values(kind, form):
     assert read(FORMS[form](rows_of(text))) == read(text)
 
 
-@pytest.mark.parametrize("kind", ["sensitivities", "schedule"])
-def test_columns_of_clear_kinds_need_no_header(kind):
-    read, text = READERS[kind]
-    assert read(text_of(rows_of(text)[1:])) == read(text)
-
-
 def test_what_is_not_usual_is_said():
     semicolons = read_distiller_csv(text_of(rows_of(TABLE), ";"))
     assert semicolons.notes[0] == "Its columns are separated by semicolons."
-    bare = read_distiller_csv(text_of(rows_of(TABLE)[1:]))
-    assert bare.notes[0] == "It has no header: its columns were taken as parameter, sparsity, top1, top5, loss."
     other = read_schedule(FORMS["another column"](rows_of(SCHEDULE)), PROFILE)
     assert other.notes == ("1 column of it not read: when.",)
 
@@ -115,14 +107,9 @@ REFUSED = {
     "a cell too many in a schedule": ("schedule", SCHEDULE.replace(",false\n", ",false,x\n", 1), "has 8 cells"),
     "header of R": ("times", TIMES.replace("layer,", "", 1), "Line 2 has 3 cells where the first line has 2"),
     "decimal commas": ("sensitivities", TABLE.replace(",", ";").replace("41.25", "41,25"), "got '41,25'"),
-    "level or time": ("times", "conv1,0,12.5\nconv1,50,9.5\n", "either of its columns of numbers may be the level"),
     "a column twice": ("times", "layer,level,ms,ms\nconv1,0,1,2\n", "names the column ms more than once"),
     "a column missing": ("times", "layer,level,seconds\nconv1,0,1\n", "lacks ms"),
-    "top-5 before top-1": (
-        "sensitivities",
-        text_of([[row[0], row[1], row[3], row[2], row[4]] for row in rows_of(TABLE)[1:]]),
-        "its order is not parameter",
-    ),
+    "no header": ("sensitivities", text_of(rows_of(TABLE)[1:]), "first line must name the columns parameter"),
     "a title above": ("sensitivities", "My results\n" + TABLE, "the first line is 'My results'"),
     "a workbook": ("schedule", b"PK\x03\x04" + b"\0" * 40, "a workbook or zip, not text"),
     "a workbook of times": ("times", b"\xd0\xcf\x11\xe0" + b"\0" * 40, "a workbook, not text"),

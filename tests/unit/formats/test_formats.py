@@ -15,7 +15,7 @@ from tests.schedule_cases import SIZES, profile_of, run_of
 
 PROFILE = profile_of(SIZES)
 NAMES = (
-    "json csv yaml fasterai-sparsifier fasterai-pruner distiller sparseml nni2 nni3 torch-pruning torchao modelopt "
+    "json csv yaml fasterai-sparsifier fasterai-pruner distiller sparseml nni3 torch-pruning torchao modelopt "
     "model-explorer"
 )
 
@@ -82,12 +82,9 @@ def test_fasterai_sparsifier_gets_percent():
     assert json.loads(written("fasterai-sparsifier", SPARSE)) == {"conv1": 0.5, "conv2": 7.0, "conv3": 80.0}
 
 
-def test_torch_pruning_gets_fractions_and_a_loader():
+def test_torch_pruning_gets_fractions():
     fractions = {"conv1": 0.25, "conv2": 0.25, "conv3": 0.01}
     assert json.loads(written("torch-pruning", PRUNED)) == json.loads(written("fasterai-pruner", PRUNED)) == fractions
-    name, loader = FORMATS["torch-pruning"].companion
-    assert name.endswith(".py")
-    compile(loader, name, "exec")
 
 
 def test_distiller_gets_fractions_by_parameter_name():
@@ -121,20 +118,6 @@ def test_sparseml_gets_one_modifier_per_distinct_sparsity():
         assert settings["init_sparsity"] <= settings["final_sparsity"]
         assert settings["end_epoch"] <= first[1]["end_epoch"]
         assert settings["mask_type"] == "unstructured"
-
-
-def test_nni2_names_types_and_fractions_or_bits():
-    assert json.loads(written("nni2", PRUNED))[0] == {
-        "op_names": ["conv1"],
-        "op_types": ["Conv2d"],
-        "sparsity_per_layer": 0.25,
-    }
-    assert json.loads(written("nni2", QUANTIZED))[1] == {
-        "op_names": ["conv2"],
-        "op_types": ["Conv2d"],
-        "quant_types": ["weight"],
-        "quant_bits": {"weight": 4},
-    }
 
 
 def test_nni3_gives_ratios_or_integer_types():
@@ -235,7 +218,7 @@ def test_a_class_that_the_tool_does_not_know_is_named_and_registered(name):
 
 def test_the_joint_projection_of_attention_is_left_out_where_no_tool_finds_it():
     profile = changed(layer_type="MultiheadAttention", parameter="conv1.in_proj_weight")
-    for name in ("modelopt", "nni3", "nni2", "torchao"):
+    for name in ("modelopt", "nni3", "torchao"):
         assert FORMATS[name].notes(QUANTIZED, profile)[-1].endswith(": conv1.")
         assert '"conv1' not in written(name, QUANTIZED, profile)
 
