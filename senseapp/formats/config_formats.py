@@ -84,7 +84,6 @@ NNI3 = ExportFormat(
     render=_nni3,
     reaches=has_own_weight,
     out_of_reach=_ATTENTION,
-    knows_subclasses=False,
 )
 
 
@@ -173,5 +172,4 @@ model = mtq.quantize(model, config, lambda net: net(images))
     render=_modelopt,
     reaches=has_own_weight,
     out_of_reach=_ATTENTION,
-    knows_subclasses=False,
 )

@@ -205,17 +205,6 @@ def test_torchao_leaves_grouped_convolutions_out_and_says_so():
     assert left_out.endswith(": conv1.")
 
 
-@pytest.mark.parametrize("name", ["modelopt", "nni3"])
-def test_a_class_that_the_tool_does_not_know_is_named_and_registered(name):
-    profile = changed(layer_type="Conv2dSame")
-    (note,) = FORMATS[name].notes(QUANTIZED, profile)
-    assert "Conv2dSame" in note
-    assert note.endswith("misses conv1.")
-    assert note in written(name, QUANTIZED, profile)
-    assert "isinstance(module, known)" in FORMATS[name].lines(QUANTIZED, "a.json")
-    assert FORMATS[name].notes(QUANTIZED, PROFILE) == ()
-
-
 def test_the_joint_projection_of_attention_is_left_out_where_no_tool_finds_it():
     profile = changed(layer_type="MultiheadAttention", parameter="conv1.in_proj_weight")
     for name in ("modelopt", "nni3", "torchao"):
