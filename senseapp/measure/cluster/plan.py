@@ -67,9 +67,9 @@ class RunCosts:
         return self.alone_seconds + sweep + self.num_levels * len(self.shares) * self.measurement_seconds
 
 
-def costs_of(sweep: Sweep) -> RunCosts:
-    """Return the costs of ``sweep`` from its timed passes."""
-    context, levels, count = sweep.context, len(sweep.spec.levels), len(sweep.context.images)
+def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
+    """Return the costs of ``sweep`` from its timed passes, on ``num_images`` images (None: on all)."""
+    context, levels, count = sweep.context, len(sweep.spec.levels), num_images or len(sweep.context.images)
     return RunCosts(
         shares=tuple(1.0 if context.replay_obstacle else item.suffix for item in sweep.planned) or (0.0,),
         num_levels=levels,

@@ -239,13 +239,9 @@ def _choice_notes(chosen: ArchitectureMatch, network: StoredNetwork, *, is_said:
     elif chosen.head is not None:
         head = chosen.head
         yield f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
-    surplus: Sequence[str] = chosen.surplus
-    if chosen.by_order:
-        floats = (name for name, tensor in network.tensors.items() if tensor.is_floating_point())
-        surplus = [name for name in floats if name not in chosen.order]
-    if surplus:
-        yield f"Left out, as {chosen.title} has no such weights: {first_names(surplus)}."
-        if any(is_layer(network.shapes[name]) for name in surplus):
+    if chosen.surplus:
+        yield f"Left out, as {chosen.title} has no such weights: {first_names(chosen.surplus)}."
+        if any(is_layer(network.shapes[name]) for name in chosen.surplus):
             yield (
                 "Among them are layers. If the network needs them, its accuracy before compression is lower than "
                 "you know it."

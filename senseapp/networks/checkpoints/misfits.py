@@ -58,7 +58,13 @@ def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mi
     if len(missing) > len(names) // 2:
         return "The checkpoint was made for another architecture: most names differ."
     if wrong and not (missing or unexpected):
-        return _cause_of_shapes(names, head, wrong)
+        classes, built_with = (wrong[0].found or (0,))[0], (wrong[0].expected or (0,))[0]
+        if classes != built_with and all(item.name.startswith(head) for item in wrong):
+            return f"The checkpoint has {classes} classes, the network was built with {built_with}."
+        return (
+            "The checkpoint was made for images of another size or number of channels, or for a wider, narrower or "
+            "otherwise different variant of this architecture."
+        )
     if all(item.name.startswith(head) for item in missing) and not wrong:
         if not unexpected:
             return "The checkpoint has no classifier: it holds the features only."
@@ -66,18 +72,6 @@ def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mi
             return f"The checkpoint has another classifier in place of {head.rstrip('.')}."
         return "The checkpoint holds more than this architecture: a larger variant, or a second network beside it."
     return "The checkpoint was made for a variant of this architecture, or for another version of its library."
-
-
-def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
-    classes, built_with = (wrong[0].found or (0,))[0], (wrong[0].expected or (0,))[0]
-    if classes != built_with and all(item.name.startswith(head) for item in wrong):
-        return f"The checkpoint has {classes} classes, the network was built with {built_with}."
-    first = names[0].rpartition(".")[0]
-    if all(item.name.rpartition(".")[0] == first for item in wrong):
-        return "The checkpoint was made for images with another number of channels."
-    if all("pos" in item.name or "bias_table" in item.name or "rel_" in item.name for item in wrong):
-        return "The checkpoint was made for another image size."
-    return "The checkpoint was made for a wider, narrower or otherwise different variant of this architecture."
 
 
 def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:

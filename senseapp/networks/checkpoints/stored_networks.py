@@ -7,7 +7,7 @@ file (student and teacher, plain and averaged weights) are found as two prefixes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -94,7 +94,7 @@ def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tu
     """
     search = _NetworkSearch(checkpoint, only)
     found = search.by_names() or search.by_names_without_wrappers() or search.by_order() or [search.closest()]
-    return tuple(_without_copies([network for network in found if network.fits] or found))
+    return tuple([network for network in found if network.fits] or found)
 
 
 def choose_network(networks: Sequence[StoredNetwork], wanted: str, *, file_name: str) -> StoredNetwork:
@@ -114,16 +114,6 @@ def choose_network(networks: Sequence[StoredNetwork], wanted: str, *, file_name:
         what = f"several networks whose name holds {wanted!r}" if alike else f"no network named {wanted!r}"
         raise InvalidCheckpoint(f"{file_name} holds {what}. Choose one of: {titles}.")
     return exact[0]
-
-
-def _without_copies(networks: Sequence[StoredNetwork]) -> Iterator[StoredNetwork]:
-    """Leave out networks whose numbers are at the same place in the file as those of one before."""
-    seen = set()
-    for network in networks:
-        places = tuple(tensor.data_ptr() for tensor in network.tensors.values())
-        if places not in seen:
-            yield network
-        seen.add(places)
 
 
 class _NetworkSearch:
