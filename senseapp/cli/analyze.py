@@ -130,6 +130,18 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     )
 
 
+def add_onnx_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add what of an ONNX file is compared with another file."""
+    group.add_argument("--task", choices=list(TASKS), default="", help="what the output means (default: one class)")
+    group.add_argument(
+        "--onnx-output",
+        action="append",
+        metavar="NAME",
+        help="value to compare; may be repeated (default: by the task)",
+    )
+    group.add_argument("--img-size", type=int, metavar="S", help="height and width, where the file leaves them free")
+
+
 def add_data_arguments(group: argparse._ArgumentGroup) -> None:
     """Add ``--data``, and how images are labelled, chosen and prepared."""
     group.add_argument(
