@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from senseapp.compressions.quantization.grid import integer_grid, rounded_weight, scale_of
+from senseapp.compressions.quantization.grid import GRIDS, rounded_weight, scale_of
 
 
 def quantized_weight(weight: Tensor, *, bits: int, **settings: Any) -> Tensor:
     """Return ``weight`` on its grid; ``settings`` are those of :func:`scale_of`."""
-    return rounded_weight(weight, scale_of(weight, bits=bits, **settings), integer_grid(bits))
+    grid = GRIDS[settings.get("number_format", "int")](bits)
+    return rounded_weight(weight, scale_of(weight, bits=bits, **settings), grid)

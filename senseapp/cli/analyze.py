@@ -14,9 +14,10 @@ from typing import Any
 
 from senseapp.cli.compression_arguments import add_compression_arguments
 from senseapp.cli.output import ProgressBar
-from senseapp.cli.run_arguments import MODES, PUBLISHED, print_outputs, run_spec_from
+from senseapp.cli.run_arguments import MODES, PUBLISHED, parsed, print_outputs, run_spec_from
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
 from senseapp.core.files import replace_file
+from senseapp.core.tables import TableError, decoded_text
 from senseapp.descriptions import SOURCES
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
@@ -34,7 +35,7 @@ EPILOG = """\
 DIR receives result.json (everything), sensitivity.csv (one row per layer, level and metric) and targets.json
 (percent per layer for a mean of 50 %; for quantization bits per layer for an average of 4).
 Each measurement is kept as it comes: the same command into the same DIR goes on with an unfinished run.
-Several models (--model repeated) each get a folder in DIR, and leaderboard.csv compares them.
+Several models (--model repeated, or --model @FILE) each get a folder in DIR, and leaderboard.csv compares them.
 With SENSEAPP_RAY_ADDRESS set (auto, or host:port) a Ray cluster measures, else this machine; docs/scale.md has the
 steps.
 --data torchvision/NAME downloads a published set once. NAME is one of
@@ -91,7 +92,8 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
     alone = ", ".join(source.name + "/NAME" * source.needs_name for source in runnable if not source.reads)
     named = f"{alone}, or {' or '.join(source.name for source in runnable if source.reads)} with --checkpoint"
     if several:
-        group.add_argument("--model", action="append", required=True, help=f"{named}; may be repeated")
+        many = "may be repeated; @FILE has a line MODEL or MODEL,CHECKPOINT for each of many"
+        group.add_argument("--model", action="append", help=f"{named}; {many}")
     else:
         group.add_argument("--model", help=named)
     group.add_argument(
@@ -142,10 +144,10 @@ def add_onnx_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--img-size", type=int, metavar="S", help="height and width, where the file leaves them free")
 
 
-def add_data_arguments(group: argparse._ArgumentGroup) -> None:
+def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True) -> None:
     """Add ``--data``, and how images are labelled, chosen and prepared."""
     group.add_argument(
-        "--data", required=True, help="demo, photographs, shapes, random, torchvision/NAME, or a folder or archive"
+        "--data", required=required, help="demo, photographs, shapes, random, torchvision/NAME, or a folder or archive"
     )
     group.add_argument(
         "--labels", default="", metavar="TABLE", help="table file,label in it, or none (default: class folders, if any)"
@@ -183,7 +185,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _spec_of(arguments: argparse.Namespace, item: BatchItem) -> RunSpec:
-    return run_spec_from(argparse.Namespace(**(vars(arguments) | {"model": item.model})))
+    return run_spec_from(argparse.Namespace(**(vars(arguments) | {"model": item.model, "checkpoint": item.checkpoint})))
 
 
 def _analyze(arguments: argparse.Namespace, item: BatchItem) -> RunResult:
@@ -217,23 +219,33 @@ TABLE = "leaderboard.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchItem:
-    """One model of several, and the folder of its results."""
+    """One model of several: its name, its checkpoint if the list names one, and the folder of its results."""
 
     model: str
+    checkpoint: str | None
     folder: Path
 
 
 def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
     """Return the models that are asked for; one alone keeps the folder for itself."""
-    if len(arguments.model) == 1:
-        return (BatchItem(model=arguments.model[0], folder=arguments.out),)
+    asked: list[tuple[str, str | None]] = []
+    for model in arguments.model or ():
+        asked += _listed(Path(model[1:])) if model.startswith("@") else [(model, arguments.checkpoint)]
+    if not asked:
+        raise InvalidSpec("Say which model: --model NAME, once or more often, or --model @FILE with one in each line.")
+    if len(asked) == 1 and asked[0][0] in arguments.model:
+        return (BatchItem(model=asked[0][0], checkpoint=asked[0][1], folder=arguments.out),)
     if arguments.checkpoint not in (None, PUBLISHED):
-        raise InvalidSpec("--checkpoint belongs to one model. Analyze models with checkpoints one by one.")
-    names = [re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model" for model in arguments.model]
-    if len(set(names)) < len(names):
-        raise InvalidSpec(f"Each model may be given once, got {', '.join(arguments.model)}. Remove one of them.")
+        raise InvalidSpec(
+            "--checkpoint belongs to one model. For several, give --model @FILE of MODEL,CHECKPOINT lines."
+        )
+    names = [_folder_name(model, checkpoint) for model, checkpoint in asked]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        raise InvalidSpec(f"Each model may be given once, and {twice} comes more often. Remove one of them.")
     return tuple(
-        BatchItem(model=model, folder=arguments.out / name) for model, name in zip(arguments.model, names, strict=True)
+        BatchItem(model=model, checkpoint=checkpoint, folder=arguments.out / name)
+        for (model, checkpoint), name in zip(asked, names, strict=True)
     )
 
 
@@ -262,3 +274,22 @@ def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResu
             "above. The same command measures what is missing."
         )
     return rows
+
+
+def _listed(file: Path) -> list[tuple[str, str | None]]:
+    """Return model and checkpoint of each line ``MODEL`` or ``MODEL,CHECKPOINT``; ``#`` begins a comment."""
+
+    def rows(content: bytes) -> list[tuple[str, str | None]]:
+        try:
+            text = decoded_text(content)
+        except TableError as error:
+            raise InvalidSpec(f"The list of models {file} cannot be read. {error}") from error
+        lines = (line.split("#")[0].strip().partition(",") for line in text.splitlines())
+        return [(model.strip(), checkpoint.strip() or None) for model, _, checkpoint in lines if model.strip()]
+
+    return parsed(file, rows, what="The list of models", error=InvalidSpec)
+
+
+def _folder_name(model: str, checkpoint: str | None) -> str:
+    text = f"{model}-{Path(checkpoint).stem}" if checkpoint and checkpoint != PUBLISHED else model
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"

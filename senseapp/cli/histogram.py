@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from senseapp.cli.analyze import add_data_arguments, add_model_arguments
 from senseapp.cli.output import phases
-from senseapp.cli.run_arguments import run_folder
+from senseapp.cli.run_arguments import described, run_folder
+from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import write_file
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.profile import select_layers
@@ -21,54 +23,56 @@ if TYPE_CHECKING:
     from senseapp.measure.histograms import Found
 
 EPILOG = """\
-A run keeps its histograms, and report shows them.
+Of a RUN, the folder of analyze, or of --model and --data. A run keeps its histograms, and report shows them.
 DIR receives histograms.csv (one row per bin of each layer) and histograms.svg and .png (the charts).
 
 examples:
   python -m senseapp histogram runs/demo --bits 4 --out histograms
-  python -m senseapp histogram runs/demo --layers 'layer1.*' --tensor outputs --criterion mean --out histograms
+  python -m senseapp histogram --model timm/resnet50 --checkpoint published --data photos.zip --layers 'layer1.*' \\
+                               --tensor outputs --criterion mean --bits 8 --out histograms
 """
 _USUAL = HistogramSpec(layer="")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``histogram``."""
-    parser.add_argument("run_folder", type=run_folder, metavar="RUN", help="folder of analyze")
-    parser.add_argument("--samples", type=int, default=_USUAL.num_images, metavar="N", help="images to look at")
-    parser.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
-    parser.add_argument(
+    parser.add_argument("run_folder", type=run_folder, nargs="?", metavar="RUN", help="folder of analyze")
+    add_model_arguments(parser.add_argument_group("model, without a RUN"), several=False)
+    add_data_arguments(parser.add_argument_group("images, without a RUN"), required=False)
+    group = parser.add_argument_group("histogram")
+    group.add_argument("--layers", default="", metavar="PATTERN", help="names such as 'layer1.*', by commas")
+    group.add_argument(
         "--tensor",
         default=_USUAL.tensor,
-        choices=get_args(HistogramTensor),
-        help="weights, activations that layers take in, or outputs that they return (default: weights)",
+        help="weights, activations that layers take in, or outputs that they return (default: weights); with ,folded "
+        "behind it of layers into which a BatchNorm that follows is folded first",
     )
-    parser.add_argument("--folded", action="store_true", help="fold a BatchNorm that follows into each layer first")
-    parser.add_argument("--bits", type=int, default=_USUAL.bits, metavar="B", help="of the grid, 2 to 8 (default: 8)")
-    parser.add_argument(
+    group.add_argument("--bits", type=int, default=_USUAL.bits, metavar="B", help="of the grid, 2 to 8 (default: 8)")
+    group.add_argument(
         "--granularity", choices=("tensor", "channel"), default="tensor", help="what has a scale of its own"
     )
-    parser.add_argument(
-        "--criterion",
-        choices=get_args(HistogramObjective),
-        default=_USUAL.objective,
+    group.add_argument(
+        "--criterion", choices=get_args(HistogramObjective), default=_USUAL.objective,
         help="what makes a place matter, back-propagated: each image's highest score (output, the default), its loss, "
         "the mean of its outputs, or none",
-    )
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Look at the layers, print a line on each, and write the files."""
+    if (arguments.run_folder is None) == (arguments.model is None):
+        raise InvalidSpec("Give either a RUN, the folder of analyze, or --model with --data.")
+    tensor, _, fold = arguments.tensor.partition(",")
+    if tensor not in get_args(HistogramTensor) or fold not in ("", "folded"):
+        tensors = ", ".join(get_args(HistogramTensor))
+        raise InvalidSpec(f"--tensor is one of {tensors}, alone or with ,folded; got {arguments.tensor!r}.")
     spec = HistogramSpec(
-        layer="",
-        tensor=arguments.tensor,
-        bits=arguments.bits,
-        per_channel=arguments.granularity == "channel",
-        fold=arguments.folded,
-        objective=arguments.criterion,
-        num_images=arguments.samples,
-    )
-    found = _of_run(arguments.run_folder, spec, patterns_in(arguments.layers))
+        layer="", tensor=tensor, bits=arguments.bits, per_channel=arguments.granularity == "channel",
+        fold=bool(fold), objective=arguments.criterion, num_images=arguments.samples or _USUAL.num_images,
+    )  # fmt: skip
+    patterns = patterns_in(arguments.layers)
+    found = _of_model(arguments, spec, patterns) if arguments.model else _of_run(arguments.run_folder, spec, patterns)
     from senseapp.views.charts.histograms import parted  # loads pandas, which most commands do without
 
     finished, refusals = parted(found)
@@ -76,6 +80,15 @@ def run(arguments: argparse.Namespace) -> None:
     for refusal in refusals:
         print(refusal, file=sys.stderr)
     _write(finished, arguments.out)
+
+
+def _of_model(arguments: argparse.Namespace, spec: HistogramSpec, patterns: Sequence[str]) -> Found:
+    if arguments.data is None:
+        raise InvalidSpec("--model needs images to look at. Add --data, or --data random.")
+    from senseapp.measure.histograms import histograms_of_model  # torch loads here
+
+    with phases() as progress:
+        return histograms_of_model(described(arguments), spec, patterns, progress=progress)
 
 
 def _of_run(path: Path, spec: HistogramSpec, patterns: Sequence[str]) -> Found:

@@ -108,6 +108,11 @@ def read_as_given(spec: RunSpec, arguments: argparse.Namespace) -> RunSpec:
     return with_reading(spec, parsed(arguments.reading, reading, what="The reading"))
 
 
+def described(arguments: argparse.Namespace) -> RunSpec:
+    """Return model, images and reading of the arguments, with usual settings otherwise; see :func:`run_spec_from`."""
+    return read_as_given(RunSpec(model=model_from(arguments), data=data_from(arguments)), arguments)
+
+
 def model_from(arguments: argparse.Namespace) -> ModelSpec:
     """Return the model that the arguments describe; see :func:`run_spec_from`."""
     from senseapp.networks.sources.catalogue import (

@@ -50,12 +50,13 @@ class WeightGrid:
     """Grid of rounded weights: ``nearest`` of value / scale, times the scale; at most ``largest`` times the scale.
 
     It is symmetric about 0; ``nearest`` rounds a float32 tensor elementwise. Each output channel has a scale, or, if
-    ``shared``, the whole tensor.
+    ``shared``, the whole tensor. ``integers``: the grid has no gaps.
     """
 
     nearest: Callable[[Tensor], Tensor]
     largest: float
     shared: bool = False
+    integers: bool = True
 
 
 KeptWeights = Callable[[Tensor, float], Tensor]

@@ -18,6 +18,7 @@ from senseapp.data.per_image import on_device
 from senseapp.measure.bins import HISTOGRAM_CALIBRATION_IMAGES, SUB_BINS, GridBins, bins_of
 from senseapp.measure.folding import foldable_norms, norms_folded
 from senseapp.measure.plan import Layout, lay_out
+from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
 from senseapp.networks.trace import trace_calls
@@ -218,6 +219,25 @@ def histograms_by_name(
         with torch.no_grad():
             profile = profile_model(module, on_device.batch(0, 1), task=task, finite=spec.objective != "none")
         return quantization_histograms(module, on_device, select_layers(profile, patterns), spec, task=task)
+
+
+def histograms_of_model(
+    run: RunSpec,
+    spec: HistogramSpec,
+    patterns: Sequence[str],
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """Load the model and images that ``run`` names, and compute histograms as :func:`histograms_by_name` does.
+
+    Raises:
+        InvalidInput: no layer matches, or the model or the images cannot be used.
+    """
+    if run.data.preparation == "auto":
+        run = choose_preparation(run, progress=progress).spec
+    module, images = load_subject(run, spec.num_images, (), progress)
+    progress(f"Looking at the {spec.tensor}")
+    return histograms_by_name(module, images, patterns, spec, task=task_named(run.model.task))
 
 
 def image_set(images: Images, most: int) -> ImageSet:

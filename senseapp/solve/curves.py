@@ -113,7 +113,7 @@ class LayerCurve:
         members: all layers that share the choice.
         num_params: weights of all members.
         points: measured levels, from the gentlest to the most aggressive; damage finite, >= 0 and non-decreasing.
-        continuous: whether levels between the measured ones can be chosen (not for 2:4).
+        continuous: whether levels between the measured ones can be chosen (not for 2:4 and fp8).
     """
 
     layer: str

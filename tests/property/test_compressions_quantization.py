@@ -31,12 +31,12 @@ def test_the_error_is_at_most_half_a_step_and_values_lie_on_the_grid(weight, bit
     assert torch.equal(steps * scale, rounded)
 
 
-@given(weight=MATRICES, bits=BITS)
-def test_rounding_is_odd_and_rounding_twice_changes_no_more_than_float_error(weight, bits):
-    once = quantized_weight(weight, bits=bits)
-    twice = quantized_weight(once, bits=bits)
+@given(weight=MATRICES, bits=BITS, number_format=st.sampled_from(["int", "fp8_e4m3"]))
+def test_rounding_is_odd_and_rounding_twice_changes_no_more_than_float_error(weight, bits, number_format):
+    once = quantized_weight(weight, bits=bits, number_format=number_format)
+    twice = quantized_weight(once, bits=bits, number_format=number_format)
     assert torch.allclose(once, twice, rtol=1e-5)
-    assert torch.equal(quantized_weight(-weight, bits=bits), -once)
+    assert torch.equal(quantized_weight(-weight, bits=bits, number_format=number_format), -once)
 
 
 @given(low=FLOATS, high=FLOATS, bits=BITS, values=st.lists(FLOATS, min_size=1, max_size=20).map(torch.tensor))

@@ -73,6 +73,28 @@ def test_affine_parameters_and_rounding_are_those_of_torch_ao(bits, shift):
     assert np.allclose(rounded.numpy(), (steps - zero_point) * scale, atol=1e-6)
 
 
+def _float8_numbers() -> np.ndarray:
+    """Every finite e4m3 number, from the definition: bias 7, no infinities, largest 448."""
+    subnormal = [mantissa / 8 * 2.0**-6 for mantissa in range(8)]
+    normal = [(1 + mantissa / 8) * 2.0 ** (exponent - 7) for exponent in range(1, 16) for mantissa in range(8)]
+    positive = np.array(subnormal + normal[:-1])  # the last code is NaN
+    return np.concatenate([-positive, positive])
+
+
+@pytest.mark.parametrize("granularity", ["channel", "tensor"])
+def test_float8_takes_the_nearest_number_of_the_format(granularity):
+    torch.manual_seed(0)
+    weight = torch.randn(4, 200)
+    numbers = _float8_numbers()
+    assert numbers.max() == 448
+    largest = weight.abs().amax(1, keepdim=True) if granularity == "channel" else weight.abs().max()
+    scaled = (weight.double() / largest.double() * 448).numpy()
+    distance = np.abs(scaled[..., None] - numbers).min(-1)
+    rounded = quantized_weight(weight, bits=8, number_format="fp8_e4m3", granularity=granularity)
+    achieved = np.abs((rounded.double() / largest.double() * 448).numpy() - scaled)
+    assert np.allclose(achieved, distance, atol=1e-4)
+
+
 def test_compressed_layers_hold_what_numpy_computes_along_their_output_axis():
     torch.manual_seed(0)
     for module in (nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(3, 4, 3), nn.Linear(5, 4)):

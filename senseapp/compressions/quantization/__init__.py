@@ -8,10 +8,12 @@ from typing import ClassVar, Literal
 from senseapp.descriptions.compressions import CompressionConfig, CompressionDescription, Effect, option
 from senseapp.descriptions.levels import BitScale, LevelScale
 
+NumberFormat = Literal["int", "fp8_e4m3"]
 QuantizationGranularity = Literal["channel", "tensor"]
 ActivationBits = Literal["same", "8", "16"]
 ActivationObserver = Literal["minmax", "mse"]
 
+_FORMATS: dict[NumberFormat, str] = {"int": "Integers", "fp8_e4m3": "8-bit float (E4M3)"}
 _GRANULARITIES: dict[QuantizationGranularity, str] = {"channel": "One per channel", "tensor": "One per layer"}
 _ACTIVATION_BITS: dict[ActivationBits, str] = {"same": "As many as the weights", "8": "8", "16": "16"}
 _WIDEST = 16  # bits of an input
@@ -25,14 +27,17 @@ _OBSERVERS: dict[ActivationObserver, str] = {
 class QuantizationConfig(CompressionConfig):
     """Round the weights of one layer to few bits (and its input, on request). A level is the number of bits.
 
-    It is symmetric: b bits give the grid −(2^(b−1) − 1) … 2^(b−1) − 1 times a scale, one scale per output channel or
-    one per tensor. Activation ranges come from calibration images, by ``observer``, never from the images measured.
+    ``int`` is symmetric: b bits give the grid −(2^(b−1) − 1) … 2^(b−1) − 1 times a scale, one scale per output channel
+    or one per tensor. ``fp8_e4m3`` is the 8-bit float format with 4 exponent and 3 mantissa bits. Activation ranges
+    come from calibration images, by ``observer``, never from the images measured.
     """
 
     kind: ClassVar[str] = "quantization"
     scale: ClassVar[LevelScale] = BitScale(noun="quantization", axis="Bits per weight")
 
-    number_format: Literal["int"] = "int"  # no option: files of runs name it
+    number_format: NumberFormat = option(
+        "int", label="Number format", help="The 8-bit float has one level: 8 bits.", choices=_FORMATS
+    )
     granularity: QuantizationGranularity = option(
         "channel",
         label="One scale per channel",
@@ -56,7 +61,7 @@ class QuantizationConfig(CompressionConfig):
         label="Bits of activations",
         help="Processors that compute with 8 bits take weights of fewer bits and inputs of 8.",
         choices=_ACTIVATION_BITS,
-        when=lambda values: bool(values["activations"]),
+        when=lambda values: bool(values["activations"]) and values["number_format"] == "int",
     )
     observer: ActivationObserver = option(
         "mse",
@@ -67,9 +72,16 @@ class QuantizationConfig(CompressionConfig):
     )
 
     @property
+    def only_level(self) -> tuple[float, str] | None:
+        """8 bits, for the 8-bit float."""
+        return None if self.number_format == "int" else (8.0, f"The {self.number_format} format always has 8 bits")
+
+    @property
     def schedule_notes(self) -> tuple[str, ...]:
-        """Differences from what schedule files assume: one scale per output channel, inputs in float."""
+        """Differences from what schedule files assume: integers, one scale per output channel, inputs in float."""
         found = []
+        if self.number_format != "int":
+            found.append(f"Measured in {self.number_format}; schedule files say 8 bits and mean integers.")
         if self.granularity == "tensor":
             found.append("Measured with one scale per tensor; schedule files ask for one per output channel.")
         if self.activations:
@@ -91,7 +103,7 @@ class QuantizationConfig(CompressionConfig):
                 for name, title in _OBSERVERS.items()
                 if name != self.observer
             ]
-            if self.input_bits != _WIDEST:
+            if self.number_format == "int" and self.input_bits != _WIDEST:
                 found.append((f"Its input in {_WIDEST} bits", replace(self, activation_bits="16")))
             found.append(("Leave its input in float", replace(self, activations=False)))
         return tuple(found)
@@ -99,7 +111,7 @@ class QuantizationConfig(CompressionConfig):
     @property
     def input_bits(self) -> int | None:
         """Bits of the input of every layer; None: the same as its weight."""
-        return None if self.activation_bits == "same" else int(self.activation_bits)
+        return None if self.number_format != "int" or self.activation_bits == "same" else int(self.activation_bits)
 
     @property
     def scales_per_channel(self) -> bool:

@@ -1,24 +1,37 @@
-"""Grids of integers, and rounding weights and activations to them without leaving floating point."""
+"""Number formats, and rounding weights and activations to them without leaving floating point."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization import QuantizationConfig, QuantizationGranularity
+from senseapp.compressions.quantization import NumberFormat, QuantizationConfig, QuantizationGranularity
 from senseapp.descriptions.levels import FINER_BITS
 
 # The smallest normal float32: a channel of zeros gets a valid divisor as scale, and stays zero.
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+_FLOAT8_LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 
-def integer_grid(bits: int) -> WeightGrid:
-    """Return the grid of 2 to 16 ``bits``, else InvalidSpec; ties are rounded to even, larger values to the largest."""
+def _integers(bits: int) -> WeightGrid:
     if bits not in FINER_BITS:
         QuantizationConfig.scale.check((bits,))
     largest = 2 ** (bits - 1) - 1
     return WeightGrid(largest=largest, nearest=lambda values: values.round().clamp(-largest, largest))
+
+
+def _float8_e4m3(_bits: int) -> WeightGrid:
+    def nearest(values: Tensor) -> Tensor:
+        return values.clamp(-_FLOAT8_LARGEST, _FLOAT8_LARGEST).to(torch.float8_e4m3fn).float()
+
+    return WeightGrid(largest=_FLOAT8_LARGEST, nearest=nearest, integers=False)
+
+
+GRIDS: Mapping[NumberFormat, Callable[[int], WeightGrid]] = {"int": _integers, "fp8_e4m3": _float8_e4m3}
+"""By format and bits; ties are rounded to even, larger values to the largest."""
 
 
 def extremes_of(values: Tensor) -> tuple[float, float]:
@@ -36,20 +49,21 @@ def scale_of(
     weight: Tensor,
     *,
     bits: int,
+    number_format: NumberFormat = "int",
     granularity: QuantizationGranularity = "channel",
     channel_axis: int = 0,
 ) -> Tensor:
-    """Return the distance of neighbouring grid points, float32, zero point 0.
+    """Return the distance of neighbouring grid points (for floats, between 0 and 1), float32, zero point 0.
 
     scale = max |w| / largest grid number. Source: Krishnamoorthi 2018, "Quantizing deep convolutional networks for
     efficient inference", section 2.2, with the grid −(2^(b−1) − 1) … 2^(b−1) − 1.
 
     There is one scale per index of ``channel_axis`` or one for the tensor; the result has the shape of ``weight`` with
-    1 in place of every axis that a scale spans. ``bits`` are 2 to 16, else InvalidSpec.
+    1 in place of every axis that a scale spans. ``bits`` are 2 to 16, else InvalidSpec; float formats ignore them.
     """
     axes = [axis for axis in range(weight.dim()) if granularity == "tensor" or axis != channel_axis]
     largest = weight.detach().abs().amax(dim=axes, keepdim=True).float()
-    return (largest / integer_grid(bits).largest).clamp_min(_SMALLEST_SCALE)
+    return (largest / GRIDS[number_format](bits).largest).clamp_min(_SMALLEST_SCALE)
 
 
 def rounded_weight(weight: Tensor, scale: Tensor, grid: WeightGrid) -> Tensor:
@@ -72,10 +86,29 @@ def affine_of(low: float, high: float, *, bits: int) -> tuple[float, int]:
     return scale, min(largest, round(-low / scale))
 
 
-def fake_quantize_input(values: Tensor, low: float, high: float, *, bits: int) -> Tensor:
-    """Round activations to ``bits`` bits over the range ``low`` to ``high``, one scale for the tensor.
-
-    Integers are affine (zero point), since activations are often one-sided. Values outside the range are clamped.
-    """
+def _affine_integers(values: Tensor, low: float, high: float, bits: int) -> Tensor:
     scale, zero_point = affine_of(low, high, bits=bits)
     return torch.fake_quantize_per_tensor_affine(values, scale, zero_point, 0, 2**bits - 1)
+
+
+def _scaled_float8(values: Tensor, low: float, high: float, bits: int) -> Tensor:
+    grid = _float8_e4m3(bits)
+    scale = max(max(-low, high) / grid.largest, _SMALLEST_SCALE)
+    return grid.nearest(values.float() / scale).mul_(scale).to(values.dtype)
+
+
+_INPUT_ROUNDING: Mapping[NumberFormat, Callable[[Tensor, float, float, int], Tensor]] = {
+    "int": _affine_integers,
+    "fp8_e4m3": _scaled_float8,
+}
+
+
+def fake_quantize_input(
+    values: Tensor, low: float, high: float, *, bits: int, number_format: NumberFormat = "int"
+) -> Tensor:
+    """Round activations to ``bits`` bits over the range ``low`` to ``high``, one scale for the tensor.
+
+    Integers are affine (zero point), since activations are often one-sided; float8 is scaled so that the farther end of
+    the range is its largest number. Values outside the range are clamped.
+    """
+    return _INPUT_ROUNDING[number_format](values, low, high, bits)

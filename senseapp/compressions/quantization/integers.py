@@ -15,7 +15,7 @@ class IntegerWeight:
     """A weight equal to ``(values - zero_point) * scale`` in float32.
 
     Attributes:
-        values: int8; the weight's shape.
+        values: int8, or float8_e4m3fn for weights in that format; the weight's shape.
         scale: float32; the weight's shape with 1 in place of each axis that a scale spans.
         zero_point: int8 (); weights are quantized symmetrically about 0.
     """
@@ -29,7 +29,7 @@ class IntegerWeight:
         """Return ``weight``, float32 and a product of numbers of ``grid`` and ``scale``, as these numbers."""
         numbers = grid.nearest(weight.detach() / scale)
         return cls(
-            values=numbers.to(torch.int8).cpu().contiguous(),
+            values=numbers.to(torch.int8 if grid.integers else torch.float8_e4m3fn).cpu().contiguous(),
             scale=scale.detach().cpu().clone(memory_format=torch.contiguous_format),  # it may change with the weight
             zero_point=torch.zeros((), dtype=torch.int8),
         )

@@ -28,7 +28,7 @@ from senseapp.compressions.quantization.activations import (
     changed_inputs,
     observe_inputs,
 )
-from senseapp.compressions.quantization.grid import fake_quantize_input, integer_grid, rounded_weight, scale_of
+from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, rounded_weight, scale_of
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
 
@@ -80,11 +80,12 @@ class QuantizationCompressor(WeightCompressor):
                 "The weight holds values that are not finite (NaN or infinity), so it has no scale; "
                 "check the checkpoint."
             )
-        values, grid = parameter.detach(), integer_grid(bits)
+        values, grid = parameter.detach(), GRIDS[config.number_format](bits)
         with ordinary_tensors():
             scale = scale_of(
                 values,
                 bits=bits,
+                number_format=config.number_format,
                 granularity=config.granularity,
                 channel_axis=weight.profile.channel_axis,
             )
@@ -103,7 +104,9 @@ class QuantizationCompressor(WeightCompressor):
         """Return a context inside which the inputs of the layer are rounded; None if they never are."""
         if not self._config.activations:
             return None
-        rounding = partial(fake_quantize_input, bits=self._config.input_bits or bits)
+        rounding = partial(
+            fake_quantize_input, bits=self._config.input_bits or bits, number_format=self._config.number_format
+        )
         value_range = self._observers[weight.profile.name].value_range(rounding)
         if value_range is None:
             raise MeasurementFailed(

@@ -116,11 +116,11 @@ class _Rounded:
 
 
 def _free_weight(layer: LayerVisit) -> _FreeWeight | None:
-    """Return the tunable form of the weight of ``layer``; None for a weight that was not rounded."""
+    """Return the tunable form of the weight of ``layer``; None for grids whose points are not integers."""
     grid, found = layer.constraint.grid, layer.found
     if grid is None:
         return _WithZeros(layer)
-    if found is None or found.scale is None or found.unrounded is None:
+    if not grid.integers or found is None or found.scale is None or found.unrounded is None:
         return None
     return _Rounded(layer, found.scale, found.unrounded, grid.largest)
 

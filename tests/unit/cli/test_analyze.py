@@ -184,10 +184,10 @@ def test_quantization_options(engine, out, options, granularity, activations):
 
 
 def test_every_option_of_a_page_is_on_the_command_line(engine, out):
-    options = ("--activations", "--observer", "minmax", "--activation-bits", "16")
+    options = ("--number-format", "fp8_e4m3", "--activations", "--observer", "minmax")
     assert run(*DEMO[:6], "quantization", "--levels", "8", *options, out=out) == 0
     compression = spec_in(out).sensitivity.compression
-    assert (compression.activation_bits, compression.observer) == ("16", "minmax")
+    assert (compression.number_format, compression.observer) == ("fp8_e4m3", "minmax")
 
 
 def test_activations_get_bits_of_their_own(engine, out):
@@ -224,7 +224,8 @@ def test_activations_get_bits_of_their_own(engine, out):
             {"--compression": "quantization", "--levels": "4", "--per-tensor": None, "--granularity": "channel"},
             "contradicts",
         ),
-        ({"--observer": "mse"}, "--observer has no meaning for sparsity"),
+        ({"--number-format": "int"}, "--number-format has no meaning for sparsity"),
+        ({"--compression": "quantization", "--levels": "4", "--number-format": "fp8_e4m3"}, "its only level is 8"),
         ({"--compression": "quantization", "--levels": "4", "--observer": "mse"}, "--observer has no meaning beside"),
         (
             {"--compression": "quantization", "--levels": "4", "--activation-bits": "8"},

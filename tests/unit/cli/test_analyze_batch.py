@@ -18,34 +18,64 @@ from tests.fake_session import LAYERS, a_measurement, a_result
 SETTINGS = ["--data", "demo", "--compression", "sparsity", "--levels", "50"]
 
 
-def arguments(out: Path, *models: str, checkpoint: str | None = None) -> argparse.Namespace:
-    return argparse.Namespace(model=list(models), checkpoint=checkpoint, out=out)
+def arguments(out: Path, *models: str, listed: str | None = None, checkpoint: str | None = None) -> argparse.Namespace:
+    if listed is not None:
+        (out / "models.txt").write_text(listed)
+    return argparse.Namespace(
+        model=[*models, *([] if listed is None else [f"@{out / 'models.txt'}"])] or None,
+        checkpoint=checkpoint,
+        out=out,
+    )
 
 
 def test_one_model_has_the_folder_for_itself(tmp_path: Path) -> None:
-    assert batch_of(arguments(tmp_path, "demo", checkpoint="w.pth")) == (BatchItem(model="demo", folder=tmp_path),)
+    assert batch_of(arguments(tmp_path, "demo", checkpoint="w.pth")) == (
+        BatchItem(model="demo", checkpoint="w.pth", folder=tmp_path),
+    )
 
 
-def test_several_models_have_folders_inside(tmp_path: Path) -> None:
-    found = batch_of(arguments(tmp_path, "demo", "timm/resnet18", "../../etc/passwd", ".."))
-    assert [item.folder.name for item in found] == ["demo", "timm-resnet18", "etc-passwd", "model"]
+def test_models_come_from_the_command_and_from_a_file(tmp_path: Path) -> None:
+    listed = "# ours\n\ntimm/resnet18\ntimm/resnet18 , weights/my run.pth  # fine-tuned\n"
+    found = batch_of(arguments(tmp_path, "demo", listed=listed))
+    assert [(item.model, item.checkpoint, item.folder.name) for item in found] == [
+        ("demo", None, "demo"),
+        ("timm/resnet18", None, "timm-resnet18"),
+        ("timm/resnet18", "weights/my run.pth", "timm-resnet18-my-run"),
+    ]
     assert all(item.folder.parent == tmp_path for item in found)
 
 
+def test_no_folder_lies_outside(tmp_path: Path) -> None:
+    (item,) = batch_of(arguments(tmp_path, listed="../../etc/passwd"))
+    assert item.folder.parent == tmp_path
+    (dots,) = batch_of(arguments(tmp_path, listed=".."))
+    assert dots.folder == tmp_path / "model"
+
+
 @pytest.mark.parametrize(
-    ("models", "checkpoint", "words"),
+    ("models", "listed", "checkpoint", "words"),
     [
-        (("demo", "demo"), None, "may be given once, got demo, demo"),
-        (("demo", "timm/resnet18"), "w.pth", "--checkpoint belongs to one model"),
+        ((), None, None, "Say which model"),
+        ((), "# nothing\n", None, "Say which model"),
+        (("demo", "demo"), None, None, "demo comes more often"),
+        (("demo", "timm/resnet18"), None, "w.pth", "--checkpoint belongs to one model"),
     ],
 )
-def test_bad_lists_are_refused(models: tuple[str, ...], checkpoint: str | None, words: str, tmp_path: Path) -> None:
+def test_bad_lists_are_refused(
+    models: tuple[str, ...], listed: str | None, checkpoint: str | None, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidSpec, match=re.escape(words)):
-        batch_of(arguments(tmp_path, *models, checkpoint=checkpoint))
+        batch_of(arguments(tmp_path, *models, listed=listed, checkpoint=checkpoint))
+
+
+def test_a_list_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    for bad in (tmp_path / "missing.txt", tmp_path):
+        with pytest.raises(InvalidSpec, match="cannot be read"):
+            batch_of(argparse.Namespace(model=[f"@{bad}"], checkpoint=None, out=tmp_path))
 
 
 def items(out: Path, *names: str) -> list[BatchItem]:
-    return [BatchItem(model=name, folder=out / name) for name in names]
+    return [BatchItem(model=name, checkpoint=None, folder=out / name) for name in names]
 
 
 def measured(item: BatchItem) -> RunResult:
@@ -76,7 +106,8 @@ def test_a_lost_cluster_stops_the_batch_with_what_there_is(tmp_path: Path) -> No
 
 
 def test_several_models_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["analyze", "--model", "demo", "--model", "nosuch/model", *SETTINGS, "--samples", "16", "--layers", "fc"]
+    (tmp_path / "models.txt").write_text("demo\nnosuch/model\n")
+    command = ["analyze", "--model", f"@{tmp_path / 'models.txt'}", *SETTINGS, "--samples", "16", "--layers", "fc"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
     assert (tmp_path / "out" / "demo" / "result.json").is_file()
     assert "1 of 2 models could not be measured (nosuch-model)" in capsys.readouterr().err

@@ -65,6 +65,33 @@ def test_numbers_of_bits_that_do_not_exist_are_refused(bits):
         affine_of(0.0, 1.0, bits=bits)
 
 
+def test_float8_maps_the_largest_weight_to_itself_and_keeps_relative_precision():
+    weight = torch.randn(4, 100)
+    rounded = quantized_weight(weight, bits=8, number_format="fp8_e4m3")
+    assert torch.allclose(rounded.abs().amax(1), weight.abs().amax(1))
+    large = weight.abs() > weight.abs().amax(1, keepdim=True) * 2**-14 * 16  # normal numbers of the format
+    assert float(((rounded - weight).abs() / weight.abs())[large].max()) <= 2**-4 + 1e-6
+
+
+def test_a_weight_that_is_not_finite_fails():
+    model = _layer(nn.Linear(4, 4))
+    model[0].weight.data[0, 0] = float("nan")
+    compressor = compressor_of(model, QuantizationConfig())
+    with pytest.raises(MeasurementFailed, match="not finite"), compressor.compress(compressor.targets[0], 4):
+        pass
+    assert int(torch.isnan(model[0].weight).sum()) == 1
+
+
+def test_activations_are_rounded_over_the_calibrated_range_not_that_of_the_batch():
+    model = _layer(nn.Linear(3, 3, bias=False))
+    model[0].weight.data = torch.eye(3)
+    config = QuantizationConfig(activations=True, observer="minmax")
+    compressor = compressor_of(model, config, calibration=[torch.tensor([[-1.0, 0.0, 2.0]])])
+    with compressor.compress(compressor.targets[0], 2):
+        seen = model(torch.tensor([[-5.0, 0.6, 9.0]]))
+    assert seen.tolist() == [[-1, 1, 2]]
+
+
 @pytest.mark.parametrize(("given", "levels"), [("same", 3), ("8", 255), ("16", 65535)])
 def test_activations_have_bits_of_their_own(given, levels):
     model, images = _layer(nn.Linear(2, 2, bias=False)), torch.tensor([[-1.0, 0.31], [0.71, 2.0]])
@@ -75,6 +102,12 @@ def test_activations_have_bits_of_their_own(given, levels):
         found = model(images).numpy()
     step = 3 / levels
     assert found == pytest.approx(np.rint(images.numpy() / step) * step, abs=1e-5)
+
+
+def test_bits_of_activations_mean_nothing_to_8_bit_floats():
+    floats = QuantizationConfig(activations=True, number_format="fp8_e4m3", activation_bits="16")
+    assert floats.input_bits is None
+    assert "as many bits as its weight" in floats.schedule_notes[1]
 
 
 def test_bits_of_activations_are_said_and_a_wider_input_is_a_remedy():
@@ -127,10 +160,16 @@ def test_attention_inputs_are_rounded_once_and_out_proj_is_not_applicable():
 
 
 def test_bfloat16_activations_keep_their_type():
-    values = torch.randn(10).bfloat16()
-    rounded = fake_quantize_input(values, -1.0, 1.0, bits=8)
-    assert rounded.dtype == torch.bfloat16
-    assert float((rounded - values.clamp(-1, 1)).abs().max()) < 0.05
+    for number_format in ("int", "fp8_e4m3"):
+        values = torch.randn(10).bfloat16()
+        rounded = fake_quantize_input(values, -1.0, 1.0, bits=8, number_format=number_format)
+        assert rounded.dtype == torch.bfloat16
+        assert float((rounded - values.clamp(-1, 1)).abs().max()) < 0.05
+
+
+def test_float8_input_clamps_to_the_range():
+    rounded = fake_quantize_input(torch.tensor([-9.0, 0.0, 9.0]), -1.0, 2.0, bits=8, number_format="fp8_e4m3")
+    assert rounded.tolist() == [-2, 0, 2]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 0.0), (1.0, 2.0), (-2.0, -1.0), (-1e-3, 5.0)])

@@ -36,8 +36,7 @@ def test_an_unknown_one_names_those_there_are():
 def test_every_option_names_each_value_that_its_type_has(description):
     types = get_type_hints(description.config)
     options = options_of(description.config)
-    several = [field.name for field in fields(description.config) if len(get_args(types[field.name])) != 1]
-    assert list(options) == several
+    assert list(options) == [field.name for field in fields(description.config)]
     for name, option in options.items():
         assert set(option.choices) == set(get_args(types[name]) or (True, False))
         assert option.label
@@ -75,11 +74,17 @@ def test_what_is_shown_means_the_level_that_it_was_shown_for(millionths):
     assert FRACTION.from_shown(FRACTION.shown(level)) == level
 
 
-def test_settings_with_one_level_refuse_others():
-    config = SparsityConfig(granularity="2:4")
-    config.check_levels((0.5,))
+@pytest.mark.parametrize(
+    ("config", "level", "others"),
+    [
+        (SparsityConfig(granularity="2:4"), 0.5, (0.25, 0.5)),
+        (QuantizationConfig(number_format="fp8_e4m3"), 8.0, (8.0, 4.0)),
+    ],
+)
+def test_settings_with_one_level_refuse_others(config, level, others):
+    config.check_levels((level,))
     with pytest.raises(InvalidSpec, match="its only level is"):
-        config.check_levels((0.25, 0.5))
+        config.check_levels(others)
 
 
 @pytest.mark.parametrize(

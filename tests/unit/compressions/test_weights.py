@@ -20,7 +20,7 @@ CONFIGS = (
     (SparsityConfig(granularity="2:4"), 0.5),
     (SparsityConfig(criterion="wanda"), 0.5),
     (QuantizationConfig(), 4),
-    (QuantizationConfig(granularity="tensor", activations=True), 8),
+    (QuantizationConfig(number_format="fp8_e4m3", granularity="tensor", activations=True), 8),
     (QuantizationConfig(activations=True, observer="mse"), 3),
 )
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig, obs
 from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization.grid import integer_grid
+from senseapp.compressions.quantization.grid import GRIDS
 from senseapp.measure.sweep import measure
 from senseapp.networks.layer_product import LayerProduct
 from senseapp.prove.prove import prove
@@ -42,7 +42,7 @@ def error(weight, found, second):
 
 
 def grid(bits, *, shared=False):
-    numbers = integer_grid(bits)
+    numbers = GRIDS["int"](bits)
     return WeightGrid(nearest=numbers.nearest, largest=numbers.largest, shared=shared)
 
 

@@ -72,7 +72,9 @@ def test_the_granularity_of_the_run_is_used():
 def test_quantized_weights_lie_on_the_grid_of_their_bits():
     model = a_network()
     applied = applied_to(model, a_schedule(an_entry("0", "quantization", 4), an_entry("3", "quantization", 2)))
-    expected = quantized_weight(model[3].weight.detach(), bits=2, granularity="channel", channel_axis=0)
+    expected = quantized_weight(
+        model[3].weight.detach(), bits=2, number_format="int", granularity="channel", channel_axis=0
+    )
     assert torch.equal(applied.model[3].weight, expected)
     assert all(len(row.unique()) <= 15 for row in applied.model[0].weight)
     assert (applied.bits("0"), applied.bits("3"), applied.bits("7")) == (4, 2, 32)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization.grid import integer_grid, scale_of
+from senseapp.compressions.quantization.grid import GRIDS, scale_of
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.profile import profile_model
@@ -123,6 +123,14 @@ def test_zeros_and_bits_go_into_one_file(tmp_path):
     assert sizes[2] < 0.75 * sizes[1]
 
 
+def test_floats_of_eight_bits_are_stored_as_such(tmp_path):
+    compressed = applied(("quantization", 8), config=QuantizationConfig(number_format="fp8_e4m3"))
+    write_compressed(compressed, tmp_path / "x.safetensors", IMAGES[:1])
+    assert_same_weights(INTEGERS, tmp_path, compressed.model)
+    stored = safetensors.torch.load(gzip.decompress((tmp_path / "x.int.safetensors.gz").read_bytes()))
+    assert stored["head.weight"].dtype is torch.float8_e4m3fn
+
+
 def test_channels_that_repair_has_multiplied_keep_their_integers(tmp_path):
     compressed = applied(("quantization", 4))
     before = compressed.integers
@@ -167,7 +175,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path):
 @pytest.mark.parametrize("bits", [2, 3, 8])
 def test_integers_of_any_weight_give_back_what_rounding_gave(bits):
     generator = torch.Generator().manual_seed(bits)
-    grid = integer_grid(bits)
+    grid = GRIDS["int"](bits)
     for exponent in (-30, 0, 20):
         weight = torch.randn(7, 5, 3, generator=generator) * 2.0**exponent
         weight[2] = 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization.grid import integer_grid
+from senseapp.compressions.quantization.grid import GRIDS
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.int8 import layers_of_nodes
@@ -34,7 +34,7 @@ def quantized_network(bits: int) -> tuple[nn.Module, dict[str, IntegerWeight]]:
     ).eval()
     network[1].running_var.uniform_(0.5, 2)
     network[1].weight.data.uniform_(-1, 2)
-    grid, integers = integer_grid(bits), {}
+    grid, integers = GRIDS["int"](bits), {}
     allowed = WeightGrid(nearest=grid.nearest, largest=grid.largest)
     with torch.no_grad():
         for name, module in network.named_children():

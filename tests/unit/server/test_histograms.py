@@ -89,19 +89,12 @@ def histogram(out: Path, *options: str) -> int:
     return main(["histogram", *options, "--out", str(out)])
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run") / "run"
-    compression = ("--compression", "quantization", "--levels", "4", "--mode", "quick", "--layers", "conv1.*")
-    assert main(["analyze", *DEMO, *compression, "--out", str(folder)]) == 0
-    return folder
-
-
+@pytest.mark.wide
 @pytest.mark.slow
-def test_the_command_writes_a_table_and_charts(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_looks_at_a_model_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "made" / "here"
-    options = ("--layers", "conv1.*,fc", "--bits", "3", "--tensor", "outputs", "--criterion", "mean", "--samples", "8")
-    assert histogram(out, str(run), *options) == 0
+    options = ("--layers", "conv1.*,fc", "--bits", "3", "--tensor", "outputs", "--criterion", "mean")
+    assert histogram(out, *DEMO, *options) == 0
     frame = pd.read_csv(out / "histograms.csv")
     assert list(dict.fromkeys(frame["layer"])) == ["conv1.0", "conv1.3", "conv1.6", "fc"]
     assert (frame.groupby("layer").size() == 8 * 16).all()
@@ -117,30 +110,33 @@ def test_the_command_writes_a_table_and_charts(run: Path, tmp_path: Path, capsys
 
 
 @pytest.mark.slow
-def test_a_run_keeps_the_histograms_of_the_command(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_keeps_the_histograms_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    compression = ("--compression", "quantization", "--levels", "4", "--mode", "quick", "--layers", "conv1.*")
+    assert main(["analyze", *DEMO, *compression, "--out", str(run)]) == 0
     assert histogram(tmp_path / "out", str(run), "--layers", "fc", "--bits", "4", "--granularity", "channel") == 0
-    kept = next(each for each in RunFolder(run).records(QuantizationHistogram) if each.spec.per_channel)
-    assert (kept.spec.layer, kept.spec.bits, kept.num_images) == ("fc", 4, 8)
+    (kept,) = RunFolder(run).records(QuantizationHistogram)
+    assert (kept.spec.layer, kept.spec.bits, kept.spec.per_channel, kept.num_images) == ("fc", 4, True, 8)
     assert "channel" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--bits", "9"), "from 2 to 8"),
-        (("--layers", "nowhere"), "No layer matches nowhere"),
-        (("--tensor", "biases"), "biases"),
+        ((), "either a RUN"),
+        (("run", *DEMO), "either a RUN"),
+        (("--model", "demo"), "Add --data"),
+        ((*DEMO, "--bits", "9"), "from 2 to 8"),
+        ((*DEMO, "--layers", "nowhere"), "No layer matches nowhere"),
+        ((*DEMO, "--tensor", "biases"), "biases"),
+        (("nowhere",), "nowhere"),
     ],
 )
 def test_bad_input_to_the_command_is_one_line(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
     out = tmp_path / "out"
-    assert histogram(out, str(run), *options) == 2
+    assert histogram(out, *options) == 2
     complaint = capsys.readouterr().err.strip().splitlines()[-1]
     assert said in complaint
     assert not out.exists()
-    assert histogram(out, "nowhere") == 2

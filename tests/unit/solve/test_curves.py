@@ -179,12 +179,17 @@ def test_kl_is_preferred_and_other_metrics_can_be_named():
 def test_patterns_with_fixed_levels_have_no_levels_in_between():
     two_four = run_of({"a": 10}, {"a": (0.1,)}, (0.5,), config=SparsityConfig(granularity="2:4"))
     assert curves_of(two_four).curves[0].grid() == (0.0, 0.5)
+    fp8 = QuantizationConfig(number_format="fp8_e4m3")
+    assert curves_of(run_of({"a": 10}, {"a": (0.1,)}, (8,), compression="quantization", config=fp8)).curves[
+        0
+    ].grid() == (32.0, 8.0)
 
 
 @pytest.mark.parametrize(
     ("config", "levels", "words"),
     [
         (SparsityConfig(granularity="filter"), (0.5,), "filter granularity"),
+        (QuantizationConfig(number_format="fp8_e4m3"), (8,), "mean integers"),
         (QuantizationConfig(granularity="tensor"), (4,), "one scale per tensor"),
     ],
 )
