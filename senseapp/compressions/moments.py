@@ -21,11 +21,18 @@ class RowMoments:
 
     Attributes:
         rows: number of rows.
+        total: Σ x, (G, K).
         second: Σ x xᵀ, (G, K, K).
     """
 
     rows: int
+    total: Tensor
     second: Tensor
+
+    @property
+    def about_mean(self) -> Tensor:
+        """Σ (x − x̄)(x − x̄)ᵀ, (G, K, K): the moments that matter if a bias absorbs the mean."""
+        return torch.baddbmm(self.second, self.total[:, :, None], self.total[:, None, :], alpha=-1 / max(1, self.rows))
 
 
 class InputMoments:
@@ -54,7 +61,7 @@ class InputMoments:
             left -= 4 * groups * width**2
             if found and left < 0:
                 break
-            found[name] = RowMoments(rows=0, second=torch.zeros(groups, width, width))
+            found[name] = RowMoments(rows=0, total=torch.zeros(groups, width), second=torch.zeros(groups, width, width))
         images = sum(map(len, self._batches))
         draws = {name: layer_generator(self._seed, name) for name in found}
 
@@ -63,6 +70,7 @@ class InputMoments:
             rows = layer.rows(inputs[0].float(), layer.positions(images), draws[name])
             found[name] = RowMoments(
                 rows=before.rows + rows.shape[1],
+                total=before.total.to(rows) + rows.sum(1),
                 second=torch.baddbmm(before.second.to(rows), rows.transpose(1, 2), rows),
             )
 

@@ -40,7 +40,9 @@ class _Chain(nn.Module):
 @st.composite
 def _compressors(draw: st.DrawFn) -> tuple[_Chain, PruningCompressor]:
     widths = draw(st.lists(st.sampled_from([4, 6, 8]), min_size=1, max_size=4))
-    criterion = draw(st.sampled_from(["magnitude", "bn_scale", "random"]))
+    criterion = draw(
+        st.sampled_from(["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "least_error", "random"])
+    )
     torch.manual_seed(0)
     model = _Chain(widths, draw(st.sampled_from([1, 2])), draw(st.booleans())).eval()
     return model, pruning_of(model, images(), criterion=criterion)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from torch import nn
 from torch.ao.quantization.observer import MinMaxObserver as AoMinMaxObserver
 from torch.ao.quantization.observer import PerChannelMinMaxObserver
 
 from senseapp.compressions import QuantizationConfig
-from senseapp.compressions.quantization.activations import MseObserver
+from senseapp.compressions.quantization.activations import NUM_BINS, EntropyObserver, MseObserver, PercentileObserver
 from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, scale_of
 from tests.compressors import compressed_weight, compressor_of
 from tests.quantized import quantized_weight
@@ -109,6 +110,18 @@ def test_compressed_layers_hold_what_numpy_computes_along_their_output_axis():
         assert np.allclose(found.numpy(), np.moveaxis(expected, 0, axis), atol=1e-7)
 
 
+def test_percentile_equals_numpys_to_a_bin():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=300_000).astype(np.float32)
+    observer = PercentileObserver()
+    for part in np.split(values, 3):
+        observer.update(torch.from_numpy(part))
+    low, high = observer.value_range(lambda x, _low, _high: x) or (0.0, 0.0)
+    bin_width = (observer.high - observer.low) / len(observer.counts)
+    assert abs(low - np.percentile(values, 0.005)) < 2 * bin_width
+    assert abs(high - np.percentile(values, 99.995)) < 2 * bin_width
+
+
 @pytest.mark.parametrize("bits", [2, 4])
 def test_mse_range_is_as_good_as_a_search_on_the_values_themselves(bits):
     torch.manual_seed(0)
@@ -122,3 +135,41 @@ def test_mse_range_is_as_good_as_a_search_on_the_values_themselves(bits):
 
     best = min(error(float(values.max()) * share / 200) for share in range(1, 201))
     assert error(chosen[1]) <= best * 1.05
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_entropy_range_is_as_good_as_one_by_scipy_over_the_same_bins(signed):
+    torch.manual_seed(1)
+    values = torch.distributions.StudentT(3.0).sample((20_000,)) * (1 if signed else 0.4)
+    values = values if signed else values.abs()
+    zeros = torch.zeros(20_000)  # that an activation makes: they are held exactly, and are not to decide
+    observer = EntropyObserver()
+    observer.update(torch.cat([values, zeros]))
+
+    def rounding(given: torch.Tensor, low: float, high: float) -> torch.Tensor:
+        return fake_quantize_input(given, low, high, bits=4)
+
+    counts, full = (
+        torch.histc(values, NUM_BINS, observer.low, observer.high).double().numpy(),
+        (min(float(values.min()), 0.0), float(values.max())),
+    )
+    centres = observer.centres.clamp(*full)
+
+    def divergence(low: float, high: float) -> float:
+        places = np.flatnonzero((centres.numpy() >= low) & (centres.numpy() <= high))
+        exact = counts[places].copy()
+        exact[0], exact[-1] = counts[: places[0] + 1].sum(), counts[places[-1] :].sum()
+        steps, spread = rounding(centres, low, high).numpy()[places], np.zeros(len(places))
+        for step in np.unique(steps):
+            bins = (steps == step) & (counts[places] > 0)
+            if bins.any():
+                spread[bins] = counts[places][bins].sum() / bins.sum()
+        return float(scipy.stats.entropy(exact, np.maximum(spread / spread.sum(), 1e-9)))
+
+    chosen = observer.value_range(rounding) or (0.0, 0.0)
+    assert full[0] <= chosen[0] <= 0.0 < chosen[1] <= full[1]
+    shares = [step / 20 for step in range(1, 21)]
+    lows = [full[0] * share for share in shares] if signed else [0.0]
+    best = min(divergence(low, full[1] * share) for low in lows for share in shares)
+    assert divergence(*chosen) <= best * 1.1
+    assert divergence(*chosen) < divergence(*full) / 2

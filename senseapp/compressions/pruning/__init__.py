@@ -8,11 +8,15 @@ from typing import ClassVar, Literal
 from senseapp.descriptions.compressions import CompressionConfig, CompressionDescription, Effect, option
 from senseapp.descriptions.levels import FRACTIONS, FractionScale, LevelScale
 
-PruningCriterion = Literal["magnitude", "bn_scale", "random"]
+PruningCriterion = Literal["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "least_error", "random"]
 
 _CRITERIA: dict[PruningCriterion, str] = {
-    "magnitude": "Magnitude",
+    "magnitude": "Magnitude (L2)",
+    "magnitude_l1": "Magnitude (L1)",
+    "lamp": "LAMP",
+    "fpgm": "FPGM: distance to the median filter",
     "bn_scale": "BatchNorm scale",
+    "least_error": "Least error left: what other channels tell of goes first",
     "random": "Random (for comparison)",
 }
 
@@ -21,8 +25,9 @@ _CRITERIA: dict[PruningCriterion, str] = {
 class PruningConfig(CompressionConfig):
     """Remove the least important output channels of a coupled group. A level is the fraction removed.
 
-    ``criterion`` names an importance of torch-pruning: L2 norm of the group (``magnitude``), the scale of the
-    BatchNorm that follows, or seeded random. Attention heads are removed whole.
+    ``criterion`` names an importance of torch-pruning: L2 (``magnitude``) or L1 norm of the group, LAMP, FPGM (distance
+    to the geometric median), the scale of the BatchNorm that follows, or seeded random; or ``least_error``, the error
+    that remains after least-squares compensation in the layers that read a channel. Attention heads are removed whole.
     """
 
     kind: ClassVar[str] = "pruning"

@@ -12,7 +12,9 @@ from torch import Tensor
 from senseapp.compat.torch_internals import restored
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import Applied, CompressionRequest, Target, ordinary_tensors
+from senseapp.compressions.moments import InputMoments
 from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_layer, modules_of, positions_of
+from senseapp.compressions.pruning.reconstruction import least_error_order, reading_layers
 from senseapp.compressions.pruning.removal import Removal, kept_channels, remove_units
 from senseapp.compressions.pruning.search import find_groups, unit_order
 from senseapp.core.errors import InvalidDataset, InvalidSchedule, MeasurementFailed, UnsupportedModel, first_line_of
@@ -50,6 +52,9 @@ class PruningCompressor:
         selected = {layer.name for layer in request.layers}
         self._groups = {name: group for name, group in groups.items() if selected.intersection(group.members)}
         self._orders: dict[str, list[int]] = {}
+        readers = {name: each for group in self._groups.values() for name, each in reading_layers(group).items()}
+        ordered = {name: readers[name] for name in self._profiles if name in readers}
+        self._moments = InputMoments(request.model, ordered, request.calibration, seed=request.seed)
         self.targets: Sequence[Target] = tuple(self._target(group) for group in self._groups.values())
         self.not_applicable: Mapping[str, str] = {name: why for name, why in reasons.items() if name in selected}
 
@@ -129,10 +134,16 @@ class PruningCompressor:
                 f"a level of at least {100 / len(group.units):.3g} %."
             )
         if target.layer not in self._orders:
-            self._orders[target.layer] = unit_order(self._config, group, self._seed)
+            self._orders[target.layer] = self._order(group)
         units = self._orders[target.layer][:count]
         _require_remaining(group, units)
         return group, units
+
+    def _order(self, group: ChannelGroup) -> list[int]:
+        if self._config.criterion != "least_error":
+            return unit_order(self._config, group, self._seed)
+        with ordinary_tensors():
+            return least_error_order(group, self._moments)
 
     def _remove(self, removals: Sequence[Removal]) -> None:
         try:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from senseapp.compat.torch_pruning_internals import group_of
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import find_weights
-from senseapp.compressions.pruning.graph import ChannelGraph, left_as_found, mixes_neighbours, why_untraceable
+from senseapp.compressions.pruning.graph import ChannelGraph, Cut, left_as_found, mixes_neighbours, why_untraceable
 from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, head_groups, is_layer, positions_of
 from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
@@ -254,6 +254,9 @@ def _channel_axis(module: nn.Module, tensor: Tensor) -> int:
 
 IMPORTANCES: dict[str, Callable[[], Callable[[object], Tensor | None]]] = {
     "magnitude": lambda: torch_pruning.importance.MagnitudeImportance(p=2),
+    "magnitude_l1": lambda: torch_pruning.importance.MagnitudeImportance(p=1),
+    "lamp": torch_pruning.importance.LAMPImportance,
+    "fpgm": torch_pruning.importance.FPGMImportance,
     "bn_scale": torch_pruning.importance.BNScaleImportance,
     "random": torch_pruning.importance.RandomImportance,
 }
@@ -264,7 +267,7 @@ def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[in
     importance = IMPORTANCES[config.criterion]()
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
         torch.manual_seed(layer_generator(seed, group.members[0]).initial_seed())
-        scores = importance(_as_torch_pruning(group))
+        scores = importance(_as_torch_pruning(group, grouped_readers=config.criterion != "fpgm"))
     if scores is None:
         raise MeasurementFailed(
             f"The {config.criterion} criterion finds nothing to rank {group.members[0]} by (it has no BatchNorm). "
@@ -275,10 +278,16 @@ def unit_order(config: PruningConfig, group: ChannelGroup, seed: int) -> list[in
     return order
 
 
-def _as_torch_pruning(group: ChannelGroup) -> torch_pruning.Group:
+def _as_torch_pruning(group: ChannelGroup, *, grouped_readers: bool) -> torch_pruning.Group:
     """Return the group in torch-pruning's own form, with the cuts that hold all channels first.
 
-    Its importances take their size from the first entry, so a BatchNorm over a part must not come first.
+    Its importances take their size from the first entry, so a BatchNorm over a part must not come first. Its FPGM fails
+    on grouped convolutions that read the group; without ``grouped_readers`` they are left out.
     """
-    cuts = sorted(group.cuts, key=lambda cut: -len(set(cut.root_indices)))
+    cuts = [cut for cut in group.cuts if grouped_readers or not _is_grouped_reader(group, cut)]
+    cuts.sort(key=lambda cut: -len(set(cut.root_indices)))
     return group_of((cut.dependency, cut.indices, cut.root_indices) for cut in cuts)
+
+
+def _is_grouped_reader(group: ChannelGroup, cut: Cut) -> bool:
+    return isinstance(cut.module, CONVOLUTIONS) and cut.module.groups > 1 and not group.graph.is_out_cut(cut)

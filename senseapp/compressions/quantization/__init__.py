@@ -11,7 +11,7 @@ from senseapp.descriptions.levels import BitScale, LevelScale
 NumberFormat = Literal["int", "fp8_e4m3"]
 QuantizationGranularity = Literal["channel", "tensor"]
 ActivationBits = Literal["same", "8", "16"]
-ActivationObserver = Literal["minmax", "mse"]
+ActivationObserver = Literal["minmax", "percentile", "mse", "entropy"]
 
 _FORMATS: dict[NumberFormat, str] = {"int": "Integers", "fp8_e4m3": "8-bit float (E4M3)"}
 _GRANULARITIES: dict[QuantizationGranularity, str] = {"channel": "One per channel", "tensor": "One per layer"}
@@ -19,6 +19,8 @@ _ACTIVATION_BITS: dict[ActivationBits, str] = {"same": "As many as the weights",
 _WIDEST = 16  # bits of an input
 _OBSERVERS: dict[ActivationObserver, str] = {
     "mse": "Smallest error",
+    "entropy": "Least information lost (KL)",
+    "percentile": "Percentile",
     "minmax": "Smallest to largest",
 }
 

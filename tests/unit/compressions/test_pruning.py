@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -158,13 +161,60 @@ def test_magnitude_removes_the_smallest_filters() -> None:
         torch.testing.assert_close(model(x), baseline, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("criterion", ["magnitude", "bn_scale", "random"])
+@pytest.mark.parametrize(
+    "criterion", ["magnitude", "magnitude_l1", "lamp", "fpgm", "bn_scale", "least_error", "random"]
+)
 def test_every_criterion_prunes_a_group_with_a_batch_norm(criterion: str) -> None:
     model, x = Residual().eval(), images()
     compressor = pruning_of(model, x, criterion=criterion)
     with compressor.compress(_target(compressor, "stem"), 0.5) as applied:
         assert applied.achieved_level == 0.5
         assert model(x).isfinite().all()
+
+
+class _Read(nn.Module):
+    def __init__(self, kernel: int, groups: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.first = nn.Conv2d(3, 8, 3)
+        self.reader = nn.Conv2d(8, 6, kernel, groups=groups)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, values: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.reader(self.first(values).relu()).relu().mean((2, 3)))
+        return scores
+
+
+@pytest.mark.parametrize(("kernel", "groups"), [(1, 1), (3, 1), (1, 2)])
+def test_channels_that_others_tell_of_go_first_however_large(kernel: int, groups: int) -> None:
+    model, x = _Read(kernel, groups).eval(), images(8, 6)
+    with torch.no_grad():
+        for parameter in model.first.parameters():
+            parameter[[1, 5]] = 4 * parameter[[0, 4]]  # in each half, so that groups of readers lose alike
+    compressor = pruning_of(model, x, criterion="least_error")
+    kept = compressor.kept_channels({"first": groups / 8})["first"]
+    assert {0, 1} - set(kept) or {4, 5} - set(kept)
+    assert set(range(8)) - set(kept) <= {0, 1, 4, 5}
+
+
+def test_what_is_left_is_near_the_least_error_of_all_choices() -> None:
+    """Beside every pair of channels, by least squares on all positions as numpy solves them."""
+    model, x = _Read(1).eval(), images(8, 16)
+    with torch.no_grad():
+        rows = model.first(x).relu().movedim(1, -1).reshape(-1, 8).double().numpy()
+        wanted = rows @ model.reader.weight.detach()[:, :, 0, 0].double().numpy().T
+    rows, wanted = rows - rows.mean(0), wanted - wanted.mean(0)
+
+    def error(kept: Sequence[int]) -> float:
+        return float(np.linalg.lstsq(rows[:, list(kept)], wanted, rcond=None)[1].sum())
+
+    errors = {kept: error(kept) for kept in itertools.combinations(range(8), 5)}
+    found = {
+        criterion: errors[pruning_of(model, x, criterion=criterion).kept_channels({"first": 3 / 8})["first"]]
+        for criterion in ("least_error", "magnitude")
+    }
+    assert found["least_error"] <= 1.25 * min(errors.values())
+    assert found["least_error"] < found["magnitude"]
 
 
 def test_bn_scale_says_what_it_lacks() -> None:

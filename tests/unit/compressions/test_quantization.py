@@ -13,6 +13,7 @@ from senseapp.compressions.quantization.activations import (
     OBSERVERS,
     HistogramObserver,
     MseObserver,
+    PercentileObserver,
 )
 from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, scale_of
 from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed
@@ -195,11 +196,29 @@ def test_histogram_counts_every_value_while_its_range_grows():
     assert float((observer.counts - direct).abs().sum()) <= 4  # edges of bins in float32
 
 
+def test_histogram_starts_from_a_constant():
+    observer = PercentileObserver()
+    observer.update(torch.zeros(5))
+    observer.update(torch.linspace(0, 1, 1000))
+    low, high = observer.value_range(_affine) or (0.0, 0.0)
+    assert (low, high) == (pytest.approx(0, abs=1e-3), pytest.approx(1, abs=2e-3))
+
+
 def test_histogram_counts_more_values_than_float32_can(monkeypatch):
     monkeypatch.setattr("senseapp.compressions.quantization.activations._CHUNK", 7)
     observer = HistogramObserver()
     observer.update(torch.linspace(-1, 1, 100))
     assert float(observer.counts.sum()) == 100
+
+
+def test_percentile_cuts_outliers_that_min_max_keeps():
+    torch.manual_seed(0)
+    values = torch.cat([torch.rand(200_000), torch.tensor([50.0])])
+    observer = PercentileObserver()
+    observer.update(values)
+    low, high = observer.value_range(_affine) or (0.0, 0.0)
+    assert low == pytest.approx(0, abs=0.03)
+    assert high == pytest.approx(1, abs=0.03)
 
 
 def test_mse_beats_min_max_on_outliers_and_never_loses():

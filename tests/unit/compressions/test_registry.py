@@ -92,10 +92,10 @@ def test_settings_with_one_level_refuse_others(config, level, others):
     [
         ('{"granularity":"2:4","criterion":"wanda","type":"SparsityConfig"}',
          SparsityConfig(granularity="2:4", criterion="wanda"), (0.5,)),
-        ('{"criterion":"bn_scale","type":"PruningConfig"}', PruningConfig(criterion="bn_scale"), (0.25, 0.5)),
-        ('{"number_format":"int","granularity":"tensor","activations":true,"observer":"minmax",'
+        ('{"criterion":"lamp","type":"PruningConfig"}', PruningConfig(criterion="lamp"), (0.25, 0.5)),
+        ('{"number_format":"int","granularity":"tensor","activations":true,"observer":"percentile",'
          '"type":"QuantizationConfig"}',
-         QuantizationConfig(granularity="tensor", activations=True, observer="minmax"), (8.0, 4.0)),
+         QuantizationConfig(granularity="tensor", activations=True, observer="percentile"), (8.0, 4.0)),
     ],
 )  # fmt: skip
 def test_files_of_the_first_version_are_read_and_their_settings_written_alike(stored, config, levels):
@@ -108,9 +108,9 @@ def test_files_of_the_first_version_are_read_and_their_settings_written_alike(st
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [('"PruningConfig"', '"FoldingConfig"'), ('"bn_scale"', '"taste"'), ('"criterion"', '"taste"')],
+    [('"PruningConfig"', '"FoldingConfig"'), ('"lamp"', '"taste"'), ('"criterion"', '"taste"')],
 )
 def test_settings_that_are_not_known_are_refused(old, new):
-    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(criterion="bn_scale")))
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(criterion="lamp")))
     with pytest.raises(InvalidFile):
         loads(dumps(spec).replace(old, new), RunSpec)
