@@ -6,19 +6,20 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from senseapp.cli.compression_arguments import add_compression_arguments
-from senseapp.cli.output import ProgressBar
+from senseapp.cli.output import ProgressBar, phases
 from senseapp.cli.run_arguments import MODES, PUBLISHED, parsed, print_outputs, run_spec_from
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, SenseError
 from senseapp.core.files import replace_file
 from senseapp.core.tables import TableError, decoded_text
 from senseapp.descriptions import SOURCES
+from senseapp.measure.cluster.cluster import cluster_address, connected
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import AVERAGED, RunSpec
@@ -55,6 +56,11 @@ examples:
 """
 
 
+# powers of 2, and 1,000: what clusters have, from one machine to a large one
+_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))  # seconds of a day, an hour, a minute
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``analyze``."""
     model, images = parser.add_argument_group("model"), parser.add_argument_group("images")
@@ -69,7 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="exact",
         choices=MODES,
         help="exact measures, quick only estimates; settled starts with few images, and goes on only with layers that "
-        "cannot yet be told apart (default: exact)",
+        "cannot yet be told apart; plan only tells how the run would be shared out among workers, and how long it "
+        "takes (default: exact)",
     )
     measurement.add_argument(
         "--adapt",
@@ -178,7 +185,10 @@ def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True)
 def run(arguments: argparse.Namespace) -> None:
     """Measure, show progress on standard error, and print the headline and the notes, or a leaderboard of models."""
     items = batch_of(arguments)
-    if len(items) == 1 and items[0].folder == arguments.out:
+    if arguments.mode == "plan":
+        for item in items:
+            _print_plan(_spec_of(arguments, item))
+    elif len(items) == 1 and items[0].folder == arguments.out:
         _report(_analyze(arguments, items[0]), items[0].folder)
     else:
         run_batch(items, lambda item: _analyze(arguments, item), arguments.out)
@@ -212,6 +222,43 @@ def _report(result: RunResult, folder: Path) -> None:
             continue
         print(f"At level {shown:g} estimates and measurements rank layers alike: Spearman {agreement:.3f}.")
     print_outputs(result, folder)
+
+
+def _print_plan(spec: RunSpec) -> None:
+    """Time a few images here, and print how the run would be shared out; nothing is measured."""
+    workers = 0
+    if address := cluster_address():
+        with connected(address, device=spec.sensitivity.device) as cluster:
+            workers = cluster.workers
+    print("\n".join(_plan_lines(spec, workers)))
+
+
+def _plan_lines(spec: RunSpec, workers: int) -> Iterator[str]:
+    from senseapp.measure.cluster.plan import choose_plan, forecast_costs  # torch loads here
+
+    with phases() as progress:
+        costs, most_images = forecast_costs(spec, progress=progress)
+    yield (
+        f"{len(costs.shares)} targets × {costs.num_levels} levels on {costs.num_images} images, "
+        f"{1000 * costs.seconds_per_image:.1f} ms for one image and one pass as timed here."
+    )
+    yield f"One machine by itself: about {_time(costs.local_seconds)}."
+    if workers:
+        plan = choose_plan(costs, workers, most_images=most_images)
+        yield f"The cluster as it is now: {plan.sentence()} About {_time(plan.seconds)}."
+    yield "Predicted, for workers as fast as this machine:"
+    yield f"{'workers':>8}{'time':>10}{'times as fast':>15}{'efficiency':>12}{'tasks':>8}   blocks × spans"
+    for plan in (choose_plan(costs, count, most_images=most_images) for count in _WORKERS):
+        cut = f"{len(plan.blocks)} × {plan.num_spans} of {plan.span_images}"
+        yield (
+            f"{plan.workers:>8}{_time(plan.seconds):>10}{plan.speed_up:>15.1f}{plan.efficiency:>12.2f}"
+            f"{plan.num_tasks:>8}   {cut}"
+        )
+
+
+def _time(seconds: float) -> str:
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= 2 * size), (1, "s"))
+    return f"{seconds / size:.3g} {unit}"
 
 
 TABLE = "leaderboard.csv"

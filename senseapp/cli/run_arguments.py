@@ -48,8 +48,8 @@ from senseapp.tasks import CLASSIFICATION, task_named
 from senseapp.tasks.reading import ChannelOrder, Reading
 
 _SHIPPED = ("demo", "photographs", "shapes", "random")  # images without labels to choose
-MODES = ("exact", "quick", "settled")
-"""Of measuring; the last one measures exactly."""
+MODES = ("exact", "quick", "settled", "plan")
+"""Of measuring; the last two measure exactly, or would."""
 PUBLISHED = "published"
 """Stands in place of a checkpoint for the weights that a library publishes."""
 _PREPROCESSING = {"auto": "way", "own": "way", "rgb": "order", "bgr": "order", "upright": "turning"}

@@ -6,22 +6,26 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from senseapp.core.foreign_values import number
 from senseapp.core.tables import MOST_BYTES, Table, TableError, read_table
 from senseapp.core.texts import listed, plain_cell, plural
 
+_COMMA_NUMBER = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRecord:
-    """One row of a table whose columns have names."""
+    """One row of a table whose columns have names; ``decimal`` is the decimal mark of its numbers."""
 
     line: int
     cells: Mapping[str, str]
+    decimal: str = "."
 
     def number(self, column: str, *, least: float = -math.inf, most: float = math.inf) -> float:
-        """Return the number in ``column``, with a decimal point; BadValue if there is none."""
-        return number(self.cells[column], column, least=least, most=most)
+        """Return the number in ``column``; BadValue if there is none."""
+        return number(self.cells[column].replace(self.decimal, "."), column, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +54,19 @@ def read_records(content: bytes | str, columns: Sequence[str], *, most_bytes: in
     wanted = {column_key(name): name for name in columns}
     table = read_table(content, score=lambda first: len(wanted.keys() & _keys(first)), most_bytes=most_bytes)
     places = _places(table, wanted)
+    rows = [{name: plain_cell(row[place]) for name, place in places.items()} for row in table.rows[1:]]
+    decimal = (
+        "," if table.delimiter == ";" and any(map(_COMMA_NUMBER.fullmatch, chain(*map(dict.values, rows)))) else "."
+    )
     surplus = [name for place, name in enumerate(table.rows[0]) if name and place not in places.values()]
     unread = (f"{plural(len(surplus), 'column')} of it not read: {listed(surplus)}.",) if surplus else ()
+    commas = ("Commas in its numbers are decimal marks.",) if decimal == "," else ()
     return Records(
         rows=tuple(
-            TableRecord(line=line, cells={name: plain_cell(row[place]) for name, place in places.items()})
-            for line, row in zip(table.lines[1:], table.rows[1:], strict=True)
+            TableRecord(line=line, cells=cells, decimal=decimal)
+            for line, cells in zip(table.lines[1:], rows, strict=True)
         ),
-        notes=(*table.notes, *unread),
+        notes=(*table.notes, *commas, *unread),
     )
 
 

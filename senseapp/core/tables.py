@@ -3,9 +3,9 @@
 Spreadsheets and languages write such files differently: the delimiter (comma, semicolon, tab, bar, spaces), quotes, the
 order of columns. The :mod:`csv` module parses the cells; its sniffer, and so that of pandas, accepts letters as
 delimiters. So the delimiter here is the one with which the lines have equally many cells, and callers score several
-such readings by what they know (names of columns, of pictures). Files are UTF-8, or UTF-16 with a byte-order mark; a
-delimiter other than a comma is noted in :attr:`Table.notes`. Files may be hostile: their bytes, rows, columns and cells
-are limited, and a line that does not fit is an error that quotes it.
+such readings by what they know (names of columns, of pictures). Files are UTF-8, UTF-16 with a byte-order mark, or
+Windows-1252; that, and a delimiter other than a comma, is noted in :attr:`Table.notes`. Files may be hostile: their
+bytes, rows, columns and cells are limited, and a line that does not fit is an error that quotes it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _DELIMITER_WORDS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces",
 _SEPARATOR_LINE = re.compile(r"""^"?sep=[^"\r\n]"?\r?(?:\n|$)""", re.IGNORECASE)
 """A spreadsheet's first line, which names the delimiter: that of the other lines is found as always."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WINDOWS = "cp1252"
 _BINARY = {
     b"PK\x03\x04": "a workbook or zip",
     b"\xd0\xcf\x11\xe0": "a workbook",
@@ -90,8 +91,10 @@ def read_table(
         raise _unfit(text, first)
     mark = max(fitting, key=lambda each: (score(_table(first[each], each)), fitting[each]))  # the first of equals
     table = _table(_bounded(_rows(text, mark), mark), mark)
-    note = (f"Its columns are separated by {_DELIMITER_WORDS[mark]}.",) if mark in _DELIMITER_WORDS else ()
-    return replace(table, notes=note)
+    notes = [f"Its columns are separated by {_DELIMITER_WORDS[mark]}."] if mark in _DELIMITER_WORDS else []
+    if isinstance(content, bytes) and _encoding(content) == _WINDOWS:
+        notes.append("It is not UTF-8 and was read as Windows-1252: check letters with accents.")
+    return replace(table, notes=tuple(notes))
 
 
 def _unfit(text: str, first: Mapping[str, Sequence[_Row]]) -> TableError:
@@ -120,12 +123,21 @@ def decoded_text(content: bytes | str, most_bytes: int = MOST_BYTES) -> str:
             if content.startswith(start):
                 raise TableError(f"It is {what}, not text. Save it as CSV in UTF-8.")
         try:
-            content = content.decode("utf-16" if content.startswith(_UTF_16) else "utf-8")
+            content = content.decode(_encoding(content))
         except UnicodeDecodeError as error:
             raise TableError("It is not text in UTF-8. Save it as CSV in UTF-8.") from error
         if "\0" in content:
             raise TableError("It holds zero bytes, so it is not text. Save it as CSV in UTF-8.")
     return content.removeprefix("\ufeff")
+
+
+def _encoding(content: bytes) -> str:
+    """Return the encoding of a text: UTF-8, UTF-16 with a byte-order mark, else that of Western Windows."""
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return "utf-16" if content.startswith(_UTF_16) else _WINDOWS
+    return "utf-8"
 
 
 _Row: TypeAlias = tuple[int, Sequence[str]]

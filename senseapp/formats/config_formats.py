@@ -23,6 +23,32 @@ _ATTENTION = "the joint projection of nn.MultiheadAttention"
 _LAYERS = "(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)"
 
 
+_TORCH_CLASSES = frozenset({"Linear", *(f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3))})
+
+
+def _nni2(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
+    entries: list[dict[str, object]] = [
+        {**_nni2_operation(layer, profile), "sparsity_per_layer": fraction}
+        for layer, fraction in fractions_by_layer(schedule).items()
+    ]
+    entries += [
+        {**_nni2_operation(layer, profile), "quant_types": ["weight"], "quant_bits": {"weight": bits}}
+        for layer, bits in bits_of(schedule).items()
+    ]
+    return _entries_text(entries, notes)
+
+
+def _entries_text(entries: list[dict[str, object]], notes: Sequence[str]) -> str:
+    """Put the notes in an entry of their own, which the lines that apply the file take out."""
+    return json_text([*([{NOTES: list(notes)}] if notes else []), *entries])
+
+
+def _nni2_operation(layer: str, profile: ModelProfile) -> dict[str, object]:
+    """Name the layer, and its class where NNI knows that; its quantizers refuse others, and take layers without."""
+    kind = profile.layer(layer).layer_type
+    return {"op_names": [layer], **({"op_types": [kind]} if kind in _TORCH_CLASSES else {})}
+
+
 def _nni3(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
     entries: list[dict[str, object]] = [
         {"op_names": [layer], "sparse_ratio": fraction} for layer, fraction in fractions_by_layer(schedule).items()
@@ -37,10 +63,25 @@ def _nni3(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> st
         }
         for layer, bits in bits_of(schedule).items()
     ]
-    # the notes are an entry of their own, which the lines that apply the file take out
-    return json_text([*([{NOTES: list(notes)}] if notes else []), *entries])
+    return _entries_text(entries, notes)
 
 
+_NNI2_USAGE = """\
+import json
+from nni.compression.pytorch.pruning import LevelPruner
+
+config_list = [entry for entry in json.load(open("FILE")) if "_notes" not in entry]
+model, masks = LevelPruner(model, config_list).compress()
+"""
+_NNI2_USAGE_OF_BITS = """\
+import json
+import torch
+from nni.algorithms.compression.pytorch.quantization import QAT_Quantizer
+
+config_list = [entry for entry in json.load(open("FILE")) if "_notes" not in entry]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = QAT_Quantizer(model, config_list, optimizer, dummy_input=images).compress()
+"""
 _NNI3_USAGE = f"""\
 import json
 from nni.compression.base.setting import PruningSetting
@@ -73,17 +114,23 @@ evaluator = TorchEvaluator(lambda net, *_: net(images), optimizer, lambda batch,
 model, scales = PtqQuantizer(model, config_list, evaluator).compress(None, 1)
 """
 
-NNI3 = ExportFormat(
-    name="nni3",
-    title="NNI 3",
-    reader="NNI 3.x pruners and quantizers: config_list = json.load(open(FILE)); fractions or bits.",
-    suffix=".nni3.json",
-    usage=_NNI3_USAGE,
-    usage_of_bits=_NNI3_USAGE_OF_BITS,
-    compressions=("sparsity", "pruning", "quantization"),
-    render=_nni3,
-    reaches=has_own_weight,
-    out_of_reach=_ATTENTION,
+NNI2, NNI3 = (
+    ExportFormat(
+        name=f"nni{version}",
+        title=f"NNI {version}",
+        reader=f"NNI {version}.x pruners and quantizers: config_list = json.load(open(FILE)); fractions or bits.",
+        suffix=f".nni{version}.json",
+        usage=usage,
+        usage_of_bits=usage_of_bits,
+        compressions=("sparsity", "pruning", "quantization"),
+        render=render,
+        reaches=has_own_weight,
+        out_of_reach=_ATTENTION,
+    )
+    for version, render, usage, usage_of_bits in (
+        (2, _nni2, _NNI2_USAGE, _NNI2_USAGE_OF_BITS),
+        (3, _nni3, _NNI3_USAGE, _NNI3_USAGE_OF_BITS),
+    )
 )
 
 

@@ -27,7 +27,7 @@ _PACKAGES = ("torch", "torchvision", "timm", "torch-pruning")
 _OWN = (
     *("plain:JSON", "plain:CSV", "plain:YAML"),
     *("fraction_formats:FASTERAI_SPARSIFIER", "fraction_formats:FASTERAI_PRUNER", "fraction_formats:DISTILLER"),
-    *("fraction_formats:SPARSEML", "config_formats:NNI3", "fraction_formats:TORCH_PRUNING"),
+    *("fraction_formats:SPARSEML", "config_formats:NNI2", "config_formats:NNI3", "fraction_formats:TORCH_PRUNING"),
     *("config_formats:TORCHAO", "config_formats:MODELOPT", "model_explorer:MODEL_EXPLORER"),
 )
 FORMATS: Registry[ExportFormat] = Registry(

@@ -73,6 +73,13 @@ def _nni3(scope: Scope) -> dict[str, int]:
     return {name: int(target["quant_dtype"].removeprefix("int")) for name, target in targets.items()}
 
 
+def _nni2(scope: Scope) -> dict[str, int]:
+    if "masks" in scope:
+        return {name: int((mask["weight"] == 0).sum()) for name, mask in scope["masks"].items()}
+    wrapped = {name: module for name, module in scope["model"].named_modules() if hasattr(module, "config")}
+    return {name: module.config["quant_bits"]["weight"] for name, module in wrapped.items()}
+
+
 def _torchao(scope: Scope) -> dict[str, int]:
     model = scope["model"]
     model(scope["images"])
@@ -114,6 +121,7 @@ _FOUND: dict[str, Callable[[Scope], dict[str, int]]] = {
     "fasterai-pruner": _channels,
     "torch-pruning": _channels,
     "sparseml": _zeros,
+    "nni2": _nni2,
     "nni3": _nni3,
     "torchao": _torchao,
     "modelopt": _modelopt,
@@ -124,6 +132,7 @@ _FOUND: dict[str, Callable[[Scope], dict[str, int]]] = {
 def main() -> None:
     """Apply each file to a network of its own."""
     torch.set_num_threads(1)
+    sys.path.insert(0, "")  # companions lie beside the files
     os.environ["MAX_TORCH"] = "9"  # SparseML takes no torch after 2.1 by itself; ours is shared with it
     found = {}
     for name in sys.argv[1:]:

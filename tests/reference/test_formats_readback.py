@@ -27,7 +27,8 @@ from tests.peers.export_readers import LAYERS, a_network, some_images
 
 SCRIPT = Path(__file__).parent.parent / "peers" / "export_readers.py"
 NETWORKS = ["chain", seldom("lite0")]
-SPARSEML = pytest.param("sparseml", marks=pytest.mark.wide)  # an environment of its own
+NNI2 = pytest.param("nni2", marks=pytest.mark.wide)  # an environment of its own, as has the next
+SPARSEML = pytest.param("sparseml", marks=pytest.mark.wide)
 LEVELS = {
     "sparsity": {"conv1": 0.25, "conv2": 0.8, "fc": 0.07},
     "pruning": {"conv1": 0.25, "conv2": 0.5},
@@ -42,6 +43,7 @@ TARGETS = {
         "quantization.torchao",
         "quantization.modelopt",
     ),
+    "nni2": ("sparsity.nni2", "quantization.nni2"),
     "sparseml": ("sparsity.sparseml",),
     "model-explorer": ("sparsity.model-explorer",),
 }
@@ -135,7 +137,7 @@ def zeros(network: str) -> dict[str, int]:
 @pytest.mark.wide
 @pytest.mark.peer
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("target", first_of(["fasterai-sparsifier", "nni3", SPARSEML]))
+@pytest.mark.parametrize("target", first_of(["fasterai-sparsifier", NNI2, "nni3", SPARSEML]))
 def test_the_same_number_of_weights_is_zeroed(network, target, theirs):
     """Ours zeroes the smallest floor(s n); fasterai keeps the weight at its threshold, so it zeroes one fewer."""
     found = theirs(network, "sparsity", target)
@@ -157,7 +159,7 @@ def test_as_many_channels_are_removed(network, target, theirs):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("target", ["torchao", "modelopt", "nni3"])
+@pytest.mark.parametrize("target", ["torchao", "modelopt", NNI2, "nni3"])
 def test_every_layer_gets_the_same_bits_or_is_named(network, target, theirs):
     applied, schedule = ours(network, "quantization"), a_schedule(network, "quantization")
     names = LAYERS if network == "chain" else [layer.name for layer in profile(network).layers]

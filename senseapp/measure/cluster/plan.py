@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from senseapp.records.inputs import num_held_out
+from senseapp.records.spec import RunSpec
+
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
+
+_TIMED_IMAGES = 32  # of the passes that the plan is made from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,30 @@ def costs_of(sweep: Sweep, *, num_images: int | None = None) -> RunCosts:
         # The quick scan: a forward pass and two backward besides the levels, of a limited number of images.
         alone_seconds=min(20.0, (5 + levels) * count * context.seconds_per_image),
     )
+
+
+def forecast_costs(spec: RunSpec, *, progress: Callable[[str], None]) -> tuple[RunCosts, int]:
+    """Time a few passes, count the rest; return the costs and the most images that a worker can hold.
+
+    Raises:
+        SenseError: as for the run itself.
+    """
+    from senseapp.data.pictures import survey_images  # imports torch, like the modules below
+    from senseapp.measure.session import Session
+    from senseapp.tasks import task_named
+
+    asked = spec.sensitivity.num_samples
+    listed = spec.data.kind in ("folder", "archive")
+    few = asked if asked is not None and asked <= _TIMED_IMAGES else _TIMED_IMAGES if asked or listed else None
+    settings = replace(spec.sensitivity, num_samples=few, mode="exact", until_settled=False)
+    session = Session.open(replace(spec, sensitivity=settings), progress=progress)
+    count, model = asked or len(session.images), session.model
+    if listed and not asked:
+        task = task_named(spec.model.task)
+        survey = survey_images(spec.data, num_classes=model.num_classes, task=task, class_names=model.class_names)
+        count = survey.num_images - num_held_out(survey.num_images)
+    # A worker is expected to keep 2 GiB of images and outputs.
+    return costs_of(session.sweep, num_images=count), max(1, 2 * 2**30 // session.sweep.bytes_per_image())
 
 
 Block = tuple[int, int]

@@ -17,6 +17,7 @@ from senseapp.core.errors import InvalidCheckpoint, first_line_of
 from senseapp.core.foreign_zip import ZIP_DAMAGE
 from senseapp.core.texts import first_names
 from senseapp.networks.checkpoints.model_folder import ModelConfig, is_model_folder, opened_model_folder
+from senseapp.networks.checkpoints.parametrizations import plain_weights
 from senseapp.networks.checkpoints.pickled import Record
 from senseapp.networks.checkpoints.stored_tensors import Stored, TensorFile
 from senseapp.networks.checkpoints.weights_file import (
@@ -65,7 +66,7 @@ class Checkpoint:
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read a ``.pth .pt .bin .ckpt .tar`` or ``.safetensors`` file, or a folder or zip of one; code is never run.
 
-    Masks of pruning are multiplied with their weights.
+    Weights that are stored in parts (masks of pruning, norms and directions) are composed.
 
     Raises:
         InvalidCheckpoint: the file is missing, damaged, of another form, or without weights.
@@ -87,36 +88,15 @@ def _read_file(path: Path) -> Checkpoint:
     other_forms = {name: value for name, value in found.items() if isinstance(value, str)}
     if not tensors:
         raise InvalidCheckpoint(_without_weights(path.name, root, classes, other_forms))
-    pruned, notes = _masked_weights(tensors)
+    whole, notes = plain_weights(tensors)
     return Checkpoint(
         file_name=path.name,
-        tensors=pruned,
+        tensors=whole,
         arch_hint=_architecture_hint(root),
         other_forms=other_forms,
         notes=(*notes, *_record_note(classes)),
         keeps_order=kind is not FileKind.SAFETENSORS,
     )
-
-
-def _masked_weights(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return ``tensors`` with pruned weights in place of weights and masks, and a note where there are any.
-
-    Masks are ``w_mask`` beside ``w_orig``, as of ``torch.nn.utils.prune``, or beside ``w``.
-    """
-    pairs = ((name, f"{name.removesuffix('_orig')}_mask") for name in tensors)
-    mask_of = {name: mask for name, mask in pairs if mask in tensors and _is_mask(tensors[mask], of=tensors[name])}
-    masks = set(mask_of.values())
-    pruned = {}
-    for name, tensor in tensors.items():
-        if name in mask_of:
-            pruned[name.removesuffix("_orig")] = tensor * tensors[mask_of[name]].to(tensor.dtype)
-        elif name not in masks:
-            pruned[name] = tensor
-    return pruned, (f"Multiplied with their masks of pruning: {len(masks)} weights.",) if masks else ()
-
-
-def _is_mask(tensor: Tensor, *, of: Tensor) -> bool:
-    return tensor.shape == of.shape and bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor | str]:

@@ -164,9 +164,10 @@ def test_a_first_line_of_a_picture_that_is_missing_is_no_header():
     assert "1 line of it names no picture: gone." in found.notes
 
 
-def test_a_table_in_windows_1252_is_refused_with_what_to_do():
-    with pytest.raises(InvalidDataset, match="Save it as CSV in UTF-8"):
-        arrange(ListedFiles("b.png", labels="b.png,Bär".encode("cp1252")))
+def test_a_table_in_windows_1252_keeps_its_accents_and_says_so():
+    found = arrange(ListedFiles("füchse.png", "b.png", labels="füchse.png,Füchse\nb.png,Bär".encode("cp1252")))
+    assert found.labels == ("Bär", "Füchse")
+    assert any("read as Windows-1252" in note for note in found.notes)
 
 
 REFUSED = {

@@ -15,7 +15,7 @@ from tests.schedule_cases import SIZES, profile_of, run_of
 
 PROFILE = profile_of(SIZES)
 NAMES = (
-    "json csv yaml fasterai-sparsifier fasterai-pruner distiller sparseml nni3 torch-pruning torchao modelopt "
+    "json csv yaml fasterai-sparsifier fasterai-pruner distiller sparseml nni2 nni3 torch-pruning torchao modelopt "
     "model-explorer"
 )
 
@@ -118,6 +118,20 @@ def test_sparseml_gets_one_modifier_per_distinct_sparsity():
         assert settings["init_sparsity"] <= settings["final_sparsity"]
         assert settings["end_epoch"] <= first[1]["end_epoch"]
         assert settings["mask_type"] == "unstructured"
+
+
+def test_nni2_names_types_and_fractions_or_bits():
+    assert json.loads(written("nni2", PRUNED))[0] == {
+        "op_names": ["conv1"],
+        "op_types": ["Conv2d"],
+        "sparsity_per_layer": 0.25,
+    }
+    assert json.loads(written("nni2", QUANTIZED))[1] == {
+        "op_names": ["conv2"],
+        "op_types": ["Conv2d"],
+        "quant_types": ["weight"],
+        "quant_bits": {"weight": 4},
+    }
 
 
 def test_nni3_gives_ratios_or_integer_types():

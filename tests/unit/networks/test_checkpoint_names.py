@@ -9,10 +9,13 @@ import safetensors.torch
 import torch
 from torch import nn
 from torch.ao import quantization
-from torch.nn.utils import prune
+from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import spectral_norm as old_spectral_norm
+from torch.nn.utils import weight_norm as old_weight_norm
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
+from senseapp.networks.checkpoints.parametrizations import plain_weights
 from senseapp.networks.checkpoints.stored_networks import find_networks
 from senseapp.networks.sources.libraries import build_on_meta
 from senseapp.networks.sources.load import load_model
@@ -126,12 +129,59 @@ def test_scales_of_observers_are_left_out(tmp_path, network, prepare, suffix):
     assert any(f"Left out, as timm/{MODEL} has no such weights:" in note for note in loaded.notes)
 
 
-def test_pruned_weights_are_multiplied_with_their_masks(tmp_path, network):
-    other = copy.deepcopy(network)
-    for layer in convolutions(other):
+def prune_all(model):
+    for layer in convolutions(model):
         prune.l1_unstructured(layer, "weight", 0.3)
-    loaded = assert_same(save(under("model.", other.state_dict()), tmp_path / "a.pth"), other)
-    assert any(note.startswith("Multiplied with their masks of pruning") for note in loaded.notes)
+
+
+def weight_norm_all(model):
+    for layer in (*convolutions(model), model.fc):
+        old_weight_norm(layer)
+        layer.weight_g.data.mul_(torch.rand_like(layer.weight_g) + 0.5)
+
+
+def weight_norm_new(model):
+    for layer in (*convolutions(model), model.fc):
+        parametrizations.weight_norm(layer, dim=None if layer is model.fc else 0)
+        layer.parametrizations.weight.original0.data.mul_(1.5)
+
+
+def spectral_all(model):
+    for layer in (*convolutions(model), model.fc):
+        old_spectral_norm(layer)
+
+
+def spectral_new(model):
+    for layer in (*convolutions(model), model.fc):
+        parametrizations.spectral_norm(layer)
+
+
+PARTS = {
+    "torch.nn.utils.prune": prune_all,
+    "weight_norm": weight_norm_all,
+    "parametrizations.weight_norm": weight_norm_new,
+    "spectral_norm": spectral_all,
+    "parametrizations.spectral_norm": spectral_new,
+}
+
+
+@pytest.mark.parametrize("suffix", first_of([".pth", ".safetensors"]))
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weights_in_parts_are_put_together_as_the_layer_does(tmp_path, network, name, suffix):
+    other = changed(network, PARTS[name])
+    weights = other.state_dict()
+    assert set(weights) != set(network.state_dict())
+    loaded = assert_same(save(under("model.", weights), tmp_path / f"a{suffix}"), other)
+    assert any(note.startswith("Put together from") for note in loaded.notes)
+
+
+@pytest.mark.parametrize("norm", [old_spectral_norm, parametrizations.spectral_norm])
+def test_the_outputs_of_a_transposed_convolution_are_its_second_axis(norm):
+    layer = norm(nn.ConvTranspose2d(4, 6, 3, bias=False)).eval()
+    weights, _ = plain_weights(layer.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(weights["weight"], layer(torch.eye(4)[..., None, None]))
 
 
 def test_masks_beside_weights_are_multiplied(tmp_path, network):
