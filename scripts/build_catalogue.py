@@ -23,13 +23,8 @@ import torch
 import torchvision
 
 from scripts.architecture_survey import OTHER_CHANNELS, OTHER_CLASSES, Survey, survey_architecture
-from senseapp.networks.checkpoints.fingerprint import (
-    RECOGNITION_FILE,
-    BuiltWith,
-    Fingerprint,
-    fingerprint_of,
-    pack_fingerprints,
-)
+from scripts.fingerprints import fingerprint_of, pack_fingerprints
+from senseapp.networks.checkpoints.fingerprint import RECOGNITION_FILE, BuiltWith, Fingerprint
 from senseapp.networks.sources.catalogue import CATALOGUE_FILE
 from senseapp.networks.sources.torchvision_networks import FAMILIES, torchvision_names
 from senseapp.tasks import CLASSIFICATION

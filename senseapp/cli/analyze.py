@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import re
 import sys
@@ -138,6 +137,18 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
         help="what the output means (default: what the architecture is made for): "
         + "; ".join(f"{name}, {task.label.partition(': ')[2]}" for name, task in TASKS.items()),
     )
+
+
+def add_onnx_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add what of an ONNX file is compared with another file."""
+    group.add_argument("--task", choices=list(TASKS), default="", help="what the output means (default: one class)")
+    group.add_argument(
+        "--onnx-output",
+        action="append",
+        metavar="NAME",
+        help="value to compare; may be repeated (default: by the task)",
+    )
+    group.add_argument("--img-size", type=int, metavar="S", help="height and width, where the file leaves them free")
 
 
 def add_data_arguments(group: argparse._ArgumentGroup, *, required: bool = True) -> None:
@@ -313,22 +324,17 @@ def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResu
 
 
 def _listed(file: Path) -> list[tuple[str, str | None]]:
+    """Return model and checkpoint of each line ``MODEL`` or ``MODEL,CHECKPOINT``; ``#`` begins a comment."""
+
     def rows(content: bytes) -> list[tuple[str, str | None]]:
         try:
-            text, _ = decoded_text(content)
+            text = decoded_text(content)
         except TableError as error:
             raise InvalidSpec(f"The list of models {file} cannot be read. {error}") from error
-        lines = (line.split("#")[0].strip() for line in text.splitlines())
-        return [_entry(file, row) for row in csv.reader(line for line in lines if line)]
+        lines = (line.split("#")[0].strip().partition(",") for line in text.splitlines())
+        return [(model.strip(), checkpoint.strip() or None) for model, _, checkpoint in lines if model.strip()]
 
     return parsed(file, rows, what="The list of models", error=InvalidSpec)
-
-
-def _entry(file: Path, row: list[str]) -> tuple[str, str | None]:
-    model, *checkpoint = (cell.strip() for cell in row)
-    if len(checkpoint) > 1 or not model:
-        raise InvalidSpec(f"A line of {file} is MODEL or MODEL,CHECKPOINT, got {','.join(row)!r}.")
-    return model, "".join(checkpoint) or None
 
 
 def _folder_name(model: str, checkpoint: str | None) -> str:

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from senseapp.cli.analyze import add_data_arguments
+from senseapp.cli.analyze import add_data_arguments, add_onnx_arguments
 from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import data_from, read_as_given
 from senseapp.core.codec import dumps
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.files import replace_file
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
-from senseapp.tasks import CLASSIFICATION, TASKS
+from senseapp.tasks import CLASSIFICATION
 
 if TYPE_CHECKING:
     from senseapp.records.layer_findings import QuantizedNodesReport
@@ -34,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``blame``."""
     parser.add_argument("checkpoint", metavar="FLOAT", help="ONNX file that the other was made of")
     parser.add_argument("candidate", type=Path, metavar="INT8", help="quantized ONNX file")
-    group = parser.add_argument_group("network")
-    group.add_argument(
-        "--onnx-output", action="append", metavar="NAME", help="value to compare (default: what fits the task)"
-    )
-    group.add_argument("--img-size", type=int, metavar="S", help="height and width, where FLOAT leaves them free")
-    group.add_argument("--task", choices=list(TASKS), default=CLASSIFICATION.name, help="what the output means")
+    add_onnx_arguments(parser.add_argument_group("network"))
     add_data_arguments(parser.add_argument_group("images"))
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file of all nodes")
 
@@ -54,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         checkpoint=str(Path(arguments.checkpoint).resolve()),
         outputs=tuple(arguments.onnx_output or ()),
         img_size=arguments.img_size,
-        task=arguments.task,
+        task=arguments.task or CLASSIFICATION.name,
     )
     spec = read_as_given(RunSpec(model=model, data=data_from(arguments)), arguments)
     spec = replace(spec, sensitivity=replace(SensitivitySpec(), num_samples=arguments.samples))

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from senseapp.cli.analyze import add_data_arguments
+from senseapp.cli.analyze import add_data_arguments, add_onnx_arguments
 from senseapp.cli.output import phases
 from senseapp.cli.run_arguments import add_timing, data_from, loss_from, model_from, read_as_given, run_folder
 from senseapp.core.errors import InvalidSpec
@@ -61,11 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("candidate", metavar="CANDIDATE", help=side)
     network = parser.add_argument_group("network")
     network.add_argument("--model", help="architecture of checkpoints, as timm/resnet18 (default: recognised)")
-    network.add_argument("--task", choices=list(TASKS), default="", help="what the output means (default: one class)")
-    network.add_argument(
-        "--onnx-output", action="append", metavar="NAME", help="output of an ONNX file to compare; may be repeated"
-    )
-    network.add_argument("--img-size", type=int, metavar="S", help="where an ONNX file leaves height and width free")
+    add_onnx_arguments(network)
     add_data_arguments(parser.add_argument_group("images"))
     limits = parser.add_argument_group("limits")
     limits.add_argument("--metric", help="the loss is judged by it (default: right answers, or answers that change)")

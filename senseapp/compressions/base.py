@@ -85,7 +85,6 @@ class Prepared:
         parameter: the layer's weight.
         weight: returns the compressed weight.
         inputs: returns a context inside which the layer's inputs are compressed; None if they never are.
-        release: frees memory that can be computed again quickly.
         constraint: other weights that are equally compressed.
         scale: what the grid's numbers are multiplied by in the compressed weight, float32, in the weight's shape with 1
             in place of each axis that a scale spans; None if the weight is no such product.
@@ -95,7 +94,6 @@ class Prepared:
     parameter: nn.Parameter
     weight: Callable[[], Tensor]
     inputs: Callable[[], AbstractContextManager[object]] | None = None
-    release: Callable[[], None] = lambda: None
     constraint: UpdateConstraint = field(default_factory=lambda: UpdateConstraint())
     scale: Tensor | None = None
 

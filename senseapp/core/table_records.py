@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from senseapp.core.foreign_values import number
 from senseapp.core.tables import MOST_BYTES, Table, TableError, read_table
-from senseapp.core.texts import listed, plain_cell, plural, printable
+from senseapp.core.texts import listed, plain_cell, plural
 
-_NUMERIC = re.compile(r"[+-]?[.,]*\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)
-_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}", re.ASCII)
-"""``1,250``: 1.25 or 1250."""
-
-
-def decimal_mark(cells: Iterable[str], delimiter: str) -> str:
-    """Return the decimal mark, a point or a comma, of cells of which some are numbers.
-
-    Raises:
-        TableError: both marks occur, or the numbers are ambiguous: ``1,250`` alone may be 1250 too.
-    """
-    marked = [cell for cell in cells if ("." in cell or "," in cell) and _NUMERIC.fullmatch(cell)]
-    commas = [cell for cell in marked if "," in cell]
-    points = [cell for cell in marked if "." in cell]
-    if not commas:
-        return "."
-    if points:
-        raise TableError(
-            f"Its numbers have decimal points and commas, {printable(points[0])!r} and {printable(commas[0])!r}. "
-            "Write them with points, without marks for thousands."
-        )
-    if delimiter != ";" and all(_GROUPED.fullmatch(cell) for cell in commas):
-        raise TableError(
-            f"The comma in {printable(commas[0])!r} may be a decimal mark or one for thousands. "
-            "Write the numbers with points, without marks for thousands."
-        )
-    return ","
+_COMMA_NUMBER = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +24,15 @@ class TableRecord:
     decimal: str = "."
 
     def number(self, column: str, *, least: float = -math.inf, most: float = math.inf) -> float:
-        """Return the number in ``column``; BadValue if there is none, or one with a mark for thousands."""
-        cell = self.cells[column]
-        return number(cell.replace(",", ".") if self.decimal == "," else cell, column, least=least, most=most)
+        """Return the number in ``column``; BadValue if there is none."""
+        return number(self.cells[column].replace(self.decimal, "."), column, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The named columns of a table, in any order.
-
-    Attributes:
-        has_header: False if the first line holds values, so that the columns are known only by their order.
-        notes: sentences on what was detected, and on columns that are not read.
-    """
+    """The named columns of a table, in any order; ``notes`` are sentences on what was detected and is not read."""
 
     rows: tuple[TableRecord, ...]
-    has_header: bool = True
     notes: tuple[str, ...] = ()
 
 
@@ -77,50 +45,33 @@ def column_key(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def read_records(
-    content: bytes | str, columns: Sequence[str], *, numbers: Sequence[str], most_bytes: int = MOST_BYTES
-) -> Records:
-    """Read a table whose header names ``columns``, in any order, among others that are ignored.
-
-    Without a header, the columns must be exactly these in this order. ``numbers`` are those with numbers.
+def read_records(content: bytes | str, columns: Sequence[str], *, most_bytes: int = MOST_BYTES) -> Records:
+    """Read a table whose first line names ``columns``, in any order, among others that are ignored.
 
     Raises:
-        TableError: see :func:`~senseapp.core.tables.read_table` and :func:`decimal_mark`; a column is missing or
-            repeated.
+        TableError: see :func:`~senseapp.core.tables.read_table`; a column is missing or repeated.
     """
     wanted = {column_key(name): name for name in columns}
-    table = read_table(
-        content,
-        score=lambda first: len(wanted.keys() & _keys(first)) or _is_bare(first, columns, numbers),
-        most_bytes=most_bytes,
+    table = read_table(content, score=lambda first: len(wanted.keys() & _keys(first)), most_bytes=most_bytes)
+    places = _places(table, wanted)
+    rows = [{name: plain_cell(row[place]) for name, place in places.items()} for row in table.rows[1:]]
+    decimal = (
+        "," if table.delimiter == ";" and any(map(_COMMA_NUMBER.fullmatch, chain(*map(dict.values, rows)))) else "."
     )
-    has_header = bool(wanted.keys() & _keys(table)) or not _is_bare(table, columns, numbers)
-    places = _places(table, wanted) if has_header else {name: place for place, name in enumerate(columns)}
-    rows, lines = table.rows[has_header:], table.lines[has_header:]
-    numeric = [row[places[name]] for row in rows for name in numbers]
-    decimal = decimal_mark(numeric, table.delimiter)
+    surplus = [name for place, name in enumerate(table.rows[0]) if name and place not in places.values()]
+    unread = (f"{plural(len(surplus), 'column')} of it not read: {listed(surplus)}.",) if surplus else ()
+    commas = ("Commas in its numbers are decimal marks.",) if decimal == "," else ()
     return Records(
         rows=tuple(
-            TableRecord(
-                line=line, cells={name: plain_cell(row[place]) for name, place in places.items()}, decimal=decimal
-            )
-            for line, row in zip(lines, rows, strict=True)
+            TableRecord(line=line, cells=cells, decimal=decimal)
+            for line, cells in zip(table.lines[1:], rows, strict=True)
         ),
-        has_header=has_header,
-        notes=(*table.notes, *_notes(table, places, has_header, decimal, numeric)),
+        notes=(*table.notes, *commas, *unread),
     )
 
 
 def _keys(table: Table) -> list[str]:
     return [column_key(cell) for cell in table.rows[0]]
-
-
-def _is_bare(table: Table, columns: Sequence[str], numbers: Sequence[str]) -> bool:
-    """Return whether the first row holds values of ``columns``: numbers exactly where numbers are expected."""
-    first = table.rows[0]
-    return len(first) == len(columns) and all(
-        bool(_NUMERIC.fullmatch(cell)) == (name in numbers) for cell, name in zip(first, columns, strict=True)
-    )
 
 
 def _places(table: Table, wanted: Mapping[str, str]) -> dict[str, int]:
@@ -136,18 +87,3 @@ def _places(table: Table, wanted: Mapping[str, str]) -> dict[str, int]:
     if repeated:
         raise TableError(f"Its first line names the column {repeated} more than once: {table.quoted(0)!r}.")
     return {name: keys.index(key) for key, name in wanted.items()}
-
-
-def _notes(
-    table: Table, places: Mapping[str, int], has_header: bool, decimal: str, numeric: Sequence[str]
-) -> Iterator[str]:
-    if not has_header:
-        yield f"It has no header: its columns were taken as {', '.join(places)}."
-    if decimal == ",":
-        yield "Commas in its numbers are decimal marks."
-    pointed = [cell for cell in numeric if "." in cell]
-    if table.delimiter == ";" and pointed and all(map(_GROUPED.fullmatch, pointed)):
-        yield f"Points in its numbers are decimal marks: {printable(pointed[0])} is not a number of thousands."
-    surplus = [name for place, name in enumerate(table.rows[0]) if name and place not in places.values()]
-    if surplus:
-        yield f"{plural(len(surplus), 'column')} of it not read: {listed(surplus)}."

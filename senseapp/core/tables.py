@@ -1,11 +1,11 @@
 """Read delimited text: label tables, sensitivity tables, schedules, layer times and class maps.
 
-Spreadsheets and languages write such files differently: the delimiter (comma, semicolon, tab, bar, spaces), the decimal
-mark, quotes, the encoding, the order of columns. The :mod:`csv` module parses the cells; its sniffer, and so that of
-pandas, accepts letters as delimiters. So the delimiter here is the one with which the lines have equally many cells,
-and callers score several such readings by what they know (names of columns, of pictures). Anything other than comma,
-point and UTF-8 is noted in :attr:`Table.notes`. Files may be hostile: their bytes, rows, columns and cells are limited,
-and a line that does not fit is an error that quotes it.
+Spreadsheets and languages write such files differently: the delimiter (comma, semicolon, tab, bar, spaces), quotes, the
+order of columns. The :mod:`csv` module parses the cells; its sniffer, and so that of pandas, accepts letters as
+delimiters. So the delimiter here is the one with which the lines have equally many cells, and callers score several
+such readings by what they know (names of columns, of pictures). Files are UTF-8, UTF-16 with a byte-order mark, or
+Windows-1252; that, and a delimiter other than a comma, is noted in :attr:`Table.notes`. Files may be hostile: their
+bytes, rows, columns and cells are limited, and a line that does not fit is an error that quotes it.
 """
 
 from __future__ import annotations
@@ -32,21 +32,14 @@ _DELIMITERS = (",", ";", "\t", "|", " ", _LAST_SPACE)
 _DELIMITER_WORDS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces", _LAST_SPACE: "the last space"}
 _SEPARATOR_LINE = re.compile(r"""^"?sep=[^"\r\n]"?\r?(?:\n|$)""", re.IGNORECASE)
 """A spreadsheet's first line, which names the delimiter: that of the other lines is found as always."""
-_FORMULA = re.compile('="(.*)"')
-"""``="007"``: spreadsheet exports use this formula to keep leading zeros."""
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WINDOWS = "cp1252"
 _BINARY = {
     b"PK\x03\x04": "a workbook or zip",
     b"\xd0\xcf\x11\xe0": "a workbook",
     b"\x1f\x8b": "gzip",
     b"PAR1": "Parquet",
 }
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8", ""),
-    (codecs.BOM_UTF32_LE, "utf-32-le", "UTF-32"),
-    (codecs.BOM_UTF32_BE, "utf-32-be", "UTF-32"),
-    (codecs.BOM_UTF16_LE, "utf-16-le", "UTF-16"),
-    (codecs.BOM_UTF16_BE, "utf-16-be", "UTF-16"),
-)
 
 
 class TableError(ValueError):
@@ -89,19 +82,19 @@ def read_table(
     Raises:
         TableError: too large, not text, empty, without a delimiter, or a line has more cells than the first.
     """
-    text, notes = decoded_text(content, most_bytes)
-    text = _SEPARATOR_LINE.sub("", text)
+    text = _SEPARATOR_LINE.sub("", decoded_text(content, most_bytes))
     if not text.strip():
         raise TableError("It is empty.")
-    text = _unwrapped(text)
     first = {mark: _first_rows(text, mark) for mark in _DELIMITERS}
     fitting = {mark: share for mark, rows in first.items() if (share := _share_fitting(rows)) >= 0.5}
     if not fitting:
         raise _unfit(text, first)
     mark = max(fitting, key=lambda each: (score(_table(first[each], each)), fitting[each]))  # the first of equals
     table = _table(_bounded(_rows(text, mark), mark), mark)
-    note = (f"Its columns are separated by {_DELIMITER_WORDS[mark]}.",) if mark in _DELIMITER_WORDS else ()
-    return replace(table, notes=(*notes, *note))
+    notes = [f"Its columns are separated by {_DELIMITER_WORDS[mark]}."] if mark in _DELIMITER_WORDS else []
+    if isinstance(content, bytes) and _encoding(content) == _WINDOWS:
+        notes.append("It is not UTF-8 and was read as Windows-1252: check letters with accents.")
+    return replace(table, notes=tuple(notes))
 
 
 def _unfit(text: str, first: Mapping[str, Sequence[_Row]]) -> TableError:
@@ -117,46 +110,34 @@ def _unfit(text: str, first: Mapping[str, Sequence[_Row]]) -> TableError:
     )
 
 
-def decoded_text(content: bytes | str, most_bytes: int = MOST_BYTES) -> tuple[str, tuple[str, ...]]:
-    """Return the text without its byte-order mark, and a note on an encoding other than UTF-8.
+def decoded_text(content: bytes | str, most_bytes: int = MOST_BYTES) -> str:
+    """Return the text without its byte-order mark.
 
     Raises:
         TableError: it is larger than ``most_bytes``, or not text.
     """
     if len(content) > most_bytes:
         raise TableError(f"It has more than {most_bytes // 10**6} MB, the most that is read.")
-    if isinstance(content, str):
-        return content.removeprefix("\ufeff"), ()
-    for start, what in _BINARY.items():
-        if content.startswith(start):
-            raise TableError(f"It is {what}, not text. Save it as CSV in UTF-8.")
-    encoding, name = next(((kind, name) for mark, kind, name in _MARKS if content.startswith(mark)), ("utf-8", ""))
-    # Every other byte of UTF-16 is 0, also without a byte-order mark.
-    if not name and content[:1000].count(0) > len(content[:1000]) // 4:
-        encoding, name = ("utf-16-le" if content[1:2] == b"\0" else "utf-16-be"), "UTF-16"
-    try:
-        text = content.decode(encoding).removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        if name:
-            raise TableError(f"It is neither text in UTF-8 nor in {name}. Save it as CSV in UTF-8.") from error
+    if isinstance(content, bytes):
+        for start, what in _BINARY.items():
+            if content.startswith(start):
+                raise TableError(f"It is {what}, not text. Save it as CSV in UTF-8.")
         try:
-            text, name = content.decode("cp1252"), "Windows-1252"
-        except UnicodeDecodeError:
+            content = content.decode(_encoding(content))
+        except UnicodeDecodeError as error:
             raise TableError("It is not text in UTF-8. Save it as CSV in UTF-8.") from error
-    if "\0" in text:
-        raise TableError("It holds zero bytes, so it is not text. Save it as CSV in UTF-8.")
-    if name == "Windows-1252":
-        return text, ("It is not UTF-8 and was read as Windows-1252: check letters with accents.",)
-    return text, (f"It was read as {name}.",) if name else ()
+        if "\0" in content:
+            raise TableError("It holds zero bytes, so it is not text. Save it as CSV in UTF-8.")
+    return content.removeprefix("\ufeff")
 
 
-def _unwrapped(text: str) -> str:
-    """Return the lines without quotes around each of them as a whole, ``"a,b"``, which spreadsheets add."""
-    first = text.lstrip().splitlines()[0].strip()
-    if not (first.startswith('"') and first.endswith('"') and first.count('"') == 2 and re.search("[,;\t]", first)):
-        return text
-    rows = [row for _, row in _rows(text, ",")]
-    return "\n".join(row[0] for row in rows) if all(len(row) == 1 for row in rows) else text
+def _encoding(content: bytes) -> str:
+    """Return the encoding of a text: UTF-8, UTF-16 with a byte-order mark, else that of Western Windows."""
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return "utf-16" if content.startswith(_UTF_16) else _WINDOWS
+    return "utf-8"
 
 
 _Row: TypeAlias = tuple[int, Sequence[str]]
@@ -168,11 +149,9 @@ def _rows(text: str, mark: str) -> Iterator[_Row]:
     Raises:
         TableError: quotes do not close, or a cell or line is very long.
     """
-    lines, has_formulas = _bounded_lines(io.StringIO(text, newline="")), '="' in text
+    lines = _bounded_lines(io.StringIO(text, newline=""))
     for line, row in _split_at_last_space(lines) if mark == _LAST_SPACE else _split_by_csv(lines, mark):
         cells = tuple(map(str.strip, row))  # the garbage collector does not track tuples of strings
-        if has_formulas:
-            cells = tuple(found[1] if (found := _FORMULA.fullmatch(cell)) else cell for cell in cells)
         if any(cells) and (cells[0][:1] != "#" or any(cells[1:])):
             yield line, cells
 
@@ -236,9 +215,7 @@ def _bounded(rows: Iterable[_Row], mark: str) -> Iterator[_Row]:
     for line, row in rows:
         width = width or len(row)
         if len(row) > width and _width(row) > width:
-            advice = " Put text with commas in quotes; decimal commas need semicolons between the columns." * (
-                mark == ","
-            )
+            advice = " Put text with commas in quotes, and write numbers with points." * (mark == ",")
             raise TableError(
                 f"Line {line} has {plural(len(row), 'cell')} where the first line has {width}: "
                 f"{_quoted(row, mark)!r}.{advice}"

@@ -31,7 +31,7 @@ def read_class_map(content: bytes) -> tuple[tuple[str, int], ...]:
         InvalidDataset: it is none of these, can be read in two ways, or gives a label two classes.
     """
     try:
-        written, _ = decoded_text(content, _MOST_BYTES)
+        written = decoded_text(content, _MOST_BYTES)
         pairs = _from_json(written) if written.lstrip()[:1] in ("{", "[") else _from_text(written)
     except (TableError, BadValue) as error:
         raise InvalidDataset(f"This class map cannot be read. {first_line_of(error)}. {_EXPECTED}") from error

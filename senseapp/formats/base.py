@@ -12,8 +12,6 @@ from senseapp.descriptions import Effect, get, names
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.schedule import Schedule, check_schedule
 
-TORCH_CLASSES = frozenset({"Linear", *(f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3))})
-"""Names of the classes that every tool for torch knows."""
 NOTES = "_notes"
 """The key of the notes in files that are JSON; there only where there are some."""
 
@@ -33,9 +31,7 @@ class ExportFormat:
         render: writes a checked schedule with notes; None if the file needs the network itself (Model Explorer).
         reaches: whether the tool can compress a layer; others are left out of the file, which says so.
         out_of_reach: what the others are, in a sentence.
-        knows_subclasses: whether it takes a subclass for the layer of torch that it is; if not, ``usage`` registers it.
         differs: a sentence for every file on what the tool does otherwise than it was measured.
-        companion: name and text of a file that belongs beside it.
         mixes: whether one file can hold several compressions at once.
     """
 
@@ -47,11 +43,9 @@ class ExportFormat:
     usage_of_bits: str = ""
     render: Callable[[Schedule, ModelProfile, Sequence[str]], str] | None
     compressions: tuple[str, ...] | None = None
-    companion: tuple[str, str] | None = None
     mixes: bool = False
     reaches: Callable[[LayerProfile], bool] = lambda layer: True
     out_of_reach: str = ""
-    knows_subclasses: bool = True
     differs: str = ""
 
     def mismatch(self, schedule: Schedule) -> str:
@@ -72,7 +66,7 @@ class ExportFormat:
 
     def refusal(self, schedule: Schedule) -> str:
         """Return why this format cannot hold ``schedule`` without more, as one sentence; empty if it can."""
-        needed = f"A {self.title} file needs the network itself; write it with model_explorer_overlay."
+        needed = f"A {self.title} file needs the network itself."
         return self.mismatch(schedule) or (needed if self.render is None else "")
 
     def write(self, schedule: Schedule, profile: ModelProfile) -> str:
@@ -99,14 +93,6 @@ class ExportFormat:
         found = [*schedule.file_notes, *([self.differs] if self.differs else [])]
         if missed := self._missed(schedule, profile):
             found.append(f"Left out, as {self.title} cannot take {self.out_of_reach}: {', '.join(missed)}.")
-        compressed = levels_by_layer(schedule, *Effect).keys() - set(missed)
-        own = [layer for layer in profile.layers if layer.name in compressed and layer.layer_type not in TORCH_CLASSES]
-        if not self.knows_subclasses and (own := [layer for layer in own if layer.layer_type]):
-            kinds, names = ({getattr(layer, field): None for layer in own} for field in ("layer_type", "name"))
-            found.append(
-                f"{self.title} does not know {', '.join(kinds)} unless it is registered, as the lines that apply this "
-                f"file do; without them it misses {', '.join(names)}."
-            )
         return tuple(found)
 
     def lines(self, schedule: Schedule, file_name: str, *, run: str = "RUN") -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 from senseapp.formats.base import (
     NOTES,
-    TORCH_CLASSES,
     ExportFormat,
     bits_of,
     fractions_by_layer,
@@ -19,10 +18,12 @@ from senseapp.formats.base import (
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.schedule import Schedule
 
-_NNI_COMPRESSIONS = ("sparsity", "pruning", "quantization")
 _NNI_CHANNEL_AXES = ("out_channel", "in_channel")  # one scale per index of weight axis 0 and axis 1
 _ATTENTION = "the joint projection of nn.MultiheadAttention"
 _LAYERS = "(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)"
+
+
+_TORCH_CLASSES = frozenset({"Linear", *(f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3))})
 
 
 def _nni2(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
@@ -45,7 +46,7 @@ def _entries_text(entries: list[dict[str, object]], notes: Sequence[str]) -> str
 def _nni2_operation(layer: str, profile: ModelProfile) -> dict[str, object]:
     """Name the layer, and its class where NNI knows that; its quantizers refuse others, and take layers without."""
     kind = profile.layer(layer).layer_type
-    return {"op_names": [layer], **({"op_types": [kind]} if kind in TORCH_CLASSES else {})}
+    return {"op_names": [layer], **({"op_types": [kind]} if kind in _TORCH_CLASSES else {})}
 
 
 def _nni3(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
@@ -121,11 +122,10 @@ NNI2, NNI3 = (
         suffix=f".nni{version}.json",
         usage=usage,
         usage_of_bits=usage_of_bits,
-        compressions=_NNI_COMPRESSIONS,
+        compressions=("sparsity", "pruning", "quantization"),
         render=render,
         reaches=has_own_weight,
         out_of_reach=_ATTENTION,
-        knows_subclasses=version == 2,
     )
     for version, render, usage, usage_of_bits in (
         (2, _nni2, _NNI2_USAGE, _NNI2_USAGE_OF_BITS),
@@ -219,5 +219,4 @@ model = mtq.quantize(model, config, lambda net: net(images))
     render=_modelopt,
     reaches=has_own_weight,
     out_of_reach=_ATTENTION,
-    knows_subclasses=False,
 )

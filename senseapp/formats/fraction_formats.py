@@ -15,16 +15,6 @@ from senseapp.records.schedule import Schedule
 _DISTILLER_PRUNER = "senseapp_levels"
 # of the recipe: pruning takes two thirds of the epochs, fine-tuning the rest; people edit both
 _SPARSEML_LAST_EPOCH = 60.0
-_LOADER = '''"""Per-layer ratios for torch_pruning.BasePruner(..., pruning_ratio=0.0, pruning_ratio_dict=ratios)."""
-import json
-
-def load_ratios(model, path):
-    """Return {module: fraction of its output channels to remove}."""
-    with open(path) as file:
-        ratios = json.load(file)
-    ratios.pop("_notes", None)
-    return {model.get_submodule(name): ratio for name, ratio in ratios.items()}
-'''
 
 
 def _percent_by_layer(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
@@ -79,18 +69,20 @@ Pruner(model, ratios, "local", large_final, example_inputs=images).prune_model()
 TORCH_PRUNING = ExportFormat(
     name="torch-pruning",
     title="Torch-Pruning",
-    reader="Torch-Pruning: pruning_ratio_dict, through the five-line loader beside it; fractions of channels.",
+    reader="Torch-Pruning: pruning_ratio_dict, by module; fractions of channels.",
     suffix=".torch-pruning.json",
     usage="""\
+import json
 import torch_pruning as tp
-from load_torch_pruning_ratios import load_ratios
 
+ratios = json.load(open("FILE"))
+ratios.pop("_notes", None)
 pruner = tp.pruner.BasePruner(
     model,
     images,
     importance=tp.importance.GroupMagnitudeImportance(p=2),
     pruning_ratio=0.0,
-    pruning_ratio_dict=load_ratios(model, "FILE"),
+    pruning_ratio_dict={model.get_submodule(name): ratio for name, ratio in ratios.items()},
     num_heads={},
     in_channel_groups={},
     out_channel_groups={},
@@ -99,7 +91,6 @@ pruner.step()
 """,
     compressions=("pruning",),
     render=_fraction_by_layer,
-    companion=("load_torch_pruning_ratios.py", _LOADER),
 )
 
 

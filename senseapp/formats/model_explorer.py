@@ -29,19 +29,6 @@ def schedule_values(schedule: Schedule) -> dict[str, float]:
     return levels_by_layer(schedule, *Effect)
 
 
-def model_explorer_overlay(
-    values: Mapping[str, float], module: nn.Module, sample: torch.Tensor, *, title: str
-) -> tuple[str, bytes]:
-    """Return the node data (JSON) and the ``.pt2`` file that it colours; see the two functions below.
-
-    Raises:
-        InvalidSchedule: a layer has no node in the graph.
-        UnsupportedModel: torch.export cannot trace the network.
-    """
-    nodes, graph = exported_graph(module, sample)
-    return overlay_of(values, nodes, title=title), graph
-
-
 def exported_graph(module: nn.Module, sample: torch.Tensor) -> tuple[dict[str, list[str]], bytes]:
     """Return the names of the nodes of each layer, and the network as a ``.pt2`` file; one serves every overlay.
 

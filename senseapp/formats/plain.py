@@ -128,13 +128,13 @@ def read_schedule(file: str | bytes, profile: ModelProfile) -> Schedule:
             are named), or a value out of range.
     """
     try:
-        content, notes = decoded_text(file)
+        content = decoded_text(file)
     except TableError as error:
         raise InvalidSchedule(f"This schedule file cannot be read. {error}") from error
     try:
         if _is_table(content):
-            rows, notes_on_table = _rows_from_table(content)
-            schedule = replace(_schedule_from_rows(rows, profile.title), notes=(*notes, *notes_on_table))
+            rows, notes = _rows_from_table(content)
+            schedule = replace(_schedule_from_rows(rows, profile.title), notes=notes)
         else:
             schedule = _schedule_from_payload(_plain_values(content))
     except InvalidSpec as error:
@@ -147,18 +147,15 @@ def read_schedule(file: str | bytes, profile: ModelProfile) -> Schedule:
 
 
 def _is_table(content: str) -> bool:
-    """Return whether the first line is that of a table: it names the column ``layer``, or has as many cells."""
+    """Return whether the first line names columns of a table."""
     lines = (line.strip() for line in content.splitlines())
     first = next((line for line in lines if line and not line.lower().strip('"').startswith(("#", "sep="))), "")
-    if first.startswith(("{", "[", "!", "%", "---")):
-        return False
-    is_wide = any(first.count(mark) >= len(_ROW_FIELDS) - 1 for mark in ",;\t|")
-    return is_wide or _ROW_FIELDS[0] in map(column_key, re.split(r"[,;\t| ]", first))
+    return len({*map(column_key, re.split(r"[,;\t|]", first))}.intersection(map(column_key, _ROW_FIELDS))) > 1
 
 
 def _rows_from_table(content: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     try:
-        table = read_records(content, _ROW_FIELDS, numbers=("level", "predicted_damage"))
+        table = read_records(content, _ROW_FIELDS)
     except TableError as error:
         raise InvalidSchedule(
             f"This schedule file cannot be read. {error} A schedule CSV has the columns {','.join(_ROW_FIELDS)}."

@@ -90,9 +90,6 @@ def _target_files(
             lines.append(f"(left out) {name}: {left_out if left_out and target.render is None else refusal}")
             continue
         lines += _told(target, schedule, profile, name, run)
-        if target.companion:
-            companion, text = target.companion
-            files[companion] = text.encode()
     files[README_NAME] = ("\n".join(lines) + "\n").encode()
     return files
 

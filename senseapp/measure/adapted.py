@@ -73,8 +73,7 @@ class AdaptedCompressor(WeightCompressor):
             if not bool(found.isfinite().all()):
                 return prepared
             adapted = product.weight(found, parameter.detach())
-        prepared.release()
-        return replace(prepared, weight=lambda: adapted, release=lambda: None)
+        return replace(prepared, weight=lambda: adapted)
 
 
 def _obstacle(weight: LayerWeight) -> str:

@@ -145,20 +145,6 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-def all_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return ``model.named_modules()``, without its nested generators: measurements need it thousands of times."""
-    found, seen, ahead = [], set(), [("", model)]
-    while ahead:
-        name, module = ahead.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        found.append((name, module))
-        inside = f"{name}." if name else ""
-        ahead += [(inside + own, child) for own, child in reversed(list(module.named_children()))]
-    return found
-
-
 @contextmanager
 def wrapped_forwards(
     model: nn.Module, wrap: Callable[[str, nn.Module, Callable[..., Any]], Callable[..., Any]]
@@ -169,7 +155,7 @@ def wrapped_forwards(
     """
     previous: list[tuple[nn.Module, Callable[..., Any] | None]] = []
     try:
-        for name, module in all_modules(model):
+        for name, module in list(model.named_modules()):
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             previous.append((module, module.__dict__.get("forward")))

@@ -178,11 +178,7 @@ def write_target_file(schedule: Schedule, result: RunResult, *, format_name: str
     if target.name == _OVERLAY:
         overlay, graph = _coloured(schedule, result)
         return _write({path: overlay, path.with_suffix(".pt2"): graph})
-    files: dict[Path, str | bytes] = {path: target.write(schedule, result.profile)}
-    if target.companion is not None:
-        name, text = target.companion
-        files[path.with_name(name)] = text
-    return _write(files)
+    return _write({path: target.write(schedule, result.profile)})
 
 
 def _coloured(schedule: Schedule, result: RunResult) -> tuple[str, bytes]:

@@ -54,7 +54,7 @@ def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str
         InvalidFile: it is empty or too large, lacks a column, or a row is out of range, repeated or without numbers.
     """
     try:
-        table = read_records(content, COLUMNS, numbers=COLUMNS[1:], most_bytes=_MOST_BYTES)
+        table = read_records(content, COLUMNS, most_bytes=_MOST_BYTES)
     except TableError as error:
         raise InvalidFile(
             f"This sensitivity table cannot be read. {error} Choose a table with the columns {','.join(COLUMNS)}."
@@ -62,8 +62,6 @@ def read_rows(content: bytes | str) -> tuple[tuple[DistillerRow, ...], tuple[str
     rows = tuple(_row(record) for record in table.rows)
     if not rows:
         raise InvalidFile("This sensitivity CSV has a header but no rows. Choose a file with measurements.")
-    if not table.has_header and any(row.top1 > row.top5 for row in rows):
-        raise InvalidFile(f"This table has no header, and its order is not {','.join(COLUMNS)}. Add a first line.")
     ((parameter, sparsity), most), *_ = Counter((row.parameter, row.sparsity) for row in rows).most_common(1)
     if most > 1:
         raise InvalidFile(f"{parameter} has two rows at sparsity {sparsity:g}; one is expected. Remove the other.")

@@ -103,13 +103,11 @@ def merged(parts: Iterable[LayerTimes]) -> LayerTimes:
 
 def _from_table(content: bytes, profile: ModelProfile, scale: LevelScale, shown: str) -> LayerTimes:
     try:
-        table = read_records(content, _COLUMNS, numbers=_COLUMNS[1:], most_bytes=MOST_BYTES)
+        table = read_records(content, _COLUMNS, most_bytes=MOST_BYTES)
     except TableError as error:
         raise InvalidFile(
             f"{shown} is none of the files that senseapp reads times from. {error} {_advice()}"
         ) from error
-    if not table.has_header:  # either of two columns of numbers may be the level
-        raise InvalidFile(f"{shown} has no header. Add a first line that names {','.join(_COLUMNS)}.")
     known, times, other = {layer.name for layer in profile.layers}, {}, []
     for row in table.rows:
         try:

@@ -92,7 +92,7 @@ def test_a_schedule_is_solved_written_and_read_back(service: Service, run_id: st
     assert all(f",rounding,{entry.level},bits," in text for entry in schedule.entries)
     assert read_schedule(text, result.profile).entries == schedule.entries
     with pytest.raises(InvalidSchedule, match="but this schedule contains rounding"):
-        FORMATS["nni2"].write(schedule, result.profile)
+        FORMATS["nni3"].write(schedule, result.profile)
 
 
 def test_other_methods_do_what_its_scale_allows(service: Service, run_id: str) -> None:

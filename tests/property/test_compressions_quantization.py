@@ -11,8 +11,9 @@ from torch import nn
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.compressions.quantization.activations import OBSERVERS, HistogramObserver
-from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
+from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, scale_of
 from tests.compressors import compressor_of
+from tests.quantized import quantized_weight
 
 BITS = st.integers(2, 8)
 FLOATS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
@@ -22,7 +23,7 @@ MATRICES = st.lists(st.lists(FLOATS, min_size=4, max_size=4), min_size=1, max_si
 @given(weight=MATRICES, bits=BITS, granularity=st.sampled_from(["channel", "tensor"]), axis=st.sampled_from([0, 1]))
 def test_the_error_is_at_most_half_a_step_and_values_lie_on_the_grid(weight, bits, granularity, axis):
     scale = scale_of(weight, bits=bits, granularity=granularity, channel_axis=axis)
-    rounded = fake_quantize_weight(weight, bits=bits, granularity=granularity, channel_axis=axis)
+    rounded = quantized_weight(weight, bits=bits, granularity=granularity, channel_axis=axis)
     slack = 1e-6 * weight.abs().max()
     assert bool(((rounded - weight).abs() <= scale / 2 + slack).all())
     steps = (rounded / scale).round()
@@ -32,10 +33,10 @@ def test_the_error_is_at_most_half_a_step_and_values_lie_on_the_grid(weight, bit
 
 @given(weight=MATRICES, bits=BITS, number_format=st.sampled_from(["int", "fp8_e4m3"]))
 def test_rounding_is_odd_and_rounding_twice_changes_no_more_than_float_error(weight, bits, number_format):
-    once = fake_quantize_weight(weight, bits=bits, number_format=number_format)
-    twice = fake_quantize_weight(once, bits=bits, number_format=number_format)
+    once = quantized_weight(weight, bits=bits, number_format=number_format)
+    twice = quantized_weight(once, bits=bits, number_format=number_format)
     assert torch.allclose(once, twice, rtol=1e-5)
-    assert torch.equal(fake_quantize_weight(-weight, bits=bits, number_format=number_format), -once)
+    assert torch.equal(quantized_weight(-weight, bits=bits, number_format=number_format), -once)
 
 
 @given(low=FLOATS, high=FLOATS, bits=BITS, values=st.lists(FLOATS, min_size=1, max_size=20).map(torch.tensor))

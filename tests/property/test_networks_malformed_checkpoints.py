@@ -55,7 +55,6 @@ def seeds_of(canary):
         (".pth", pickle.dumps(hostile)),
         (".pt", pickle.dumps(hostile, protocol=2)),
         (".pth", torch_file(arrays, zipped=True)),
-        (".bin", pickle.dumps(arrays)),
         (".safetensors", safetensors.torch.save(weights)),
     ]
 

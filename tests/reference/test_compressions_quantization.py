@@ -12,8 +12,9 @@ from torch.ao.quantization.observer import PerChannelMinMaxObserver
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.compressions.quantization.activations import NUM_BINS, EntropyObserver, MseObserver, PercentileObserver
-from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
+from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, scale_of
 from tests.compressors import compressed_weight, compressor_of
+from tests.quantized import quantized_weight
 
 BITS = (2, 3, 4, 8)
 
@@ -27,7 +28,7 @@ def test_per_channel_equals_torchs_operator(bits, axis):
     scale = scale_of(weight, bits=bits, channel_axis=axis).flatten()
     zero_points = torch.zeros(len(scale), dtype=torch.int32)
     expected = torch.fake_quantize_per_channel_affine(weight, scale, zero_points, axis, -largest, largest)
-    assert torch.equal(fake_quantize_weight(weight, bits=bits, channel_axis=axis), expected)
+    assert torch.equal(quantized_weight(weight, bits=bits, channel_axis=axis), expected)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -37,7 +38,7 @@ def test_per_tensor_equals_torchs_operator(bits):
     largest = 2 ** (bits - 1) - 1
     scale = float(scale_of(weight, bits=bits, granularity="tensor"))
     expected = torch.fake_quantize_per_tensor_affine(weight, scale, 0, -largest, largest)
-    assert torch.equal(fake_quantize_weight(weight, bits=bits, granularity="tensor"), expected)
+    assert torch.equal(quantized_weight(weight, bits=bits, granularity="tensor"), expected)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -90,7 +91,7 @@ def test_float8_takes_the_nearest_number_of_the_format(granularity):
     largest = weight.abs().amax(1, keepdim=True) if granularity == "channel" else weight.abs().max()
     scaled = (weight.double() / largest.double() * 448).numpy()
     distance = np.abs(scaled[..., None] - numbers).min(-1)
-    rounded = fake_quantize_weight(weight, bits=8, number_format="fp8_e4m3", granularity=granularity)
+    rounded = quantized_weight(weight, bits=8, number_format="fp8_e4m3", granularity=granularity)
     achieved = np.abs((rounded.double() / largest.double() * 448).numpy() - scaled)
     assert np.allclose(achieved, distance, atol=1e-4)
 

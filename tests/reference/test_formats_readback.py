@@ -16,7 +16,7 @@ import pytest
 from scripts.peer_environment import PeerFailed, ensure
 from senseapp.compressions import PruningConfig, SparsityConfig
 from senseapp.compressions.base import CompressionRequest, build_compressor
-from senseapp.formats.model_explorer import model_explorer_overlay, schedule_values
+from senseapp.formats.model_explorer import exported_graph, overlay_of, schedule_values
 from senseapp.formats.plain import read_schedule
 from senseapp.formats.registry import FORMATS
 from senseapp.networks.profile import profile_model
@@ -113,9 +113,6 @@ def applied_there(environment: str, network: str, folder: Path) -> dict[str, dic
         schedule, name = a_schedule(network, compression), file_name(network, compression, target)
         (folder / name).write_text(written(network, target, schedule, folder / name))
         (folder / f"{name}.lines").write_text(FORMATS[target].lines(schedule, name))
-        if FORMATS[target].companion:
-            companion, text = FORMATS[target].companion
-            (folder / companion).write_text(text)
         files.append(name)
     done = subprocess.run([python, SCRIPT, *files], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -127,9 +124,9 @@ def written(network: str, target: str, schedule: Schedule, path: Path) -> str:
     if target != "model-explorer":
         return FORMATS[target].write(schedule, profile(network))
     values, sample = schedule_values(schedule), some_images(network)[:1]
-    text, graph = model_explorer_overlay(values, a_network(network), sample, title=network)
+    nodes, graph = exported_graph(a_network(network), sample)
     path.with_suffix(".pt2").write_bytes(graph)
-    return text
+    return overlay_of(values, nodes, title=network)
 
 
 def zeros(network: str) -> dict[str, int]:

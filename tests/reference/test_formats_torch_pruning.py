@@ -1,7 +1,6 @@
-"""Torch-Pruning reads its own target file through the loader that ships with it."""
+"""Torch-Pruning reads its own target file by the lines that come with it."""
 
 import torch
-import torch_pruning as tp
 from torch import nn
 
 from senseapp.formats.registry import FORMATS
@@ -29,22 +28,10 @@ def test_it_removes_the_channels_that_the_file_asks_for(tmp_path):
     target = FORMATS["torch-pruning"]
     path = tmp_path / "ratios.json"
     path.write_text(target.write(schedule, profile_of({"conv1": 432, "conv2": 2880, "fc": 200})))
-    loader: dict[str, object] = {}
-    exec(target.companion[1], loader)
 
-    model = Chain().eval()
-    pruner = tp.pruner.BasePruner(
-        model,
-        torch.zeros(1, 3, 8, 8),
-        importance=tp.importance.GroupMagnitudeImportance(p=2),
-        pruning_ratio=0.0,
-        pruning_ratio_dict=loader["load_ratios"](model, path),
-        ignored_layers=[model.fc],
-        num_heads={},
-        in_channel_groups={},
-        out_channel_groups={},
-    )
-    pruner.step()
+    model, images = Chain().eval(), torch.zeros(1, 3, 8, 8)
+    ignored = "ignored_layers=[model.fc],\n    num_heads"
+    exec(target.lines(schedule, str(path)).replace("num_heads", ignored), {"model": model, "images": images})
     assert (model.conv1.out_channels, model.conv2.in_channels, model.conv2.out_channels) == (12, 12, 10)
     assert model.fc.in_features == 10
     assert model(torch.zeros(1, 3, 8, 8)).shape == (1, 10)

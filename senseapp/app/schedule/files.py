@@ -85,10 +85,6 @@ def _buttons(chosen: ExportFormat, text: str, schedule: Schedule, run_id: str, s
     key = f"schedule.download.{run_id}"
     name = stem + chosen.suffix
     offer_file(f"Download {chosen.title}", lambda: text, name, key=key, type="primary", disabled=not text)
-    if chosen.companion is not None and text:
-        name, content = chosen.companion
-        key = f"schedule.companion.{run_id}"
-        offer_file(f"Download {name}", lambda: content, name, key=key, icon=":material/code:")
     service = backend.service()  # whose it is can be asked here, and not in the thread that makes the zip
     offer_file(
         "Download every format (zip)",

@@ -21,7 +21,7 @@ from senseapp.compressions.pruning.graph import ChannelGraph, Cut, left_as_found
 from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, head_groups, is_layer, positions_of
 from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
-from senseapp.core.errors import MeasurementFailed, first_line_of
+from senseapp.core.errors import MeasurementFailed
 from senseapp.networks.onnx.attention import layers_of_products
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, wrapped_forwards
@@ -59,7 +59,7 @@ def find_groups(
         graph = ChannelGraph(model, example, widest=_most_numbers(trace))
         groups = _candidates(graph, profiles, reasons, layers_of_products(model), progress)
         progress("Checking which channels can be removed")
-        for check in (_miswired, unshrinkable):
+        for check in (miswired, unshrinkable):
             wrong = check(graph, groups, example, trace, seed)
             for index, why in wrong.items():
                 reasons |= dict.fromkeys(groups[index].members, why)
@@ -100,20 +100,6 @@ def _most_numbers(trace: CallTrace) -> float:
     """Return the largest number of elements per image of any call's input or output."""
     shapes = (shape for call in trace.calls for shape in (call.input_shape, call.output_shape))
     return max(map(math.prod, shapes), default=1) / trace.batch_size
-
-
-def _miswired(
-    graph: ChannelGraph, groups: Sequence[ChannelGroup], example: Tensor, trace: CallTrace, seed: int
-) -> dict[int, str]:
-    """Return the result of :func:`miswired`; if that fails, no group counts as verified."""
-    try:
-        return miswired(graph, groups, example, trace, seed)
-    except Exception as error:
-        return dict.fromkeys(
-            range(len(groups)),
-            "Where its channels go cannot be checked, so the wrong ones might be removed "
-            f"({type(error).__name__}: {first_line_of(error)}).",
-        )
 
 
 def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dict[str, str]:

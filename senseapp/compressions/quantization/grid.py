@@ -66,23 +66,6 @@ def scale_of(
     return (largest / GRIDS[number_format](bits).largest).clamp_min(_SMALLEST_SCALE)
 
 
-def fake_quantize_weight(
-    weight: Tensor,
-    *,
-    bits: int,
-    number_format: NumberFormat = "int",
-    granularity: QuantizationGranularity = "channel",
-    channel_axis: int = 0,
-) -> Tensor:
-    """Round ``weight`` to the grid of :func:`scale_of`, in float32; the result has its shape, dtype and strides.
-
-    >>> fake_quantize_weight(torch.tensor([[1.0, 0.4, -0.6]]), bits=2)
-    tensor([[ 1.,  0., -1.]])
-    """
-    scale = scale_of(weight, bits=bits, number_format=number_format, granularity=granularity, channel_axis=channel_axis)
-    return rounded_weight(weight, scale, GRIDS[number_format](bits))
-
-
 def rounded_weight(weight: Tensor, scale: Tensor, grid: WeightGrid) -> Tensor:
     """Return ``weight`` rounded to ``grid`` times ``scale``, with its dtype and strides."""
     return torch.empty_like(weight).copy_(grid.nearest(weight.detach().float() / scale) * scale)

@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from senseapp.compressions import SparsityConfig
@@ -127,8 +125,8 @@ class SparsityCompressor(WeightCompressor):
         with ordinary_tensors():
             ranked, kept = self._ranked(weight), self._kept(weight, level)
             num_zeros = kept.numel() - int((kept & (ranked.values != 0)).count_nonzero())  # including zeros before
-            sparse = _Sparse.of(ranked.values, kept)
-            acting = self._acting_zero_share(weight, num_zeros, sparse)
+            lost = ~kept  # a byte per weight, as the quick scan keeps all layers and levels
+            acting = self._acting_zero_share(weight, num_zeros, _without(ranked.values, lost))
         applied = Applied(
             achieved_level=num_zeros / weight.parameter.numel(),
             removed_params=num_zeros,
@@ -137,8 +135,7 @@ class SparsityCompressor(WeightCompressor):
         return Prepared(
             applied=applied,
             parameter=weight.parameter,
-            weight=sparse.weight,
-            release=sparse.release,
+            weight=lambda: _without(ranked.values, lost),
             constraint=UpdateConstraint(kept=self._chooser(weight, level, kept)),
         )
 
@@ -163,7 +160,7 @@ class SparsityCompressor(WeightCompressor):
 
         return choose
 
-    def _acting_zero_share(self, weight: LayerWeight, num_zeros: int, sparse: _Sparse) -> float:
+    def _acting_zero_share(self, weight: LayerWeight, num_zeros: int, sparse: Tensor) -> float:
         """Return the share of the layer's products that zeros save.
 
         Zero operands that a standardised weight has already, from a gain of 0, do not count.
@@ -171,7 +168,7 @@ class SparsityCompressor(WeightCompressor):
         if weight.profile.keeps_zeros:
             return num_zeros / weight.parameter.numel()
         before = acting_zero_share(self._model, weight.profile)
-        with swapped(weight.parameter, sparse.weight()):
+        with swapped(weight.parameter, sparse):
             return max(0.0, acting_zero_share(self._model, weight.profile) - before)
 
     def _kept(self, weight: LayerWeight, level: float) -> Tensor:
@@ -215,26 +212,7 @@ class _Ranked:
     ranking: Ranking
 
 
-@dataclass(slots=True)
-class _Sparse:
-    """A weight without some of its values; takes one bit per value until it is computed."""
-
-    _values: Tensor
-    _lost: NDArray[np.uint8]
-    _made: Tensor | None = None
-
-    @classmethod
-    def of(cls, values: Tensor, kept: Tensor) -> _Sparse:
-        return cls(values, np.packbits(~kept.cpu().numpy()))
-
-    def weight(self) -> Tensor:
-        """Return ``values``, in their memory order, with 0 in place of those that are lost."""
-        if self._made is None:
-            with ordinary_tensors():
-                lost = np.unpackbits(self._lost, count=self._values.numel()).view(np.bool_)
-                mask = torch.from_numpy(lost).view(self._values.shape).to(self._values.device)
-                self._made = self._values.clone().masked_fill_(mask, 0)
-        return self._made
-
-    def release(self) -> None:
-        self._made = None
+def _without(values: Tensor, lost: Tensor) -> Tensor:
+    """Return ``values``, in their memory order, with 0 in place of those that are ``lost``."""
+    with ordinary_tensors():
+        return values.clone().masked_fill_(lost, 0)

@@ -219,7 +219,6 @@ class WeightResponses:
         for prepared in (self._prepared[key] for key in keys):
             with prepared.active():
                 changed = self._rerun(name, call) - before
-            prepared.release()
             yield changed
 
     def _rerun(self, name: str, call: LayerCall) -> Tensor:

@@ -32,10 +32,10 @@ from senseapp.networks.checkpoints.weights_file import (
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
 _SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
-_LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save's number, pickled
 _MALFORMED = (*ZIP_DAMAGE, OverflowError, MemoryError, RecursionError, struct.error)
 _MODULE_KEYS = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, list, tuple, Record, Stored)
+_DEEPEST = 24  # networks are some ten modules deep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Checkpoint:
         arch_hint: the architecture's name as the training program wrote it; empty without one.
         other_forms: names of tensors that are not plain and dense, with their form.
         notes: sentences for the user.
-        sorted_by_name: whether the file sorts the weights by name.
+        keeps_order: whether the tensors are in the order of the network; writers of safetensors sort them by name.
         config: what a ``config.json`` beside the weights says of the network.
     """
 
@@ -59,7 +59,7 @@ class Checkpoint:
     arch_hint: str = ""
     other_forms: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    sorted_by_name: bool = False
+    keeps_order: bool = True
     config: ModelConfig | None = None
 
 
@@ -95,16 +95,8 @@ def _read_file(path: Path) -> Checkpoint:
         arch_hint=_architecture_hint(root),
         other_forms=other_forms,
         notes=(*notes, *_record_note(classes)),
-        sorted_by_name=kind is FileKind.SAFETENSORS and _are_sorted(tensors),
+        keeps_order=kind is not FileKind.SAFETENSORS,
     )
-
-
-def _are_sorted(tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether the names of each number format ascend, as safetensors' own writers sort them."""
-    names: dict[torch.dtype, list[str]] = {}
-    for name, tensor in tensors.items():
-        names.setdefault(tensor.dtype, []).append(name)
-    return all(of_format == sorted(of_format) for of_format in names.values())
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor | str]:
@@ -122,7 +114,7 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
     """Return the tensors by name (or the form of others), their container, and the classes left out."""
     file = TensorFile(path)
     try:
-        root = _read_zip(path, file) if kind is FileKind.ZIP else _read_plain(path, file)
+        root = _read_zip(path, file) if kind is FileKind.ZIP else _read_legacy(path, file)
         stored = _tensors_in(root)
         # tied weights share bytes; an expanded tensor has far more elements than bytes
         if sum(value.claimed_bytes for _, value in stored) > 4 * path.stat().st_size:
@@ -130,7 +122,7 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
         found = {name: value.read() for name, value in stored}
     except _MALFORMED as error:
         raise damaged(path, first_line_of(error, most=160)) from error
-    return {name: value for name, value in found.items() if value is not None}, root, sorted(file.reader.recorded)
+    return found, root, sorted(file.reader.recorded)
 
 
 def _read_zip(path: Path, file: TensorFile) -> object:
@@ -148,52 +140,35 @@ def _read_zip(path: Path, file: TensorFile) -> object:
         return file.reader.read(io.BytesIO(archive.read(pickle)))
 
 
-def _read_plain(path: Path, file: TensorFile) -> object:
-    """Return the value in torch's older form, or in one pickle."""
+def _read_legacy(path: Path, file: TensorFile) -> object:
     with path.open("rb") as content:
-        is_legacy = _LEGACY_START in content.read(32)  # torch.save's number is the first value of the file
-        content.seek(0)
-        return file.read_legacy(content) if is_legacy else file.reader.read(content)
+        return file.read_legacy(content)
 
 
 def _tensors_in(root: object) -> list[tuple[str, Stored]]:
     """Return the tensors in dicts, lists, objects and modules, in the order of the file, named by their path.
 
-    Values without tensors are looked through once, and none inside itself (a part that holds its whole).
+    Each container is looked through once, at the first path to it.
 
     Raises:
-        ValueError: there are too many tensors, or containers hold each other.
+        ValueError: there are too many tensors.
     """
     found: list[tuple[str, Stored]] = []
     seen: set[int] = set()
-    empty: set[int] = set()
-    repeats = 0
 
-    def is_empty(value: object, name: str, around: tuple[int, ...]) -> bool:
-        nonlocal repeats
+    def look_through(value: object, name: str, depth: int) -> None:
         if isinstance(value, Stored):
             found.extend([(name, value)] if name else [])
             if len(found) > MAX_TENSORS:
                 raise ValueError(f"it names more than {MAX_TENSORS:,} tensors")
-            return False
-        if id(value) in empty or id(value) in around:
-            return True
-        repeats += id(value) in seen
-        if repeats > 300_000:  # dicts that hold each other double with each step
-            raise ValueError("its dicts hold each other without end")
-        seen.add(id(value))
-        if len(around) == 24:  # networks are some ten modules deep
-            return False
-        inside = [True]
-        for key, item in _items(value):
-            inner = f"{name}.{key}" if name and key != "" else f"{name}{key}"
-            if isinstance(item, _CONTAINERS):
-                inside.append(_is_name(inner) and is_empty(item, inner, (*around, id(value))))
-        if all(inside):
-            empty.add(id(value))
-        return all(inside)
+        elif id(value) not in seen and depth < _DEEPEST:
+            seen.add(id(value))
+            for key, item in _items(value):
+                inner = f"{name}.{key}" if name and key != "" else f"{name}{key}"
+                if isinstance(item, _CONTAINERS) and _is_name(inner):
+                    look_through(item, inner, depth + 1)
 
-    is_empty(root, "", ())
+    look_through(root, "", 0)
     return found
 
 

@@ -20,7 +20,6 @@ from senseapp.networks.checkpoints.misfits import (
     match_state_dict,
     mismatch_sentence,
     not_plain_weights,
-    order_unclear,
     why_nothing_fits,
 )
 from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
@@ -197,8 +196,6 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
     """
     networks, file_name = networks or networks_in(spec, checkpoint), checkpoint.file_name
     network = choose_network(networks, spec.network, file_name=file_name)
-    if unclear := order_unclear(checkpoint, network):
-        raise InvalidCheckpoint(unclear)
     recognised: tuple[str, ...] = ()
     if spec.library == "auto":
         spec, recognised = _choose(spec, network, checkpoint)
@@ -242,13 +239,9 @@ def _choice_notes(chosen: ArchitectureMatch, network: StoredNetwork, *, is_said:
     elif chosen.head is not None:
         head = chosen.head
         yield f"The classifier, called {head.found} in the file, was taken as {head.own}: its size is right."
-    surplus: Sequence[str] = chosen.surplus
-    if chosen.by_order:
-        floats = (name for name, tensor in network.tensors.items() if tensor.is_floating_point())
-        surplus = [name for name in floats if name not in chosen.order]
-    if surplus:
-        yield f"Left out, as {chosen.title} has no such weights: {first_names(surplus)}."
-        if any(is_layer(network.shapes[name]) for name in surplus):
+    if chosen.surplus:
+        yield f"Left out, as {chosen.title} has no such weights: {first_names(chosen.surplus)}."
+        if any(is_layer(network.shapes[name]) for name in chosen.surplus):
             yield (
                 "Among them are layers. If the network needs them, its accuracy before compression is lower than "
                 "you know it."

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 from senseapp.core.texts import first_names
+from senseapp.networks.checkpoints.by_order import PARAMETRIZED
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, weights_only
-from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork
 from senseapp.networks.checkpoints.weights_file import MERGE_SHARDS
@@ -58,7 +58,13 @@ def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mi
     if len(missing) > len(names) // 2:
         return "The checkpoint was made for another architecture: most names differ."
     if wrong and not (missing or unexpected):
-        return _cause_of_shapes(names, head, wrong)
+        classes, built_with = (wrong[0].found or (0,))[0], (wrong[0].expected or (0,))[0]
+        if classes != built_with and all(item.name.startswith(head) for item in wrong):
+            return f"The checkpoint has {classes} classes, the network was built with {built_with}."
+        return (
+            "The checkpoint was made for images of another size or number of channels, or for a wider, narrower or "
+            "otherwise different variant of this architecture."
+        )
     if all(item.name.startswith(head) for item in missing) and not wrong:
         if not unexpected:
             return "The checkpoint has no classifier: it holds the features only."
@@ -66,18 +72,6 @@ def _likely_cause(names: list[str], missing: list[Mismatch], unexpected: list[Mi
             return f"The checkpoint has another classifier in place of {head.rstrip('.')}."
         return "The checkpoint holds more than this architecture: a larger variant, or a second network beside it."
     return "The checkpoint was made for a variant of this architecture, or for another version of its library."
-
-
-def _cause_of_shapes(names: list[str], head: str, wrong: list[Mismatch]) -> str:
-    classes, built_with = (wrong[0].found or (0,))[0], (wrong[0].expected or (0,))[0]
-    if classes != built_with and all(item.name.startswith(head) for item in wrong):
-        return f"The checkpoint has {classes} classes, the network was built with {built_with}."
-    first = names[0].rpartition(".")[0]
-    if all(item.name.rpartition(".")[0] == first for item in wrong):
-        return "The checkpoint was made for images with another number of channels."
-    if all("pos" in item.name or "bias_table" in item.name or "rel_" in item.name for item in wrong):
-        return "The checkpoint was made for another image size."
-    return "The checkpoint was made for a wider, narrower or otherwise different variant of this architecture."
 
 
 def mismatch_sentence(report: MatchReport, file_name: str, title: str) -> str:
@@ -98,16 +92,11 @@ def _differences(report: MatchReport) -> str:
 
 
 _ADAPTER = re.compile(r"(?:^|[._])(lora|loha|lokr|hada|dora|vera|ia3)(?=$|[._])", re.IGNORECASE)
-_QUANTIZED = {
-    "torch.ao": re.compile(r"(?:^|\.)(?:_packed_params|zero_point|weight_fake_quant|activation_post_process)(?=$|\.)"),
-    "bitsandbytes": re.compile(r"\.(?:absmax|quant_map|SCB|quant_state\..*)$"),
-    "GPTQ or AWQ": re.compile(r"\.(?:qweight|qzeros)$"),
-    "quanto": re.compile(r"\.weight\._(?:data|scale)$"),
-    "HQQ": re.compile(r"\.W_q$"),
-    "ModelOpt": re.compile(r"_quantizer\._(?:amax|scale|pre_quant_scale)$"),
-    "compressed-tensors": re.compile(r"\.weight_(?:scale|scale_inv|packed|zero_point|global_scale)$"),
-}
-"""Names of what tools store beside or in place of the weights that they quantize, by tool."""
+_QUANTIZED = re.compile(
+    r"(?:^|[._])(?:_packed_params|zero_point|weight_fake_quant|activation_post_process|absmax|quant_map|SCB|quant_state"
+    r"|qweight|qzeros|W_q|weight\._(?:data|scale)|_(?:amax|pre_quant_scale)|weight_(?:scale|scale_inv|packed))(?:$|\.)"
+)
+"""Names of what tools store beside or in place of the weights that they quantize."""
 FLOAT_WEIGHTS = "Bring the float weights that it was made of; to check the quantized network itself, export it as ONNX."
 _SHARD = re.compile(r"(\d{1,9})[-_]of[-_](\d{1,9})", re.IGNORECASE)
 
@@ -115,14 +104,20 @@ _SHARD = re.compile(r"(\d{1,9})[-_]of[-_](\d{1,9})", re.IGNORECASE)
 def not_plain_weights(file_name: str, names: Collection[str]) -> str:
     """Return in sentences why entries of these names are not a network's float weights; empty where they may be.
 
-    They are quantized, an adapter, or one of several parts, which the name of the file tells.
+    They are quantized, an adapter, the inputs of a parametrization, or one of several parts, which the name of the
+    file tells.
     """
-    for tool, pattern in _QUANTIZED.items():
-        if found := [name for name in names if pattern.search(name)]:
-            return (
-                f"{file_name} holds a network that was quantized, as {tool} stores it: {len(found)} entries are "
-                f"integers, or what these stand for ({first_names(found)}). {FLOAT_WEIGHTS}"
-            )
+    if found := [name for name in names if _QUANTIZED.search(name)]:
+        return (
+            f"{file_name} holds a network that was quantized: {len(found)} entries are integers, or what these stand "
+            f"for ({first_names(found)}). {FLOAT_WEIGHTS}"
+        )
+    if found := [name for name in names if PARAMETRIZED.search(name)]:
+        return (
+            f"{file_name} keeps weights from which a function computes those of the layers ({first_names(found)}). "
+            "Take it off before saving: torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight'), or "
+            "torch.nn.utils.remove_weight_norm(layer)."
+        )
     if found := [name for name in names if _ADAPTER.search(name)]:
         alone = len(found) == len(names)
         what = "an adapter, not a network" if alone else "a network with an adapter that was not merged into it"
@@ -144,7 +139,6 @@ def why_nothing_fits(checkpoint: Checkpoint, network: StoredNetwork) -> str:
         not_plain_weights(checkpoint.file_name, (*checkpoint.tensors, *checkpoint.other_forms))
         or _of_another_library(checkpoint)
         or _not_numbers(checkpoint)
-        or order_unclear(checkpoint, network)
         or _not_the_closest(checkpoint, network)
     )
 
@@ -165,32 +159,14 @@ def _of_another_library(checkpoint: Checkpoint) -> str:
 
 
 def _not_numbers(checkpoint: Checkpoint) -> str:
-    """Say that weights are quantized, sparse or computed by a function that the file does not name."""
+    """Say that weights are quantized or sparse."""
     if checkpoint.other_forms:
         name, form = next(iter(checkpoint.other_forms.items()))
         return (
             f"{len(checkpoint.other_forms)} weights in {checkpoint.file_name} are not plain numbers: {name} is {form}. "
             "Save the weights of the float32 model, plain and dense."
         )
-    if found := [name for name in checkpoint.tensors if PARAMETRIZED in name]:
-        return (
-            f"{checkpoint.file_name} keeps weights from which a function computes those of the layers "
-            f"({first_names(found)}), and does not say which function. Take it off before saving: "
-            "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')."
-        )
     return ""
-
-
-def order_unclear(checkpoint: Checkpoint, network: StoredNetwork) -> str:
-    """Return the message that shapes fit in several orders, and that a file sorted by name does not decide."""
-    if network.unclear is None:
-        return ""
-    title, first, second = network.unclear
-    return (
-        f"The weights in {checkpoint.file_name} have the shapes of {title} under other names, and safetensors keeps no "
-        f"order but that of names: {first} and {second} have equal shapes, and nothing says which comes first in the "
-        "network. Save the weights under the names of the architecture, or with torch.save, which keeps their order."
-    )
 
 
 def _not_the_closest(checkpoint: Checkpoint, network: StoredNetwork) -> str:
@@ -205,8 +181,8 @@ def _not_the_closest(checkpoint: Checkpoint, network: StoredNetwork) -> str:
         report = _compared(own, weights_only(network.shapes))
         if len(report.differences) <= len(own) // 10 or report.cause.endswith(MERGE_SHARDS):
             return f"{said}Compared with {network.candidates[0].title}: {_differences(report)}. {report.cause}"
-    sorted_names = "safetensors sorts weights by name; torch.save keeps their order. "
-    return f"{said}{sorted_names * checkpoint.sorted_by_name}Choose the architecture by name to see what differs."
+    said += "" if checkpoint.keeps_order else "safetensors sorts weights by name; torch.save keeps their order. "
+    return f"{said}Choose the architecture by name to see what differs."
 
 
 def _sized_as(network: StoredNetwork) -> dict[str, tuple[int, ...]]:

@@ -4,7 +4,7 @@
 parts (``w`` is the weight's name)    from                                weight
 ====================================  ==================================  ===========================================
 ``w_orig``, ``w_mask``                ``torch.nn.utils.prune``            orig · mask
-``w``, ``w_mask`` or ``mask``         layers that mask in their forward   w · mask, where the mask holds 0 and 1 only
+``w``, ``w_mask``                     layers that mask in their forward   w · mask, where the mask holds 0 and 1 only
 ``w_g``, ``w_v``                      ``torch.nn.utils.weight_norm``      g · v / ‖v‖, over the axes where g has one
 ``w_orig``, ``w_u``, ``w_v``          ``torch.nn.utils.spectral_norm``    orig / uᵀ·orig·v
 ``parametrizations.w.original0, 1``   ``parametrizations.weight_norm``    as g and v
@@ -23,8 +23,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-PARAMETRIZED = "parametrizations."
-"""Part of the names of weights that a parametrization computes."""
+_PARAMETRIZED = "parametrizations."
 _BY_PARAMETRIZATION = "parametrizations, with torch's own functions at their defaults"
 _PARTS = ("original", "original0", "original1", "0._u", "0._v", "0.base", "1._u", "1.base")
 """Of the parametrizations of torch; of several in a row only one is known."""
@@ -53,9 +52,9 @@ def plain_weights(tensors: Named) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 def _composed(tensors: Named, name: str) -> tuple[str, str, Tensor, set[str]] | None:
     """Return the weight that ``name`` is the main part of: its name, what it is of, itself, and its other parts."""
     stem, _, ending = name.rpartition(".")
-    layer, _, inside = stem.rpartition(PARAMETRIZED)
+    layer, _, inside = stem.rpartition(_PARAMETRIZED)
     weight: Tensor | None = None
-    if ending in ("original", "original1") and PARAMETRIZED in name:
+    if ending in ("original", "original1") and _PARAMETRIZED in name:
         at = {part: tensors[f"{stem}.{part}"] for part in _PARTS if f"{stem}.{part}" in tensors}
         if at.keys() == {"original0", "original1"}:
             weight = _with_norm(at["original0"], at["original1"])
@@ -66,9 +65,8 @@ def _composed(tensors: Named, name: str) -> tuple[str, str, Tensor, set[str]] | 
     if name.endswith("_v") and (weight := _with_norm(tensors.get(f"{name[:-2]}_g"), tensors[name])) is not None:
         return name[:-2], "norms and directions (weight_norm)", weight, {f"{name[:-2]}_g"}
     base = name.removesuffix("_orig")
-    for mask in (f"{base}_mask", f"{base.removesuffix('weight')}mask") if name.endswith(("_orig", "weight")) else ():
-        if (weight := _masked(tensors[name], tensors.get(mask), is_pruned=base != name)) is not None:
-            return base, "weights and masks of pruning", weight, {mask}
+    if (weight := _masked(tensors[name], tensors.get(f"{base}_mask"))) is not None:
+        return base, "weights and masks of pruning", weight, {f"{base}_mask"}
     if base != name:
         parts = {f"{base}_u", f"{base}_v"}
         weight = _by_spectral_norm(tensors[name], tensors.get(f"{base}_u"), tensors.get(f"{base}_v"))
@@ -77,18 +75,11 @@ def _composed(tensors: Named, name: str) -> tuple[str, str, Tensor, set[str]] | 
     return None
 
 
-def _masked(weight: Tensor, mask: Tensor | None, *, is_pruned: bool) -> Tensor | None:
-    """Return ``weight`` times a mask; one beside a plain weight holds 0 and 1 only, and may mark the pruned ones."""
-    if mask is None or mask.shape != weight.shape:
+def _masked(weight: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Return ``weight`` times a mask of 0 and 1; None without one."""
+    if mask is None or mask.shape != weight.shape or not bool(((mask == 0) | (mask == 1)).all()):
         return None
-    if is_pruned:
-        return weight * mask.to(weight.dtype)
-    if not bool(((mask == 0) | (mask == 1)).all()):
-        return None
-    kept = mask == 1
-    if bool(kept.any()) and not bool(weight[kept].any()):
-        kept = ~kept  # these weights are zero already
-    return weight * kept.to(weight.dtype)
+    return weight * mask.to(weight.dtype)
 
 
 def _with_norm(norm: Tensor | None, direction: Tensor) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Pickle reader that treats a pickle as data: :class:`pickle.Unpickler`, with an inert stub for each name in it.
 
 Unpickling builds objects by calling what the file names. Here no name is looked up: the few functions of ``builders``
-(tensors, arrays) replace those of the same names, and each object of another class becomes a :class:`Record` of its
+(tensors) replace those of the same names, and each object of another class becomes a :class:`Record` of its
 arguments and state. Nothing else can be called, as only stubs and the values of ``builders`` are ever on the stack.
 
 Before it is loaded, a pickle is scanned for what takes time or memory without limit: its instructions are counted,

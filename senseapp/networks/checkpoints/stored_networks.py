@@ -7,7 +7,7 @@ file (student and teacher, plain and averaged weights) are found as two prefixes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.checkpoints.by_order import exchangeable, ordered_weights, weights_by_layer
+from senseapp.networks.checkpoints.by_order import ordered_weights
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import (
     Fingerprint,
@@ -29,7 +29,6 @@ from senseapp.networks.checkpoints.fingerprint import (
     weights_only,
 )
 from senseapp.networks.checkpoints.model_folder import ModelConfig
-from senseapp.networks.checkpoints.parametrizations import PARAMETRIZED
 from senseapp.networks.checkpoints.recognise import (
     ArchitectureMatch,
     candidate_of,
@@ -55,7 +54,6 @@ class StoredNetwork:
         tensors: its weights and all other tensors with the prefix, by the rest of the name.
         candidates: architectures that it may belong to, the likeliest first.
         beside: short names of other content of the file.
-        unclear: the title of an architecture whose shapes fit in several orders, and two names that these exchange.
         config: the ``config.json`` beside the weights, where it describes exactly this network.
     """
 
@@ -63,7 +61,6 @@ class StoredNetwork:
     tensors: Mapping[str, Tensor]
     candidates: tuple[ArchitectureMatch, ...] = ()
     beside: tuple[str, ...] = ()
-    unclear: tuple[str, str, str] | None = None
     config: ModelConfig | None = None
 
     @property
@@ -97,7 +94,7 @@ def find_networks(checkpoint: Checkpoint, only: Fingerprint | None = None) -> tu
     """
     search = _NetworkSearch(checkpoint, only)
     found = search.by_names() or search.by_names_without_wrappers() or search.by_order() or [search.closest()]
-    return tuple(_without_copies([network for network in found if network.fits] or found))
+    return tuple([network for network in found if network.fits] or found)
 
 
 def choose_network(networks: Sequence[StoredNetwork], wanted: str, *, file_name: str) -> StoredNetwork:
@@ -119,16 +116,6 @@ def choose_network(networks: Sequence[StoredNetwork], wanted: str, *, file_name:
     return exact[0]
 
 
-def _without_copies(networks: Sequence[StoredNetwork]) -> Iterator[StoredNetwork]:
-    """Leave out networks whose numbers are at the same place in the file as those of one before."""
-    seen = set()
-    for network in networks:
-        places = tuple(tensor.data_ptr() for tensor in network.tensors.values())
-        if places not in seen:
-            yield network
-        seen.add(places)
-
-
 class _NetworkSearch:
     """Searches for networks below each prefix of a file's names."""
 
@@ -138,7 +125,6 @@ class _NetworkSearch:
         self._prefixes = _prefixes(checkpoint.tensors)
         self._closest = (-1, "")
         self._alike: dict[str, list[tuple[Fingerprint, float]]] = {}
-        self._unclear: tuple[str, str, str] | None = None
         self.built = built
 
     def by_names(self) -> list[StoredNetwork]:
@@ -162,22 +148,14 @@ class _NetworkSearch:
         return search.by_names()
 
     def by_order(self) -> list[StoredNetwork]:
-        """Return the networks whose weights have the order and shapes of an architecture, under other names.
-
-        None where a file is sorted by name, and names do not say which of two layers of equal shape comes first.
-        """
+        """Return the networks whose weights have the order and shapes of an architecture, under other names."""
         found: dict[tuple[str, ...], StoredNetwork] = {}
-        if any(PARAMETRIZED in name for name in self._checkpoint.tensors):
-            return []  # inputs of a parametrization may have the shape of its weight
+        if not self._checkpoint.keeps_order:
+            return []
         for prefix, names in self._prefixes.items():
             fitting = [item for item in self._known() if item.num_weights <= len(names)]
             orders = ordered_weights(self._tensors(prefix)) if fitting else ()
             fits = [fit for item in fitting if (fit := fit_by_order(item, orders)) is not None]
-            if fits and self._checkpoint.sorted_by_name:
-                shapes = {name: self._shape(f"{prefix}{name}") for name in fits[0].order}
-                if alike := exchangeable(weights_by_layer(fits[0].order), shapes):
-                    self._unclear = (fits[0].title, *alike)
-                    continue
             if fits:
                 found[tuple(names)] = self._network(prefix, fits)
         return list(found.values())
@@ -187,7 +165,7 @@ class _NetworkSearch:
         shared, prefix = self._closest
         if shared <= 0:
             prefix = max(self._prefixes, key=lambda known: (len(self._prefixes[known]), len(known)))
-        return replace(self._network(prefix, ()), unclear=self._unclear)
+        return self._network(prefix, ())
 
     def _known(self) -> Sequence[Fingerprint]:
         return (self._only,) if self._only else load_fingerprints()

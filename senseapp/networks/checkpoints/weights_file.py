@@ -41,6 +41,7 @@ _PROGRAMS = (
 _PROGRAM_SUFFIX = ".pt2"
 MAX_TENSORS = 30_000
 """No architecture has 3,000 weights; averaged copies and an optimizer add four more of each."""
+_LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the number that torch.save wrote first until 2020
 _TAR_MAGIC = slice(257, 262)  # POSIX.1-1988 (ustar)
 _FOREIGN_KINDS: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "a gzip archive: unpack it first"),
@@ -71,7 +72,7 @@ class FileKind(enum.Enum):
     """The three forms of PyTorch weights files."""
 
     ZIP = "zip"
-    PICKLE = "pickle"
+    LEGACY = "legacy"
     SAFETENSORS = "safetensors"
 
 
@@ -145,8 +146,8 @@ def kind_of(path: Path) -> FileKind:
 def _kind_by_magic(head: bytes, size: int) -> FileKind | None:
     if head.startswith(b"PK"):
         return FileKind.ZIP
-    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return FileKind.PICKLE
+    if _LEGACY_START in head[:32]:
+        return FileKind.LEGACY
     header_bytes = int.from_bytes(head[:8], "little")
     if head[8:9] == b"{" and 2 <= header_bytes <= min(size - 8, 100_000_000):  # the limit of the safetensors library
         return FileKind.SAFETENSORS
@@ -165,6 +166,8 @@ def _describe(head: bytes) -> str:
         return "a tar archive, a form that PyTorch has not written since 2017 and that cannot be read safely"
     if head[8:9] == b"{":
         return "a safetensors file that was cut short, or is damaged: upload it again"
+    if head[:1] == b"\x80":
+        return "a pickle that torch.save did not write, or that was cut short"
     if not head.strip(b"\0"):
         return "not a checkpoint: it starts with zeros only"
     if is_text(head):

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from senseapp.core.errors import UnknownModel
 from senseapp.descriptions import SOURCES
@@ -63,21 +62,11 @@ class CatalogueEntry:
 
 
 @cache
-def _index() -> dict[str, Any]:
-    index: dict[str, Any] = json.loads(CATALOGUE_FILE.read_text(encoding="utf-8"))
-    return index
-
-
-def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that the index describes."""
-    return dict(_index()["versions"])
-
-
-@cache
 def load_catalogue() -> tuple[CatalogueEntry, ...]:
     """Return all architectures, timm's first, each library's by name."""
     entries = []
-    for library, name, num_params, macs, shape, num_layers, num_classes, weights, *task in _index()["architectures"]:
+    rows = json.loads(CATALOGUE_FILE.read_text(encoding="utf-8"))["architectures"]
+    for library, name, num_params, macs, shape, num_layers, num_classes, weights, *task in rows:
         own = task[0] if task else _USUAL
         entries.append(
             CatalogueEntry(library, name, num_params, macs, tuple(shape), num_layers, num_classes, weights, own)

@@ -219,7 +219,7 @@ def test_activations_get_bits_of_their_own(engine, out):
         ({"--per-tensor": None}, "--per-tensor has no meaning for sparsity"),
         ({"--activations": None}, "--activations has no meaning for sparsity"),
         ({"--compression": "pruning", "--granularity": "filter"}, "--granularity has no meaning for pruning"),
-        ({"--compression": "quantization", "--levels": "4", "--criterion": "lamp"}, "--criterion has no meaning"),
+        ({"--compression": "quantization", "--levels": "4", "--criterion": "bn_scale"}, "--criterion has no meaning"),
         (
             {"--compression": "quantization", "--levels": "4", "--per-tensor": None, "--granularity": "channel"},
             "contradicts",

@@ -1,4 +1,4 @@
-"""``analyze`` for many models, and ``--mode plan``."""
+"""``analyze`` for many models."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ def test_no_folder_lies_outside(tmp_path: Path) -> None:
         ((), "# nothing\n", None, "Say which model"),
         (("demo", "demo"), None, None, "demo comes more often"),
         (("demo", "timm/resnet18"), None, "w.pth", "--checkpoint belongs to one model"),
-        ((), "a,b,c", None, "MODEL or MODEL,CHECKPOINT, got 'a,b,c'"),
     ],
 )
 def test_bad_lists_are_refused(
@@ -112,43 +111,6 @@ def test_several_models_from_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
     assert (tmp_path / "out" / "demo" / "result.json").is_file()
     assert "1 of 2 models could not be measured (nosuch-model)" in capsys.readouterr().err
-
-
-def test_the_plan_is_told_and_nothing_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(
-            [
-                "analyze",
-                "--model",
-                "demo",
-                *SETTINGS,
-                "--samples",
-                "64",
-                "--mode",
-                "plan",
-                "--out",
-                str(tmp_path / "out"),
-            ]
-        )
-        == 0
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"23 targets × 1 levels on 64 images, .* as timed here\.", lines[0])
-    assert "workers" in lines[3]
-    assert [int(line.split()[0].replace(",", "")) for line in lines[4:]] == [
-        1,
-        2,
-        4,
-        8,
-        16,
-        32,
-        64,
-        128,
-        256,
-        512,
-        1000,
-    ]
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(

@@ -11,7 +11,7 @@ import pytest
 from senseapp.cli import models
 from senseapp.cli.main import COMMANDS, main
 from senseapp.cli.schedule import _report
-from senseapp.compressions import PruningConfig, QuantizationConfig
+from senseapp.compressions import QuantizationConfig
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.store.run_folder import RunFolder
@@ -70,21 +70,6 @@ def test_bits(tmp_path):
     options = ("--budget", "bits", "--target", "6", "--max", "8", "--format", "csv")
     assert schedule(folder, *options, out=out) == 0
     assert "bits" in out.read_text()
-
-
-def test_a_format_with_a_loader_writes_both_files(tmp_path, capsys, monkeypatch):
-    # the made-up layers belong to no network that could be pruned for a trial
-    monkeypatch.setattr("senseapp.prove.strongest.couplings_of", lambda model, result: ())
-    monkeypatch.setattr(
-        "senseapp.solve.trade_off.truly_sized", lambda make, profile, groups, budget: make(budget.target)
-    )
-    spec = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=LEVELS))
-    folder, out = save(tmp_path / "run", spec, LEVELS), tmp_path / "files" / "ratios.json"
-    options = ("--budget", "params", "--target", "0.3", "--format", "torch-pruning")
-    assert schedule(folder, *options, out=out) == 0
-    written = capsys.readouterr().out.splitlines()[-1].removeprefix("Wrote ").split(" and ")
-    assert {str(path) for path in out.parent.iterdir()} == set(written)
-    assert len(written) == 2
 
 
 def test_the_lines_that_apply_a_file_are_printed(run_folder, tmp_path, capsys):

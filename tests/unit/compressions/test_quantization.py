@@ -15,9 +15,10 @@ from senseapp.compressions.quantization.activations import (
     MseObserver,
     PercentileObserver,
 )
-from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, fake_quantize_weight, scale_of
+from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input, scale_of
 from senseapp.core.errors import InvalidDataset, InvalidSpec, MeasurementFailed
 from tests.compressors import compressed_weight, compressor_of
+from tests.quantized import quantized_weight
 
 
 def _layer(module: nn.Module) -> nn.Sequential:
@@ -31,7 +32,7 @@ def _affine(values: torch.Tensor, low: float, high: float) -> torch.Tensor:
 
 def test_an_all_zero_channel_stays_zero_and_its_scale_is_usable():
     weight = torch.tensor([[0.0, 0.0], [1.0, -0.5]])
-    assert torch.equal(fake_quantize_weight(weight, bits=4)[0], torch.zeros(2))
+    assert torch.equal(quantized_weight(weight, bits=4)[0], torch.zeros(2))
     assert bool((scale_of(weight, bits=4) > 0).all())
 
 
@@ -54,20 +55,20 @@ def test_per_channel_follows_the_output_axis_of_a_transposed_convolution():
 
 def test_rounding_is_half_to_even():
     weight = torch.tensor([[7.0, 0.5, 1.5, 2.5, -0.5]])
-    assert fake_quantize_weight(weight, bits=4).tolist() == [[7, 0, 2, 2, 0]]
+    assert quantized_weight(weight, bits=4).tolist() == [[7, 0, 2, 2, 0]]
 
 
 @pytest.mark.parametrize("bits", [0, 1, 17, 2.5])
 def test_numbers_of_bits_that_do_not_exist_are_refused(bits):
     with pytest.raises(InvalidSpec, match="2 to 8"):
-        fake_quantize_weight(torch.ones(1, 1), bits=bits)
+        quantized_weight(torch.ones(1, 1), bits=bits)
     with pytest.raises(InvalidSpec, match="2 to 8"):
         affine_of(0.0, 1.0, bits=bits)
 
 
 def test_float8_maps_the_largest_weight_to_itself_and_keeps_relative_precision():
     weight = torch.randn(4, 100)
-    rounded = fake_quantize_weight(weight, bits=8, number_format="fp8_e4m3")
+    rounded = quantized_weight(weight, bits=8, number_format="fp8_e4m3")
     assert torch.allclose(rounded.abs().amax(1), weight.abs().amax(1))
     large = weight.abs() > weight.abs().amax(1, keepdim=True) * 2**-14 * 16  # normal numbers of the format
     assert float(((rounded - weight).abs() / weight.abs())[large].max()) <= 2**-4 + 1e-6

@@ -21,7 +21,7 @@ CONFIGS = (
     (SparsityConfig(criterion="wanda"), 0.5),
     (QuantizationConfig(), 4),
     (QuantizationConfig(number_format="fp8_e4m3", granularity="tensor", activations=True), 8),
-    (QuantizationConfig(activations=True, observer="percentile"), 3),
+    (QuantizationConfig(activations=True, observer="mse"), 3),
 )
 
 

@@ -199,7 +199,7 @@ def test_a_bare_name_that_two_pictures_have_is_not_guessed():
         ("1.png,cat\n2.png,dog,5", "Line 2 has 3 cells where the first line has 2: '2.png,dog,5'"),
         ("", "is empty"),
         ("8.png,a\n9.png,b", r"names none of the 1 picture.*found .*9\.png"),
-        (b"\xff\xfe1\x00.", "neither text in UTF-8 nor in UTF-16"),
+        (b"\xff\xfe1\x00.", "It is not text in UTF-8"),
         ("1.png," + "x" * 200_000, "is not CSV"),
     ],
 )

@@ -46,7 +46,6 @@ READ = {
     "floats beside whole numbers": lines("{f},{y}.0", "file,label").replace("img_03.png,2.0", "img_03.png,2"),
     "space before quotes": lines('"{f}", "{y}"', '"file", "label"'),
     "all in quotes": lines('"{f}","{y}"', '"file","label"'),
-    "each line in quotes": lines('"{f},{y}"', '"file,label"'),
     "semicolons": lines("{f};{y}", "file;label"),
     "tabs": lines("{f}\t{y}", "file\tlabel"),
     "bars": lines("{f}|{y}", "file|label"),
@@ -59,7 +58,6 @@ READ = {
     "separator tab": "SEP=\t\n" + lines("{f}\t{y}", "file\tlabel"),
     "byte-order mark": "\ufeff" + lines("{f},{y}", "file,label"),
     "UTF-16": lines("{f},{y}", "file,label").encode("utf-16"),
-    "UTF-16 without a mark": lines("{f}\t{y}", "file\tlabel").encode("utf-16-le"),
     "line ends of old Macs": lines("{f},{y}", "file,label").replace("\n", "\r"),
     "blank lines and comments": "# made by hand\n\n" + lines("{f},{y}\n", "file,label") + "# end\n",
     "commas at the ends": lines("{f},{y},", "file,label,"),
@@ -103,7 +101,6 @@ def test_what_is_not_usual_is_said():
     assert "12 pictures matched to a name in it without regard to capitals and suffix." in notes("no suffix")
     assert "columns are separated by semicolons" in notes("semicolons")
     assert "0.0 is taken as 0" in notes("floats of pandas")
-    assert "was read as UTF-16" in notes("UTF-16")
     assert "Each column is one class" in notes("one-hot")
     assert "the column label; not read: score" in notes("a score beside")
     assert "'Dateiname,Klasse', was taken as a header" in notes("other words in the header")
@@ -169,7 +166,7 @@ def test_a_first_line_of_a_picture_that_is_missing_is_no_header():
 def test_a_table_in_windows_1252_keeps_its_accents_and_says_so():
     found = arrange(ListedFiles("füchse.png", "b.png", labels="füchse.png,Füchse\nb.png,Bär".encode("cp1252")))
     assert found.labels == ("Bär", "Füchse")
-    assert "read as Windows-1252" in found.notes[1]
+    assert any("read as Windows-1252" in note for note in found.notes)
 
 
 REFUSED = {

@@ -12,7 +12,7 @@ from senseapp.formats.registry import FORMATS, MANIFEST_NAME, build_zip
 from senseapp.records.schedule import ExportManifest, ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.problem import manual_schedule
-from tests.schedule_cases import SIZES, profile_of, quantized_run, run_of, sparse_run
+from tests.schedule_cases import SIZES, profile_of, quantized_run, sparse_run
 
 PROFILE = profile_of(SIZES)
 SPARSE = make_schedule(sparse_run(), budget=ResourceBudget(kind="params", target=0.6))
@@ -48,11 +48,6 @@ def test_every_format_that_fits_is_there_and_the_others_are_explained(schedule, 
         fits = compression in (target.compressions or (compression,)) and target.render is not None
         assert (name in files) == fits
         assert (f"(left out) {name}: " in readme) == (not fits)
-
-
-def test_pruning_brings_its_loader():
-    pruned = manual_schedule(run_of(SIZES, {"conv1": (0.1,)}, (0.5,), compression="pruning"), {"conv1": 0.5})
-    assert "load_torch_pruning_ratios.py" in files_of(build_zip(pruned, PROFILE)[0])
 
 
 def test_further_files_are_added_and_hashed():

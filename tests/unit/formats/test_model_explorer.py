@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidSchedule, UnsupportedModel
-from senseapp.formats.model_explorer import model_explorer_overlay, schedule_values
+from senseapp.formats.model_explorer import exported_graph, overlay_of, schedule_values
 from senseapp.solve.problem import manual_schedule
 from tests.schedule_cases import quantized_run, sparse_run
 
@@ -29,8 +29,8 @@ VALUES = {"stem": 0.5, "blocks.0.0": 0.1, "fc": 0.0}
 def exported():
     torch.manual_seed(0)
     net = Net().train()
-    text, graph = model_explorer_overlay(VALUES, net, torch.zeros(1, 3, 8, 8), title="kl at 50 %")
-    return net, json.loads(text), graph
+    nodes, graph = exported_graph(net, torch.zeros(1, 3, 8, 8))
+    return net, json.loads(overlay_of(VALUES, nodes, title="kl at 50 %")), graph
 
 
 def test_nodes_of_the_shipped_graph_carry_the_values(exported):
@@ -62,7 +62,7 @@ def test_the_graph_computes_what_the_network_does_and_the_network_is_left_alone(
 
 def test_a_layer_without_a_node_is_named():
     with pytest.raises(InvalidSchedule, match="ghost has no node"):
-        model_explorer_overlay({"ghost": 1.0}, Net(), torch.zeros(1, 3, 8, 8), title="")
+        overlay_of({"ghost": 1.0}, {}, title="")
 
 
 class Branching(nn.Module):
@@ -72,7 +72,7 @@ class Branching(nn.Module):
 
 def test_a_network_that_cannot_be_traced_is_one_sentence():
     with pytest.raises(UnsupportedModel, match="cannot be exported") as caught:
-        model_explorer_overlay({}, Branching(), torch.zeros(1, 3), title="")
+        exported_graph(Branching(), torch.zeros(1, 3))
     assert "\n" not in str(caught.value)
 
 

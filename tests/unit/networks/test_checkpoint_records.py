@@ -12,7 +12,6 @@ import functools
 import logging
 import os
 import pathlib
-import pickle
 import random
 import re
 import sys
@@ -26,6 +25,7 @@ import torch
 import torchvision
 from torch import nn
 
+from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.checkpoint import read_checkpoint
 from senseapp.networks.checkpoints.recognise import fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import find_networks
@@ -77,7 +77,7 @@ def assert_same(path, network):
     (found,) = find_networks(checkpoint, fingerprint_named("timm", MODEL))
     assert found.fits
     for name, tensor in network.state_dict().items():
-        assert torch.equal(found.tensors[name].reshape(tensor.shape), tensor), name  # NumPy has no scalars in order F
+        assert torch.equal(found.tensors[name], tensor), name
     return checkpoint
 
 
@@ -186,9 +186,9 @@ def test_what_was_left_out_is_said_and_plain_values_are_not(tmp_path, network, f
     torch.save({"state_dict": network.state_dict(), **records}, tmp_path / "a.pth")
     assert read_checkpoint(tmp_path / "a.pth").notes == ()
     torch.save({"state_dict": network.state_dict(), **history(foreign)}, tmp_path / "a.pth")
-    assert read_checkpoint(tmp_path / "a.pth").notes == (
-        "Left out, unread: objects of mmengine.logging.history_buffer.HistoryBuffer. No code from the file was run.",
-    )
+    (note,) = read_checkpoint(tmp_path / "a.pth").notes
+    assert note.startswith("Left out, unread: objects of mmengine.logging.history_buffer.HistoryBuffer, numpy.core")
+    assert note.endswith("No code from the file was run.")
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -200,26 +200,10 @@ def test_every_protocol_of_pickle_is_read_in_both_of_torchs_forms(tmp_path, netw
     assert_same(path, network)
 
 
-def arrays_of(network):
-    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-
-
 WRITTEN: dict = {
-    "arrays in torch's form": lambda path, net: torch.save({"params": arrays_of(net)}, path),
-    "arrays in a pickle": lambda path, net: path.write_bytes(pickle.dumps({"model": arrays_of(net)})),
-    "arrays in an old pickle": lambda path, net: path.write_bytes(pickle.dumps(arrays_of(net), protocol=2)),
-    "arrays of another machine": lambda path, net: torch.save(
-        {
-            name: np.asfortranarray(array.astype(array.dtype.newbyteorder(">")))
-            for name, array in arrays_of(net).items()
-        },
-        path,
-    ),
-    "tensors in a pickle": lambda path, net: path.write_bytes(pickle.dumps(net.state_dict())),
     "parameters": lambda path, net: torch.save(net.state_dict(keep_vars=True), path),
     "a whole network": lambda path, net: torch.save(net, path),
     "a whole network, averaged": lambda path, net: torch.save({"epoch": 1, "ema": Averaged(net)}, path),
-    "a whole network in a pickle": lambda path, net: path.write_bytes(pickle.dumps({"model": net})),
     "an object's attribute": lambda path, net: torch.save(types.SimpleNamespace(weights=net.state_dict()), path),
     "a kind of OrderedDict": lambda path, net: torch.save(Kept(net.state_dict()), path),
     "a defaultdict": lambda path, net: torch.save(collections.defaultdict(int, net.state_dict()), path),
@@ -232,6 +216,12 @@ WRITTEN: dict = {
 def test_weights_are_found_wherever_they_are_kept(tmp_path, network, how):
     WRITTEN[how](tmp_path / "a.pth", network)
     assert_same(tmp_path / "a.pth", network)
+
+
+def test_arrays_in_place_of_tensors_are_refused(tmp_path, network):
+    torch.save({name: tensor.numpy() for name, tensor in network.state_dict().items()}, tmp_path / "a.pth")
+    with pytest.raises(InvalidCheckpoint, match=r"objects of numpy\.core.*torch\.save\(model\.state_dict"):
+        read_checkpoint(tmp_path / "a.pth")
 
 
 @pytest.mark.parametrize("zipped", [True, False])

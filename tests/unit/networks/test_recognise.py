@@ -5,15 +5,9 @@ from __future__ import annotations
 import timm
 import torch
 
+from scripts.fingerprints import find_free_dimensions, fingerprint_of, pack_fingerprints
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import (
-    BuiltWith,
-    find_free_dimensions,
-    fingerprint_of,
-    load_fingerprints,
-    pack_fingerprints,
-    signature_of,
-)
+from senseapp.networks.checkpoints.fingerprint import BuiltWith, load_fingerprints, signature_of
 from senseapp.networks.checkpoints.stored_networks import find_networks
 
 

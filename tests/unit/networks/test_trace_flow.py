@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile
 from senseapp.networks.profile import compressible_weights
-from senseapp.networks.trace import all_modules, trace_calls
+from senseapp.networks.trace import trace_calls
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import FlowNode
 from tests.cases import first_of
@@ -84,15 +84,6 @@ def test_a_graph_that_reads_what_comes_later_is_refused() -> None:
     text = dumps(result()).replace('"flow":[{', '"flow":[{"name":"fc","kind":"layer","inputs":[0]},{', 1)
     with pytest.raises(InvalidFile, match="a node reads what is computed after it"):
         loads(text, RunResult)
-
-
-def test_modules_come_as_torch_names_them() -> None:
-    shared, norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
-    block = nn.Sequential(shared, norm, nn.Sequential(norm, shared))
-    model = nn.ModuleDict({"first": block, "again": block, "last": nn.Sequential(nn.ReLU(), shared)})
-    model["own"] = nn.Linear(4, 4)
-    model.register_module("none", None)
-    assert all_modules(model) == list(model.named_modules())
 
 
 class _Remembering(nn.Module):

@@ -8,12 +8,12 @@ from timm.layers import ScaledStdConv2d
 from torch import nn
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
-from senseapp.compressions.quantization.grid import fake_quantize_weight
 from senseapp.core.errors import InvalidSchedule
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for
 from senseapp.reconstruct.sizes import pass_seconds, sizes_of
 from senseapp.records.schedule import Schedule, ScheduleEntry
+from tests.quantized import quantized_weight
 
 
 def a_network() -> nn.Module:
@@ -72,7 +72,7 @@ def test_the_granularity_of_the_run_is_used():
 def test_quantized_weights_lie_on_the_grid_of_their_bits():
     model = a_network()
     applied = applied_to(model, a_schedule(an_entry("0", "quantization", 4), an_entry("3", "quantization", 2)))
-    expected = fake_quantize_weight(
+    expected = quantized_weight(
         model[3].weight.detach(), bits=2, number_format="int", granularity="channel", channel_axis=0
     )
     assert torch.equal(applied.model[3].weight, expected)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_weight, scale_of
+from senseapp.compressions.quantization.grid import GRIDS, scale_of
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.profile import profile_model
@@ -25,6 +25,7 @@ from senseapp.reconstruct.small_file import stored_integers
 from senseapp.reconstruct.write import write_compressed
 from senseapp.records.deployment import INTEGERS, SPARSE
 from senseapp.records.schedule import Schedule, ScheduleEntry
+from tests.quantized import quantized_weight
 
 IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 
@@ -178,7 +179,7 @@ def test_integers_of_any_weight_give_back_what_rounding_gave(bits):
     for exponent in (-30, 0, 20):
         weight = torch.randn(7, 5, 3, generator=generator) * 2.0**exponent
         weight[2] = 0
-        rounded, scale = fake_quantize_weight(weight, bits=bits), scale_of(weight, bits=bits)
+        rounded, scale = quantized_weight(weight, bits=bits), scale_of(weight, bits=bits)
         found = IntegerWeight.of(rounded, scale, WeightGrid(nearest=grid.nearest, largest=grid.largest))
         assert torch.equal(found.dequantized(), rounded)
 
