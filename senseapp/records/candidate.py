@@ -115,8 +115,9 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """What kind of file it is: ``ONNX in 8-bit numbers``."""
-        return FORMS[self.form].title.format(self.runtime.file_title)
+        """What kind of file it is: ``ONNX in 8-bit numbers``, ``ONNX in 8-bit numbers by onnxruntime``."""
+        maker = f" by {self.runtime.label}" if self.deployment is not None and self.deployment.is_own else ""
+        return FORMS[self.form].title.format(self.runtime.file_title) + maker
 
     @property
     def images(self) -> int:
