@@ -233,7 +233,7 @@ def _bytes_left(one: Candidate) -> float:
 def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
     if promise is not None:
         return f"is shown to lose {promise.text}"
-    return f"lost at most {METRICS[files[0].metric].change_text(tolerance)}" if files else ""
+    return f"lost at most {METRICS[files[0].metric].limit_text(tolerance)}" if files else ""
 
 
 _NOUNS: dict[str, tuple[str, str, str]] = {

@@ -53,17 +53,13 @@ class Promise:
     @property
     def text(self) -> str:
         """The promise behind "lose": ``at most 1 point, with 95 % certainty``."""
-        return f"at most {number_of(100 * self.most)}, with {self.certainty}"
+        share = METRICS[self.metric or "top1"]  # every share counts its losses in points
+        return f"at most {share.limit_text(self.most)}, with {self.certainty}"
 
     @property
     def certainty(self) -> str:
         """``95 % certainty``."""
         return certainty_text(self.confidence)
-
-
-def number_of(points: float) -> str:
-    """Return ``1 point``, ``0.25 points``."""
-    return f"{points:.3g} point{'s' if points != 1 else ''}"
 
 
 def check_promisable(metric: str) -> None:

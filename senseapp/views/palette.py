@@ -76,11 +76,10 @@ def fragility_colour() -> alt.Color:
 
 def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
     """Return the meaning of the colours, the most robust first."""
-    unit = metric.change_unit
-    ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS]
+    ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS[1:]]
     texts = [
-        f"{metric.change_title} up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
-        *(f"to {end}" for end in ends[1:]),
+        f"{metric.change_title} up to {metric.limit_text(metric.notable)}",
+        *(f"to {end}" for end in ends),
         "more",
         "too few images to say",
     ]

@@ -327,7 +327,7 @@ def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
     assert both.delta < both.upper < alone.upper
     limit = loss_limit(alone)
     assert (limit.holds, limit.undecided) == (False, False)
-    assert "only 1.0 points are allowed" in limit.sentence
+    assert "the limit is 1 point" in limit.sentence
 
 
 def test_metrics_without_a_range_have_the_end_of_their_interval() -> None:

@@ -147,7 +147,7 @@ def test_the_bound_on_held_out_images_decides_and_each_refusal_is_a_test(edge: f
 def test_where_nothing_keeps_a_promise_the_record_says_so() -> None:
     found = MadeUpPromise(SparsityConfig, 0.7, -1.0).recommended(Promise(most=ALLOWED))
     assert found.schedule is None
-    assert found.headline == "Nothing can be saved for a loss of at most 1.0 points, with 95 % certainty"
+    assert found.headline == "Nothing can be saved for a loss of at most 1 point, with 95 % certainty"
     assert loads(dumps(found), Recommendation) == found
 
 
