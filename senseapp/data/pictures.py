@@ -19,7 +19,7 @@ from senseapp.core.files import storage_errors
 from senseapp.core.texts import plural, printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
-from senseapp.data.contents import Entry, PictureSource, Unreadable
+from senseapp.data.contents import UNLABELLED, Entry, PictureSource, Unreadable
 from senseapp.data.decoding import PixelSemaphore
 from senseapp.data.drawn_pictures import DrawnPictures
 from senseapp.data.folder import FolderSource, resolve_readable
@@ -38,7 +38,6 @@ from senseapp.tasks.labels import Targets, WrittenLabels
 
 _LEAST_SIDE, _MOST_SIDE = 96, 160
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
-_UNLABELLED = "There are no labels: outputs are compared with the original model's."
 SEVERAL_NOTE = "Several labels are true of some images, so the model is taken to be multi-label."
 
 
@@ -179,7 +178,7 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
             kept = tuple(arrangement.entries[place] for place in found.kept)
             return kept, replace(found, notes=(*notes, *found.notes))
         notes = found.notes
-    unlabelled = _UNLABELLED if request.task.uses_labels else request.task.label_help
+    unlabelled = UNLABELLED if request.task.uses_labels else request.task.label_help
     return arrangement.entries, Targets(values=None, notes=(*notes, unlabelled))
 
 
