@@ -238,7 +238,7 @@ def _above(view: Metric, bound: float) -> str:
 
 
 def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENCE) -> str:
-    """Return the bound of a loss as a sentence.
+    """Return the bound of a loss as a sentence; the measured loss stands beside it.
 
     Of answers: ``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``
     """
@@ -251,10 +251,7 @@ def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENC
         whole = view.counted == "answers"
         did = f"{round(change.delta * count)} of {count} did" if whole else f"{view.change_text(change.delta)} did"
         return f"At most {share} % of {view.counted} change, with {sure}; {did}."
-    images, most = plural(count, "image"), f"at most {_above(view, bound)}, with {sure}."
-    if change.delta < 0:  # "a drop of −0.2" says it less plainly
-        return f"{view.label}: {view.change_text(-change.delta)} better on {images}; on new images a loss of {most}"
-    return f"{view.change_title}: {view.change_text(change.delta)} on {images}; on new images {most}"
+    return f"On new images: {view.change_inside} at most {_above(view, bound)}, with {sure}."
 
 
 register(Promise)

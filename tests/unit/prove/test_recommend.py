@@ -137,7 +137,7 @@ def test_the_bound_on_held_out_images_decides_and_each_refusal_is_a_test(edge: f
     refusals = len(found.refused)
     assert (refusals > 1) == (edge < 0.7)  # the edge of the curves' images
     assert found.validation.tried == refusals + 1
-    assert "on new images at most" in found.evidence
+    assert "On new images: " in found.evidence
     tests = TestSequence(error=0.05)
     for _ in range(refusals):
         tests.test(lambda _error: False)
