@@ -83,7 +83,7 @@ def test_the_page_opens_with_the_file_to_take_its_own_figures_and_its_button(
     assert button.label == "Get the file that runs (ONNX), 1.20 kB"
     assert button.proto.type == "primary"
     chart = json.loads(app.get("vega_lite_chart")[0].proto.spec)
-    assert "Size on disk (MB)" in json.dumps(chart)
+    assert "Size on disk" in json.dumps(chart)
     assert "It is the smallest file that runs and lost at most 1 point." in texts(app)
 
 

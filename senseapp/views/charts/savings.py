@@ -14,7 +14,13 @@ from senseapp.views.frames.files import OURS, PROPORTIONAL, UNIFORM
 from senseapp.views.palette import ACCENT, CATEGORIES, DASHES, INK
 
 _HEIGHT = 230  # pixels: low, since the answer stands above it
-_AXES = {"megabytes": "Size on disk (MB)", "milliseconds": "Time of a call here (ms)"}
+_AXES = {
+    "megabytes": alt.Axis(  # sizes in the units of the words beside it
+        title="Size on disk",
+        labelExpr="datum.value && datum.value < 1 ? format(1000 * datum.value, '~g') + ' kB' : datum.label + ' MB'",
+    ),
+    "milliseconds": alt.Axis(title="Time of a call here (ms)"),
+}
 
 
 def candidates_chart(
@@ -44,7 +50,7 @@ def candidates_chart(
     # its title above it: beside it, a low chart would cut it
     axis = alt.Axis(title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
     base = alt.Chart(shown).encode(
-        x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
+        x=alt.X(f"{against}:Q", axis=_AXES[against], scale=alt.Scale(zero=True)),
         y=alt.Y("value:Q", axis=axis, scale=value_scale(y_title, domain=ends, nice=True, zero=False, clamp=True)),
         color=side_colour(runs, field="run"),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
