@@ -237,6 +237,11 @@ def _above(view: Metric, bound: float) -> str:
     return view.change_text(math.ceil(view.factor * bound * step - 1e-9) / step / view.factor)
 
 
+def largest_loss(change: MetricChange, bound: float) -> str:
+    """Return the ``bound`` of a loss in a cell of a table, ``at most 2.7 points``; empty where it is unknown."""
+    return "" if math.isnan(bound) else f"at most {_above(METRICS[change.metric], bound)}"
+
+
 def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENCE) -> str:
     """Return the bound of a loss as a sentence; the measured loss stands beside it.
 
