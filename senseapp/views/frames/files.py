@@ -314,8 +314,8 @@ def _tells(each: ClassDrop) -> bool:
     return each.low > 0 or each.high <= 0.1  # of a class: an interval from no loss to a larger one tells nothing
 
 
-def difference_sentence(found: AnswerDifferences) -> str:
-    """Return the number of pictures on which two files differ, and which has more of these right."""
+def difference_sentence(found: AnswerDifferences, names: Sequence[str]) -> str:
+    """Return the number of pictures on which two files of these names differ, and which has more of these right."""
     if not found.num_images:
         return "They were measured on different images, so there is nothing to compare."
     total = fmt.plural(found.num_images, "picture")
@@ -325,11 +325,11 @@ def difference_sentence(found: AnswerDifferences) -> str:
     if found.only_first is None or found.only_second is None:
         return f"{some}."
     neither = len(found.different) - found.only_first - found.only_second
-    right = f"the first alone is right on {found.only_first}, the second alone on {found.only_second}"
+    right = f"{names[0]} alone is right on {found.only_first}, {names[1]} alone on {found.only_second}"
     return f"{some}: {right}, neither on {neither}."
 
 
 def difference_line(side: str, answer: LabelledAnswer, label: str | None) -> str:
-    """Return the prediction of one side for a picture: ``First: crow (61 %), right``."""
+    """Return the prediction of one side for a picture: ``A: crow (61 %), right``."""
     right = ", right" if label is not None and answer.text == label else ""
     return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"
