@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from senseapp.core.errors import InvalidDataset, NoPictures
-from senseapp.core.texts import first_names, listed, plural, printable
+from senseapp.core.texts import first_names, plural, printable
 
 PICTURE_SUFFIXES = frozenset(
     (
@@ -161,7 +161,7 @@ class Contents:
                 "of segmentation. Write classes as lines file,label in labels.csv."
             )
         if others:
-            kinds = listed([suffix or "no suffix" for suffix, _ in others.most_common(4)])
+            kinds = first_names([suffix or "no suffix" for suffix, _ in others.most_common()], 4)
             notes.append(f"{plural(others.total(), 'other file')} left out: {kinds}.")
         if self._archives:
             notes.append(f"{plural(self._archives, 'archive')} inside not opened.")
