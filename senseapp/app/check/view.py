@@ -102,7 +102,7 @@ def _details(report: CheckReport) -> None:
     if report.operators:
         alt_text = "What operators of each kind take in both files"
         text_table(OPERATOR_COLUMNS, operator_rows(report.operators), alt_text=alt_text, key="check.operators")
-    for title, side in (("Reference", report.reference), ("Candidate", report.candidate)):
+    for title, side in (("Original", report.reference), ("Compressed file", report.candidate)):
         parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
     for sentence in report.reading.sentences if report.reading is not None else ():

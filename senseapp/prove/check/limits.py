@@ -21,7 +21,7 @@ def comparable(images: int, not_finite: int) -> CheckedLimit:
         return CheckedLimit(
             name="comparable",
             holds=False,
-            sentence=f"The candidate returns numbers that are not finite (NaN or infinite) on {not_finite} of "
+            sentence=f"The compressed file returns numbers that are not finite (NaN or infinite) on {not_finite} of "
             f"{plural(images, 'image')}.",
         )
     return CheckedLimit(
@@ -92,7 +92,7 @@ def loss_limit(bound: LossBound) -> CheckedLimit:
 
 def time_limit(ratio: Median, allowed: float) -> CheckedLimit:
     """Return whether the candidate takes at most ``allowed`` times as long, by the interval of the median ratio."""
-    said = f"It takes {ratio.times_text} of the reference"
+    said = f"It takes {ratio.times_text} of the original"
     if ratio.high <= allowed:
         return CheckedLimit(name="time", holds=True, sentence=f"{said}; the limit is {allowed:g}.")
     if ratio.low > allowed:
