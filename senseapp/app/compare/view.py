@@ -35,6 +35,7 @@ from senseapp.views.frames.comparison import (
     unmatched_frame,
 )
 from senseapp.views.frames.files import answers_axis, candidates_frame, original_row
+from senseapp.views.palette import side_legend
 from senseapp.views.words import format as fmt
 
 _PICKS = "compare"
@@ -126,6 +127,7 @@ def _bars(comparison: Comparison) -> None:
         run_id=_PICKS,
         reading="One bar per run, layer by layer; the line through it is its 95 % interval. Pale bars are estimates.",
         caveat=caveat_of_sides(comparison.sides),
+        legend=side_legend(labels),
         frame_height=rows_height(len(comparison.layers), step=pair_step(len(labels))),
     )
 
