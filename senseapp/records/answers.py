@@ -86,11 +86,7 @@ class ChangedAnswers:
     def sentence(self) -> str:
         """How many change, and which classes pay for it beyond the others."""
         worse = [each.name for each in self.classes if each.stands_out and each.drop > self.drop]
-        pay = (
-            f" {first_names(worse)} {'loses' if len(worse) == 1 else 'lose'} more than the others."
-            if worse
-            else ""
-        )
+        pay = f" {first_names(worse)} {'loses' if len(worse) == 1 else 'lose'} more than the others." if worse else ""
         is_alike = self.num_changed and len(self.classes) > 1 and not worse
         none = " No class is sure to lose more than the others." if is_alike else ""
         said = self.said or f"{self.num_changed} of {plural(self.num_images, 'answer')} change."

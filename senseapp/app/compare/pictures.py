@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import streamlit as st
@@ -91,10 +92,10 @@ def _choose(known: KnownFiles) -> list[_Choice]:
     by_text: dict[str, _Choice] = {}
     best = []
     for side, record, files in known:
-        own = {file: _Choice(side=side, record=record, files=files, file=file) for file in (*files, None)}
-        best.append(own[decided(record, files).choice or files[0]])
-        by_text |= {each.text: each for each in own.values()}
-    usual = best[:2] if len(best) > 1 else [own[None], best[0]]
+        choose = partial(_Choice, side=side, record=record, files=files)
+        best.append(choose(file=decided(record, files).choice or files[0]))
+        by_text |= {each.text: each for each in (choose(file=file) for file in (*files, None))}
+    usual = best[:2] if len(best) > 1 else [[*by_text.values()][-1], best[0]]
     form = named({text: text for text in by_text})
     texts = [
         column.selectbox(
@@ -118,8 +119,8 @@ def _show(record: RunRecord, names: Sequence[str], first: AnswerSide, second: An
     if record.read_only:
         st.caption("Only the owner of the run sees its pictures.")
     elif record.spec.data.kind != "random":
-        names = tuple(each.image for each in shown)
-        pictures = answer_or_wait(lambda: backend.pictures_of(record.run_id, names), "Reading these pictures") or {}
+        wanted = tuple(each.image for each in shown)
+        pictures = answer_or_wait(lambda: backend.pictures_of(record.run_id, wanted), "Reading these pictures") or {}
     if len(shown) < len(found.different):
         st.caption(f"The {len(shown)} that both are surest of.")
     with st.container(horizontal=True, gap="small", key="compare_pictures"):
