@@ -37,6 +37,7 @@ class ExportFormat:
         differs: a sentence for every file on what the tool does otherwise than it was measured.
         companion: name and text of a file that belongs beside it.
         mixes: whether one file can hold several compressions at once.
+        is_retired: whether its tool is no longer developed; pages offer it to experts.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ExportFormat:
     out_of_reach: str = ""
     knows_subclasses: bool = True
     differs: str = ""
+    is_retired: bool = False
 
     def mismatch(self, schedule: Schedule) -> str:
         """Return why this format has no words for what ``schedule`` compresses, as one sentence; empty if it has."""

@@ -44,7 +44,7 @@ class PreparationTrial:
             return self.words
         if self.correct is not None:
             return f"{self.correct} of {self.num_images} right"
-        return f"answers tell {self.score:.2f} nats on {self.num_images} images"
+        return f"answers tell {self.score:.2f} (more is better) on {self.num_images} images"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

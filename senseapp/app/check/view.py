@@ -10,6 +10,7 @@ from senseapp.app.check.form import PARAMETER
 from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import offer_file
+from senseapp.app.common.expert import reading_shown
 from senseapp.app.common.notices import complain, errors_here, progress_bar, show_notes
 from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.markdown import md
@@ -105,7 +106,7 @@ def _details(report: CheckReport) -> None:
     for title, side in (("Original", report.reference), ("Compressed file", report.candidate)):
         parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
-    for sentence in report.reading.sentences if report.reading is not None else ():
+    for sentence in reading_shown(report.reading.sentences) if report.reading is not None else ():
         st.caption(sentence)
     show_notes(all_notes(report))
 

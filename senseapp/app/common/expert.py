@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import streamlit as st
 
@@ -13,6 +15,7 @@ from senseapp.core.errors import SenseError
 from senseapp.metrics import METRICS, Metric
 
 _KEY = "account.expert"
+_OF_PIXELS = re.compile(r", less a mean of [-\d.e+, ]+, over a std of [-\d.e+]+(, [-\d.e+]+)*")
 
 
 def expert() -> bool:
@@ -24,6 +27,18 @@ def expert() -> bool:
             known = backend.visitor().is_known and backend.service().is_expert()
         session().expert = known
     return known
+
+
+def expert_toggle(label: str, *, key: str, **look: Any) -> bool:
+    """Return a switch of this ``key``, set already, which only experts see; ``look`` are arguments of Streamlit's."""
+    return st.toggle(label, key=key, **look) if expert() else bool(st.session_state[key])
+
+
+def reading_shown(sentences: Iterable[str]) -> list[str]:
+    """Return how something is read without mean and deviation of its pixels, which are for experts."""
+    if expert():
+        return list(sentences)
+    return [_OF_PIXELS.sub("", sentence) for sentence in sentences]
 
 
 def expert_switch() -> None:

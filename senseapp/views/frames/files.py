@@ -173,8 +173,7 @@ def measured_frame(
     measured: list[tuple[str, float | None, MetricChange | None]] = []
     for each in validations:
         figure = each.schedule.achieved.get(kind)
-        measured.append(("Measured", figure, change_in(each.changes, metric)))
-        measured.append((f"Measured after {each.repair_words[0]}", figure, change_in(each.repaired, metric)))
+        measured.append(("Measured", figure, change_in(each.kept_changes, metric)))
     if found is not None and found.schedule.budget is not None and found.schedule.budget.kind == kind:
         measured += [("Tried in a search", tried.figure, tried.change(metric)) for tried in found.tried]
     view, rows = METRICS[metric], []
