@@ -70,6 +70,11 @@ def is_connected(session: str) -> bool:
     return not runtime.exists() or runtime.get_instance().is_active_session(session)
 
 
+def open_sessions() -> int:
+    """Return how many sessions have a browser connected."""
+    return runtime.get_instance()._session_mgr.num_active_sessions() if runtime.exists() else 1
+
+
 def is_session(session: str) -> bool:
     """Return whether this session exists, connected or waiting for its browser to reconnect."""
     return runtime.exists() and runtime.get_instance()._session_mgr.get_session_info(session) is not None

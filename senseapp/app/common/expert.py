@@ -12,6 +12,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.state import session
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, Metric
 
 _KEY = "account.expert"
@@ -56,6 +57,11 @@ def metric_shown(name: str) -> Metric:
 def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
     """Return those of ``names`` to choose from: without *Expert* the everyday ones, and the ``usual`` one."""
     return [name for name in names if name == usual or METRICS[name].is_everyday or expert()]
+
+
+def metric_help(names: Sequence[str]) -> Markdown:
+    """Return what each of the metrics to choose from says."""
+    return md("\n").join(md("- **{}**: {}", metric_shown(name).label, METRICS[name].help) for name in names)
 
 
 def _keep() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, ClassDrop, LabelledAnswer
-from senseapp.records.candidate import Candidate, judged_by, with_one_original
+from senseapp.records.candidate import Candidate, judged_by, value_interval, with_one_original
 from senseapp.records.deployment import MILLISECONDS, Deployment
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
@@ -112,8 +112,7 @@ def _answers(changes: Sequence[MetricChange]) -> str:
     """Return the metric that people judge a file by, with the interval that belongs to its drop."""
     change = change_in(changes, judged_by(changes))
     assert change is not None
-    view, (value, *ends) = METRICS[change.metric], _ends(change, METRICS[change.metric])
-    low, high = (min(1.0, max(0.0, end)) for end in ends) if view.is_share and view.additive else ends
+    view, (value, low, high) = METRICS[change.metric], _ends(change)
     return f"{view.label} {view.value_text(value)} ({view.interval_text(low, high)})"
 
 
@@ -209,7 +208,7 @@ def recommended_frame(found: Recommendation) -> pd.DataFrame:
         if change is not None:
             images = f"{change.num_samples} images{', not used for anything else' if whole else ''}"
             text = f"{view.value_text(change.value)} ({images})"
-            rows.append(_model_row(source, found.kind, figure, _ends(change, view), view, text, whole=whole))
+            rows.append(_model_row(source, found.kind, figure, _ends(change), view, text, whole=whole))
     return _models(rows)
 
 
@@ -233,13 +232,9 @@ def _model_row(
     }
 
 
-def _ends(change: MetricChange, view: Metric) -> tuple[float, float, float]:
+def _ends(change: MetricChange) -> tuple[float, float, float]:
     """Return the value and the interval that the loss gives it, or the loss itself."""
-    if not view.additive:
-        return change.delta, change.ci_low, change.ci_high
-    sign = -1 if view.higher_is_better else 1
-    low, high = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
-    return change.value, low, high
+    return change.value if METRICS[change.metric].additive else change.delta, *value_interval(change)
 
 
 def baseline_value(found: Recommendation) -> float:

@@ -15,18 +15,23 @@ from senseapp.records.deployment import model_file
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import WITHOUT_LABELS, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
 
-_DATA = {
+_IMAGES = {
     "demo": "The demo's handwritten digits",
     "photographs": "The demo's photographs",
     "shapes": "The demo's shapes on photographs",
-    "random": "Random inputs: figures are indicative only",
+    "random": "Random inputs: indicative only",
     "imported": "Unknown (imported figures)",
 }
+
+
+def images_title(data: DataSpec) -> str:
+    """Return what images are called: where they come from, or their name."""
+    return _IMAGES.get(data.kind, data.title)
 
 
 def model_facts(result: RunResult) -> dict[str, str]:
@@ -50,7 +55,7 @@ def model_facts(result: RunResult) -> dict[str, str]:
 def image_facts(result: RunResult) -> dict[str, str]:
     """Return which images were measured on, and how they, the outputs and the labels were read."""
     data = result.spec.data
-    facts = {"Images": _DATA.get(data.kind, data.title)}
+    facts = {"Images": images_title(data)}
     if data.kind == "imported":
         return facts
     facts["Measured on"] = fmt.plural(result.num_samples, "image")
