@@ -72,7 +72,8 @@ def is_connected(session: str) -> bool:
 
 def open_sessions() -> int:
     """Return how many sessions have a browser connected."""
-    return runtime.get_instance()._session_mgr.num_active_sessions() if runtime.exists() else 1
+    manager = getattr(runtime.get_instance(), "_session_mgr", None) if runtime.exists() else None  # none in tests
+    return manager.num_active_sessions() if manager is not None else 1
 
 
 def is_session(session: str) -> bool:

@@ -70,9 +70,9 @@ def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str,
     assert not app.exception
     sides = [app.selectbox(key=f"compare.file.{side}") for side in ("first", "second")]
     assert sides[0].options == [
-        "A · demo: ONNX in 8-bit numbers, 4.70 MB",
-        "A · demo: ONNX, 5.00 MB",
-        "A · demo: the original",
+        "demo: ONNX in 8-bit numbers, 4.70 MB",
+        "demo: ONNX, 5.00 MB",
+        "demo: the original",
     ]
     assert (sides[0].value.split(".")[1], sides[1].value) == ("original", f"{two_files[:8]}.{INT8.file}")
     right = "the original alone is right on 1, ONNX in 8-bit numbers alone on 1, neither on 0"

@@ -42,6 +42,11 @@ def reading_shown(sentences: Iterable[str]) -> list[str]:
     return [_OF_PIXELS.sub("", sentence) for sentence in sentences]
 
 
+def notes_shown(notes: Iterable[str]) -> list[str]:
+    """Return the notes on a file without those on its repair, which are for experts."""
+    return [note for note in notes if expert() or "repair" not in note.lower()]
+
+
 def expert_switch() -> None:
     """Show the switch, for the foot of the sidebar."""
     st.session_state[_KEY] = expert()

@@ -26,7 +26,12 @@ _WIDTH = 150  # pixels: a line of a caption holds an answer with its probability
 _SIDES = {"first": "Compare", "second": "With"}
 """Names of both files in the address, and the labels of their fields."""
 KnownFiles = Sequence[tuple[str, RunRecord, tuple[Candidate, ...]]]
-"""The letter of each run, the run and its files."""
+"""The letter of each run (empty for a single one), the run and its files."""
+
+
+def with_side(side: str, title: str) -> str:
+    """Return the title of a run behind its letter, if it has one."""
+    return f"{side} · {title}" if side else title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,7 @@ class _Choice:
     @property
     def label(self) -> str:
         size = f", {fmt.bytes_size(self.file.figures.file_bytes)}" if self.file is not None else ""
-        return f"{self.side} · {self.record.title}: {self.name}{size}"
+        return f"{with_side(self.side, self.record.title)}: {self.name}{size}"
 
     @property
     def name(self) -> str:

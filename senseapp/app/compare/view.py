@@ -18,7 +18,7 @@ from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
 from senseapp.app.common.tables import text_table
-from senseapp.app.compare.pictures import KnownFiles, pictures_view
+from senseapp.app.compare.pictures import KnownFiles, pictures_view, with_side
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.comparison import Comparison
@@ -53,8 +53,9 @@ def files_view(records: Sequence[RunRecord]) -> None:
             complain(str(error))
             continue
         if candidates:
-            known.append((letter(place), record, candidates))
-            name = f"{letter(place)} · {record.title}" if len(records) > 1 else record.title
+            side = letter(place) if len(records) > 1 else ""
+            known.append((side, record, candidates))
+            name = with_side(side, record.title)
             parts.append(candidates_frame(candidates, decided(record, candidates), run=name))
             originals.append(original_row(candidates, run=name))
     if not known:
@@ -89,7 +90,7 @@ def _best_files(known: KnownFiles) -> None:
     for side, record, candidates in known:
         answer = decided(record, candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(md("**{} · {}**: {}. {}", side, record.title, answer.headline, answer.reason))
+            st.markdown(md("**{}**: {}. {}", with_side(side, record.title), answer.headline, answer.reason))
             if answer.choice is not None and answer.goal != "targets":  # Results hands out targets
                 file_button(record.run_id, answer.choice, key="compare.get")
 

@@ -10,7 +10,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, choose, number, whole
 from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
 from senseapp.app.common.download import file_button, other_files
-from senseapp.app.common.expert import expert
+from senseapp.app.common.expert import expert, notes_shown
 from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.tables import text_table
@@ -182,8 +182,8 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
             ):
                 _measured(each.deployment, f"{run_id}.{place}")
         else:
-            show_notes(each.deployment.notes)
-    show_notes(delivery.notes)
+            show_notes(notes_shown(each.deployment.notes))
+    show_notes(notes_shown(delivery.notes))
     if good:
         other_files(run_id, good, next((each for each in running if each in good), good[0]))
 

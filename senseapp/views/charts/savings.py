@@ -17,7 +17,8 @@ _HEIGHT = 230  # pixels: low, since the answer stands above it
 _AXES = {
     "megabytes": alt.Axis(  # sizes in the units of the words beside it
         title="Size on disk",
-        labelExpr="datum.value && datum.value < 1 ? format(1000 * datum.value, '~g') + ' kB' : datum.label + ' MB'",
+        labelExpr="!datum.value ? '0' : datum.value < 1 ? format(1e3 * datum.value, '~g') + ' kB' : "
+        "datum.label + ' MB'",
     ),
     "milliseconds": alt.Axis(title="Time of a call here (ms)"),
 }
