@@ -21,7 +21,6 @@ from senseapp.records.candidate import Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, refusal, verdicts
-from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
 from senseapp.server.layer_tasks import Int8Trial
 from senseapp.server.schedule_tasks import Verification
@@ -63,9 +62,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
         with errors_here():
             work = backend.service().work
             known, asked = work.candidates(run_id), asked_of(backend.service().run(run_id), result.judged_by)
-            made = tuple(
-                each for each in known if each.schedule is not None and _is_same(each.schedule, proof.schedule)
-            )
+            made = tuple(each for each in known if each.schedule == proof.schedule)
             if work.outcome(task) is None:
                 if any(each.runs for each in made):  # by the run itself, or with other settings
                     _files(run_id, Delivery(candidates=made), promise, asked)
@@ -89,13 +86,6 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
                 _files(run_id, delivery, promise, asked)
             elif task.settings.kind != "float" and not backend.service().run(run_id).read_only:
                 _time_int8(run_id, task.settings)
-
-
-def _is_same(one: Schedule, other: Schedule) -> bool:
-    """Return whether two schedules, which may differ in how they were found, do the same to each layer."""
-    return [(each.layer, each.compression, each.level) for each in one.entries] == [
-        (each.layer, each.compression, each.level) for each in other.entries
-    ]
 
 
 def _time_int8(run_id: str, settings: DeploySettings) -> None:
