@@ -167,7 +167,7 @@ def test_a_reference_that_is_no_file_or_gives_no_numbers_is_bad_input(shop: Work
         check_files(spec_of(tmp_path / "gone.onnx", shop.reference, data=digits()))
     broken = BY_NAME["not a number in one weight"].make(shop)
     assert isinstance(broken, Path)
-    with pytest.raises(InvalidInput, match="The reference itself returns numbers that are not finite on 24 of 24"):
+    with pytest.raises(InvalidInput, match="The original itself returns numbers that are not finite on 24 of 24"):
         check_files(spec_of(broken, shop.reference, data=digits(), num_samples=24))
 
 
