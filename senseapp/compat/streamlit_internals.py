@@ -70,6 +70,12 @@ def is_connected(session: str) -> bool:
     return not runtime.exists() or runtime.get_instance().is_active_session(session)
 
 
+def open_sessions() -> int:
+    """Return how many sessions have a browser connected."""
+    manager = getattr(runtime.get_instance(), "_session_mgr", None) if runtime.exists() else None  # none in tests
+    return manager.num_active_sessions() if manager is not None else 1
+
+
 def is_session(session: str) -> bool:
     """Return whether this session exists, connected or waiting for its browser to reconnect."""
     return runtime.exists() and runtime.get_instance()._session_mgr.get_session_info(session) is not None

@@ -1,8 +1,7 @@
 """Progress of long work by steps; an optional step that fails is left out, with a note.
 
-A report of progress is one sentence, ``Step · detail · 3 of 40 layers``: the step in everyday words (one of
-:class:`StepTitle` where the work is planned), then what exactly is done, then how many of its parts are done. A count
-right after the step is of the whole step.
+A report of progress is one sentence, ``Step · 3 of 40 · detail``: the step in everyday words (one of :class:`StepTitle`
+where the work is planned), how many of its parts are done where it counts them, then what exactly is done.
 """
 
 from __future__ import annotations

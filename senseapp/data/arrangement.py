@@ -151,9 +151,7 @@ def _by_only_table(source: PictureSource, unlabelled: Arrangement, *, several: b
     """Return the labels of the one table beside unlabelled pictures; else sentences on why such files give none."""
     contents = source.contents
     tables = _beside_pictures(contents, (".csv", ".tsv"))
-    unread, notes = _beside_pictures(contents, (".json", ".jsonl")), []
-    if unread:
-        notes.append(f"Labels are not read from {listed(unread)}: write them as lines file,label in {_TABLE_NAMES[0]}.")
+    notes = []
     if len(tables) > 1:
         notes.append(f"Labels may be in {listed(tables)}: choose one of these tables (--labels).")
     elif tables:

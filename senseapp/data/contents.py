@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from senseapp.core.errors import InvalidDataset, NoPictures
-from senseapp.core.texts import first_names, listed, plural, printable
+from senseapp.core.texts import first_names, plural, printable
 
 PICTURE_SUFFIXES = frozenset(
     (
@@ -19,6 +19,8 @@ PICTURE_SUFFIXES = frozenset(
 )
 _ARCHIVE_SUFFIXES = frozenset((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".txt"))
+UNLABELLED = "There are no labels: outputs are compared with the original model's."
+"""Note on images that are measured without labels."""
 _ANNOTATIONS = (".csv", ".tsv", ".json", ".jsonl", ".xml")
 _DRIVE = re.compile("[A-Za-z]:")
 _JUNK = frozenset(("__macosx", "@eadir", "thumbs.db", "desktop.ini"))
@@ -145,10 +147,16 @@ class Contents:
     def notes(self) -> tuple[str, ...]:
         """Return one sentence for each kind of thing that is left out."""
         notes: list[str] = []
+        unread = sorted(name for name in self.others if name not in self._read and name.endswith(_ANNOTATIONS))
         texts = [name for name in self.tables if name.lower().endswith(".txt")]
-        others = Counter(_suffix(name) for name in (*texts, *self.others) if name not in self._read)
+        others = Counter(_suffix(name) for name in (*texts, *self.others) if name not in {*self._read, *unread})
+        if unread:
+            notes.append(
+                f"Labels are not read from {first_names(unread)}: boxes, masks and points are labels of detectors and "
+                "of segmentation. Write classes as lines file,label in labels.csv."
+            )
         if others:
-            kinds = listed([suffix or "no suffix" for suffix, _ in others.most_common(4)])
+            kinds = first_names([suffix or "no suffix" for suffix, _ in others.most_common()], 4)
             notes.append(f"{plural(others.total(), 'other file')} left out: {kinds}.")
         if self._archives:
             notes.append(f"{plural(self._archives, 'archive')} inside not opened.")

@@ -19,7 +19,7 @@ from senseapp.core.files import storage_errors
 from senseapp.core.texts import plural, printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
-from senseapp.data.contents import Entry, PictureSource, Unreadable
+from senseapp.data.contents import UNLABELLED, Entry, PictureSource, Unreadable
 from senseapp.data.folder import FolderSource, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
@@ -36,7 +36,6 @@ from senseapp.tasks.labels import Targets, WrittenLabels
 
 _LEAST_SIDE, _MOST_SIDE = 96, 160
 """Of a thumbnail: smaller inputs are enlarged without smoothing, larger ones reduced."""
-_UNLABELLED = "There are no labels: outputs are compared with the original model's."
 SEVERAL_NOTE = "Several labels are true of some images, so the model is taken to be multi-label."
 
 
@@ -161,7 +160,7 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
             kept = tuple(arrangement.entries[place] for place in found.kept)
             return kept, replace(found, notes=(*notes, *found.notes))
         notes = found.notes
-    unlabelled = _UNLABELLED if request.task.uses_labels else request.task.label_help
+    unlabelled = UNLABELLED if request.task.uses_labels else request.task.label_help
     return arrangement.entries, Targets(values=None, notes=(*notes, unlabelled))
 
 

@@ -33,6 +33,7 @@ class ExportFormat:
         out_of_reach: what the others are, in a sentence.
         differs: a sentence for every file on what the tool does otherwise than it was measured.
         mixes: whether one file can hold several compressions at once.
+        is_retired: whether its tool is no longer developed; pages offer it to experts.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ExportFormat:
     reaches: Callable[[LayerProfile], bool] = lambda layer: True
     out_of_reach: str = ""
     differs: str = ""
+    is_retired: bool = False
 
     def mismatch(self, schedule: Schedule) -> str:
         """Return why this format has no words for what ``schedule`` compresses, as one sentence; empty if it has."""

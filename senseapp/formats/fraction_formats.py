@@ -123,6 +123,7 @@ def _names_in_distiller(parameter: str) -> list[str]:
 DISTILLER = ExportFormat(
     name="distiller",
     title="Distiller",
+    is_retired=True,
     reader="Distiller: compress_classifier.py --compress FILE; fractions by parameter name, applied at epoch 0.",
     suffix=".distiller.yaml",
     usage="""\
@@ -179,6 +180,7 @@ def _sparseml(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -
 SPARSEML = ExportFormat(
     name="sparseml",
     title="SparseML",
+    is_retired=True,
     reader="SparseML: ScheduledModifierManager.from_yaml(FILE); fractions by parameter name, over 60 epochs to edit.",
     suffix=".sparseml.yaml",
     usage="""\

@@ -163,12 +163,12 @@ def _norms_after(layers: Sequence[LayerProfile], model: nn.Module, images: Image
 def _notes(spec: HistogramSpec, num_images: int, *, folded: bool) -> tuple[str, ...]:
     notes = []
     if spec.fold and not folded:
-        notes.append("No BatchNorm that could be folded follows this layer, so it is seen as it is stored.")
+        notes.append("No normalization that could be folded follows this layer, so it is seen as it is stored.")
     if spec.tensor != "weights":
         count = min(HISTOGRAM_CALIBRATION_IMAGES, num_images)
         notes.append(f"The grid of the activations was fitted to the first {count} images, as quantization does it.")
     if spec.tensor == "outputs" and folded:
-        notes.append("Outputs are those of the layer with its BatchNorm, before an activation function that follows.")
+        notes.append("Outputs are those of the layer with its norm, before an activation function that follows.")
     elif spec.tensor == "outputs":
         notes.append("Outputs are those of the layer itself, before a norm or an activation function that follows it.")
     return tuple(notes)

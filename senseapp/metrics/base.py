@@ -337,6 +337,11 @@ class Metric(ABC):
         """Return a drop as text, above zero for the worse: ``6.4 points``, ``< 0.001 nats``, ``−0.3 points``."""
         return f"{number_text(self.factor * delta, digits=self.digits)} {self.change_unit}".strip()
 
+    def limit_text(self, delta: float) -> str:
+        """Return a drop that somebody allows, as exactly as it was set: ``1 point``, ``0.25 points``, ``0.02``."""
+        number = f"{self.factor * delta:.3g}"
+        return f"{number} {self.change_unit.removesuffix('s') if number == '1' else self.change_unit}".strip()
+
     def interval_text(self, low: float, high: float) -> str:
         """Return an interval in the unit of :meth:`change_text`: ``7.4 to 8.6``."""
         return " to ".join(number_text(self.factor * end, digits=self.digits) for end in (low, high))

@@ -138,7 +138,7 @@ def _too_few_images(metric: str, images: int, tolerance: float) -> str:
 
     A loss of this share of the images leaves them all unchanged with a probability of 5 %.
     """
-    least = 1 - SIGNIFICANCE ** (1 / max(1, images)) if METRICS[metric].is_share else 0.0
+    least = 1 - SIGNIFICANCE ** (1 / max(1, images)) if METRICS[metric].counted else 0.0
     if least <= tolerance:
         return ""
     # Rounded up, as the bounds beside it are.
@@ -233,7 +233,7 @@ def _bytes_left(one: Candidate) -> float:
 def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
     if promise is not None:
         return f"is shown to lose {promise.text}"
-    return f"lost at most {METRICS[files[0].metric].change_text(tolerance)}" if files else ""
+    return f"lost at most {METRICS[files[0].metric].limit_text(tolerance)}" if files else ""
 
 
 _NOUNS: dict[str, tuple[str, str, str]] = {

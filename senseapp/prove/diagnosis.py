@@ -153,14 +153,14 @@ def _of_norm(scale: Tensor) -> Iterator[Finding]:
     if tiny:
         yield Finding(
             kind="tiny norm",
-            sentence=f"The BatchNorm behind it all but mutes {tiny} of {len(scale)} channels: they can go for little.",
+            sentence=f"The norm behind it all but mutes {tiny} of {len(scale)} channels: they can go for little.",
             times=1.0 + tiny / len(scale),
         )
     if largest > _FAR:
         channel = int(scale.argmax())
         yield Finding(
             kind="large norm",
-            sentence=f"The BatchNorm behind it raises channel {channel} {largest:.0f} times as much as the median "
+            sentence=f"The norm behind it raises channel {channel} {largest:.0f} times as much as the median "
             "channel, and its error with it.",
             times=largest,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec
-from senseapp.core.texts import plural
+from senseapp.core.texts import first_names, plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,7 @@ class ChangedAnswers:
     def sentence(self) -> str:
         """How many change, and which classes pay for it beyond the others."""
         worse = [each.name for each in self.classes if each.stands_out and each.drop > self.drop]
-        pay = (
-            f" {' and '.join(worse[:3])} {'loses' if len(worse) == 1 else 'lose'} more than the others."
-            if worse
-            else ""
-        )
+        pay = f" {first_names(worse)} {'loses' if len(worse) == 1 else 'lose'} more than the others." if worse else ""
         is_alike = self.num_changed and len(self.classes) > 1 and not worse
         none = " No class is sure to lose more than the others." if is_alike else ""
         said = self.said or f"{self.num_changed} of {plural(self.num_images, 'answer')} change."

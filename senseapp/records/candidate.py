@@ -118,8 +118,9 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """What kind of file it is: ``ONNX in 8-bit numbers``."""
-        return FORMS[self.form].title.format(self.runtime.file_title)
+        """What kind of file it is: ``ONNX in 8-bit numbers``, ``ONNX in 8-bit numbers by onnxruntime``."""
+        maker = f" by {self.runtime.label}" if self.deployment is not None and self.deployment.is_own else ""
+        return FORMS[self.form].title.format(self.runtime.file_title) + maker
 
     @property
     def images(self) -> int:
@@ -217,13 +218,7 @@ class Candidate:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the metric's value, from that of its drop."""
-        view, loss = METRICS[self.metric], self.loss
-        ends = (loss.ci_low, loss.ci_high)
-        if view.additive:
-            sign = -1 if view.higher_is_better else 1
-            ends = (loss.value + sign * (ends[0] - loss.delta), loss.value + sign * (ends[1] - loss.delta))
-        low, high = min(ends), max(ends)
-        return (max(0.0, low), min(1.0, high)) if view.is_share else (low, high)
+        return value_interval(self.loss)
 
     @property
     def evidence(self) -> str:
@@ -244,6 +239,16 @@ class Candidate:
         if kept and self.form == "onnx":  # a file of a search for int8 that computes nothing in int8
             in_float = ", weights in 8 bits"
         return f"{self.title}{in_float}{how}"
+
+
+def value_interval(change: MetricChange) -> tuple[float, float]:
+    """Return the 95 % interval of a metric's value from that of its drop; of one without a baseline, the latter."""
+    view, ends = METRICS[change.metric], (change.ci_low, change.ci_high)
+    if view.additive:
+        sign = -1 if view.higher_is_better else 1
+        ends = (change.value + sign * (ends[0] - change.delta), change.value + sign * (ends[1] - change.delta))
+    low, high = min(ends), max(ends)
+    return (max(0.0, low), min(1.0, high)) if view.is_share else (low, high)
 
 
 def is_clearly_less(time: Median) -> bool:

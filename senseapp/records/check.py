@@ -17,7 +17,7 @@ from senseapp.records.promise import CONFIDENCE
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.tasks.reading import Reading
 
-FILES_ARE_OPEN = "Running the reference"
+FILES_ARE_OPEN = "Running the original"
 """The step that begins once both files are open and can be compared."""
 
 
@@ -52,7 +52,7 @@ class CheckSpec:
         if self.max_drop is not None and not 0 <= self.max_drop < math.inf:
             raise InvalidSpec(f"The largest loss is a number of at least 0, got {self.max_drop}.")
         if self.max_time is not None and not 0 < self.max_time < math.inf:
-            raise InvalidSpec(f"The largest time is a multiple of the reference's, above 0, got {self.max_time}.")
+            raise InvalidSpec(f"The largest time is a multiple of the original's, above 0, got {self.max_time}.")
         for what in ("num_samples", "threads", "batch"):
             value = getattr(self, what)
             if value is not None and value < 1:

@@ -370,6 +370,12 @@ class Deployment:
         """Name of the file of the runtime's own quantizer."""
         return self.runtime.own_title(self.own_setting)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the file of the runtime's own quantizer: image by image, its answers are those of that file."""
+        own = self.figures.get("default")
+        return own is not None and own.changes == self.figures["file"].changes
+
     def readme(self, name: str) -> str:
         """Return how the file called ``name`` is loaded, given a picture, run, and its scores are read, a line each."""
         loading = self.runtime.loading.replace("{name}", name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from senseapp.core.errors import ReadingOpen
+from senseapp.core.texts import first_names
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.tasks.labels import LabelMapProposal, Layout
 from senseapp.tasks.reading import Evidence, Reading
@@ -43,7 +44,7 @@ class PreparationTrial:
             return self.words
         if self.correct is not None:
             return f"{self.correct} of {self.num_images} right"
-        return f"answers tell {self.score:.2f} nats on {self.num_images} images"
+        return f"answers tell {self.score:.2f} (more is better) on {self.num_images} images"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class PreparationChoice:
     def notes(self) -> tuple[str, ...]:
         """The verdict, the best of the trials, and the caveats, as text."""
         # Trials in one note; the report has all of them.
-        best = "; ".join(f"{trial.title}: {trial.result}" for trial in self.trials[:5])
+        best = first_names([f"{trial.title}: {trial.result}" for trial in self.trials], 5)
         tried = f"{self.subject} tried on these images, the best first: {best}." if len(self.trials) > 1 else ""
         return tuple(note for note in (self.verdict, tried, *self.caveats) if note)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from senseapp.core.codec import register
-from senseapp.core.texts import plural
+from senseapp.core.texts import first_names, plural
 from senseapp.metrics import METRICS, MetricChange
 from senseapp.records.measurement import RunResult, Status
 from senseapp.records.spec import HistogramSpec
@@ -230,10 +230,10 @@ class QuantizedNodesReport:
         """One or two sentences: how good the file is, and which nodes are to blame."""
         label = METRICS[self.metric].label
         good = f"{label} of {self.candidate} is {self.whole:.4g} on {plural(self.images, 'image')}"
-        blamed = [node for node in self.ranked if self.recovered(node) > self.whole / len(self.nodes)][:3]
+        blamed = [node for node in self.ranked if self.recovered(node) > self.whole / len(self.nodes)]
         if self.whole <= 0 or not blamed:
             return f"{good}; no node stands out."
-        parts = ", ".join(f"{node.name} ({self.recovered(node) / self.whole:.0%})" for node in blamed)
+        parts = first_names([f"{node.name} ({self.recovered(node) / self.whole:.0%})" for node in blamed])
         return f"{good}. Back in float alone, these recover most of it: {parts}."
 
 

@@ -53,17 +53,13 @@ class Promise:
     @property
     def text(self) -> str:
         """The promise behind "lose": ``at most 1 point, with 95 % certainty``."""
-        return f"at most {number_of(100 * self.most)}, with {self.certainty}"
+        share = METRICS[self.metric or "top1"]  # every share counts its losses in points
+        return f"at most {share.limit_text(self.most)}, with {self.certainty}"
 
     @property
     def certainty(self) -> str:
         """``95 % certainty``."""
         return certainty_text(self.confidence)
-
-
-def number_of(points: float) -> str:
-    """Return ``1 point``, ``0.25 points``."""
-    return f"{points:.3g} point{'s' if points != 1 else ''}"
 
 
 def check_promisable(metric: str) -> None:
@@ -241,8 +237,13 @@ def _above(view: Metric, bound: float) -> str:
     return view.change_text(math.ceil(view.factor * bound * step - 1e-9) / step / view.factor)
 
 
+def largest_loss(change: MetricChange, bound: float) -> str:
+    """Return the ``bound`` of a loss in a cell of a table, ``at most 2.7 points``; empty where it is unknown."""
+    return "" if math.isnan(bound) else f"at most {_above(METRICS[change.metric], bound)}"
+
+
 def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENCE) -> str:
-    """Return the bound of a loss as a sentence.
+    """Return the bound of a loss as a sentence; the measured loss stands beside it.
 
     Of answers: ``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``
     """
@@ -255,10 +256,7 @@ def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENC
         whole = view.counted == "answers"
         did = f"{round(change.delta * count)} of {count} did" if whole else f"{view.change_text(change.delta)} did"
         return f"At most {share} % of {view.counted} change, with {sure}; {did}."
-    images, most = plural(count, "image"), f"at most {_above(view, bound)}, with {sure}."
-    if change.delta < 0:  # "a drop of −0.2" says it less plainly
-        return f"{view.label}: {view.change_text(-change.delta)} better on {images}; on new images a loss of {most}"
-    return f"{view.change_title}: {view.change_text(change.delta)} on {images}; on new images {most}"
+    return f"On new images: {view.change_inside} at most {_above(view, bound)}, with {sure}."
 
 
 register(Promise)

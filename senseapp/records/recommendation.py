@@ -67,7 +67,7 @@ class Recommendation:
             return "No schedule could be made"
         if self.validation is None or loss is None:
             sure = f", with {self.promise.certainty}" if self.promise else ""
-            return f"Nothing can be saved for a loss of at most {view.change_text(self.allowed_drop)}{sure}"
+            return f"Nothing can be saved for a loss of at most {view.limit_text(self.allowed_drop)}{sure}"
         figure = self.validation.schedule.achieved[self.kind]
         return f"You can {saving_text(self.kind, figure)} and {view.kept_text(loss)}"
 

@@ -88,11 +88,13 @@ class Bar:
         bar = self._at(title, now)
         if bar.steps and title != bar.step.title:  # a detail of the current step
             title, rest = bar.step.title, [title, *rest]
-        if bar.steps and rest and (counted := _COUNT.fullmatch(rest[0])):
+        counted = _COUNT.fullmatch(rest[0]) if rest else None
+        if counted and bar.steps:
             bar = bar.counted(int(counted[1]) / max(1, int(counted[2])), now)
-        places = [place for place in (0, len(rest) - 1) if rest and _COUNT.fullmatch(rest[place])]
-        count = rest.pop(places[0]) if places else ""  # that of the step, or else that of the detail
-        return replace(bar, doing=f"{title}: {count}" if count else title, detail=SEPARATOR.join(rest))
+        # A detail's own count starts again with the next detail, so only that of the step stands beside its title.
+        goes_on = bar.doing.startswith(f"{title}: ")
+        doing = f"{title}: {rest.pop(0)}" if counted else bar.doing if goes_on else title
+        return replace(bar, doing=doing, detail=SEPARATOR.join(rest))
 
     def counted(self, share: float, now: float) -> Bar:
         """Return the bar with this ``share`` of the current step done."""
@@ -214,7 +216,7 @@ class JobControl:
         now = self._clock()
         with self._lock:
             self.done += 1
-            sentence = SEPARATOR.join((StepTitle.LAYERS, detail, f"{self.done} of {self.total}"))
+            sentence = SEPARATOR.join((StepTitle.LAYERS, f"{self.done} of {self.total}", detail))
             share = (self.done - self._resumed) / max(1, self.total - self._resumed)
             self.bar = self.bar.told(sentence, now).counted(share, now)
         self.check()

@@ -123,7 +123,7 @@ def object_changes(before: Columns, after: Columns, targets: PerImage | None) ->
         class_drops=partial(_lost_of_classes, found)
         if targets is None
         else partial(MAP.of_classes, MAP.moments(before, after, targets)),
-        measure="objects found as before" if targets is None else "average precision (mAP@.5:.95)",
+        measure="objects found as before" if targets is None else "the detection score",
     )
 
 

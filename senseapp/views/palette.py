@@ -6,6 +6,7 @@ place from robust to fragile asks for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,14 +77,18 @@ def fragility_colour() -> alt.Color:
 
 def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendEntry, ...]:
     """Return the meaning of the colours, the most robust first."""
-    unit = metric.change_unit
-    ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS]
+    ends = [f"{metric.factor * metric.notable * step:g}" for step in FRAGILITY_STEPS[1:]]
     texts = [
-        f"{metric.change_title} up to {ends[0]} {unit.removesuffix('s') if ends[0] == '1' else unit}".strip(),
-        *(f"to {end}" for end in ends[1:]),
+        f"{metric.change_title} up to {metric.limit_text(metric.notable)}",
+        *(f"to {end}" for end in ends),
         "more",
         "too few images to say",
     ]
     if no_value:
         texts.append("no value")
     return tuple(LegendEntry(color=colour, text=text) for colour, text in zip(_COLOURS, texts, strict=False))
+
+
+def side_legend(labels: Sequence[str]) -> tuple[LegendEntry, ...]:
+    """Return the colours of the sides of a comparison."""
+    return tuple(LegendEntry(color=colour, text=label) for colour, label in zip(CATEGORIES, labels, strict=False))

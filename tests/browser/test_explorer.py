@@ -119,7 +119,7 @@ def a_control_stays_where_it_was_drawn_while_the_rest_of_its_row_comes(results: 
         }"""
     )
     open_tab(results, "Histograms")
-    expect(results.get_by_text("Fold BatchNorm")).to_be_visible()
+    expect(results.get_by_text("Fold normalization")).to_be_visible()
     results.wait_for_timeout(300)  # for what would move it late
     assert len(results.evaluate("[...window.places]")) == 1
 

@@ -157,7 +157,8 @@ _registered_pages: dict[str, Any] = {}
 def open_page(app: AppTest, page: str, **query: str) -> AppTest:
     """Open a page of the app by its link."""
     if not _registered_pages:
-        _registered_pages.update(app.run()._registered_pages)
+        # of another session: one that is on that page already reads no link to it
+        _registered_pages.update(a_session(app._bidi_component_manager).run()._registered_pages)
     app._registered_pages = _registered_pages
     for name, value in query.items():
         app.query_params[name] = value

@@ -319,7 +319,7 @@ def test_a_demo_is_said_to_be_filled_in_only_where_it_is(analyze: AppTest) -> No
 def test_blocks_that_are_filled_in_are_folded_and_say_with_what(analyze: AppTest) -> None:
     assert {
         "**Model** · Demo: a small network, 6.50 k parameters, 6 layers",
-        "**Images** · Demo: handwritten digits, 897 images",
+        "**Images** · The demo's handwritten digits, 897 images",
         "**Compression** · Store weights with fewer bits: 8, 4, 2 bits",
     } <= {text.value for text in analyze.markdown}
     names = ("model", "images", "compression")

@@ -218,3 +218,13 @@ def test_nodes_that_are_not_read_are_left_to_onnxruntime_only_when_that_is_wante
     assert not analyze.warning
     assert "output `y` 1 × 4" in texts(analyze)
     assert started(analyze, service).in_runtime
+
+
+def test_an_onnx_file_among_checkpoints_is_read_as_one(analyze: AppTest, service: Service) -> None:
+    analyze.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
+    analyze.file_uploader[0].upload("net.onnx", exported(small_network())).run()
+    wait_for_card(analyze)
+    assert not analyze.exception
+    assert analyze.button_group(key="analyze.model.source").value == "ONNX file"
+    assert "output `scores` 1 × 6" in texts(analyze)
+    assert started(analyze, service).library == "onnx"

@@ -186,7 +186,7 @@ def unread(page: AppTest, service: Service, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(type(service.inputs), "model_card", refuse)
         page.file_uploader[0].upload("float.onnx", b"anything").run()
         deadline = time.monotonic() + 20
-        while "Reading the reference." in texts(page):
+        while "Reading the original." in texts(page):
             assert time.monotonic() < deadline
             page.run()
         return page
@@ -203,5 +203,5 @@ def test_a_damaged_reference_is_refused_where_it_is_chosen(unread: Callable[[Sen
 def test_a_reference_whose_layers_are_not_read_can_be_checked(unread: Callable[[SenseError], AppTest]) -> None:
     page = unread(UnsupportedModel("An operator is not known."))
     page.file_uploader[0].upload("int8.onnx", b"anything").run()
-    assert "Not shown as the reference gets them: An operator is not known." in texts(page)
+    assert "Not shown as the original gets them: An operator is not known." in texts(page)
     assert not page.button(key="check.start").disabled

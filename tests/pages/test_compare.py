@@ -96,7 +96,7 @@ def test_a_run_for_targets_offers_no_file_of_weights(app: AppTest, service: Serv
 
 def test_what_the_runs_differ_in_is_listed(app: AppTest, pair: list[str]) -> None:
     rows = open_compare(app, *pair).dataframe[-1].value.set_index("Setting")
-    assert list(rows.loc["Compression"]) == ["Sparsity", "Quantization"]
+    assert list(rows.loc["Compression"]) == ["Set the smallest weights to zero", "Store weights with fewer bits"]
     assert "Model" not in rows.index
 
 

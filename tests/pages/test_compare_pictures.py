@@ -68,28 +68,32 @@ def open_compare(app: AppTest, *runs: str, **query: str) -> AppTest:
 def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str, pictures) -> None:
     open_compare(app, two_files)
     assert not app.exception
-    sides = [app.selectbox(key=f"compare.file.{side}") for side in ("First", "Second")]
-    assert sides[0].options == ["demo: ONNX in 8-bit numbers, 4.70 MB", "demo: ONNX, 5.00 MB", "demo: the original"]
+    sides = [app.selectbox(key=f"compare.file.{side}") for side in ("first", "second")]
+    assert sides[0].options == [
+        "demo: ONNX in 8-bit numbers, 4.70 MB",
+        "demo: ONNX, 5.00 MB",
+        "demo: the original",
+    ]
     assert (sides[0].value.split(".")[1], sides[1].value) == ("original", f"{two_files[:8]}.{INT8.file}")
-    right = "the first alone is right on 1, the second alone on 1, neither on 0"
+    right = "the original alone is right on 1, ONNX in 8-bit numbers alone on 1, neither on 0"
     found = f"**2 of 4 pictures are answered differently: {right}.**"
     assert found in texts(app)
     assert pictures == [("4.png", "3.png")]  # the surest first
-    assert "crow  \nFirst: jay (60 %)  \nSecond: crow (95 %), right" in texts(app)
+    assert "crow  \nthe original: jay (60 %)  \nONNX in 8-bit numbers: crow (95 %), right" in texts(app)
     assert len(app.image) == 2
 
 
 def test_any_two_files_can_be_chosen_and_the_address_keeps_them(app: AppTest, two_files: str, another_app) -> None:
     open_compare(app, two_files)
-    app.selectbox(key="compare.file.First").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
+    app.selectbox(key="compare.file.first").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
     wait_for_card(app)
-    assert "2 of 4 pictures are answered differently: the first alone is right on 1, the second alone on 1" in texts(
-        app
+    assert "2 of 4 pictures are answered differently: ONNX alone is right on 1, ONNX in 8-bit numbers alone on 1" in (
+        texts(app)
     )
     linked = another_app()
     open_page(linked, PAGE, run=[two_files], **{"file-first": in_url(app, "file-first")[0]})
-    assert linked.selectbox(key="compare.file.First").value == f"{two_files[:8]}.{FLOAT.file}"
-    app.selectbox(key="compare.file.Second").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
+    assert linked.selectbox(key="compare.file.first").value == f"{two_files[:8]}.{FLOAT.file}"
+    app.selectbox(key="compare.file.second").set_value(f"{two_files[:8]}.{FLOAT.file}").run()
     assert "Choose two different files" in texts(app)
 
 
@@ -101,7 +105,7 @@ def test_files_of_two_runs_with_the_same_images(app: AppTest, two_files: str, se
     service.rename(other, "noise")
     open_compare(app, two_files, second, other)
     assert not app.exception
-    assert [app.selectbox(key=f"compare.file.{side}").value.split(".")[0] for side in ("First", "Second")] == [
+    assert [app.selectbox(key=f"compare.file.{side}").value.split(".")[0] for side in ("first", "second")] == [
         two_files[:8],
         second[:8],
     ]
@@ -126,4 +130,4 @@ def test_pictures_that_are_gone_are_said_and_answers_still_shown(
     monkeypatch.setattr(Work, "pictures", refuse)
     open_compare(app, two_files)
     assert [error.value for error in app.error] == ["The archive is no longer there."]
-    assert "First: jay (60 %)" in texts(app)
+    assert "the original: jay (60 %)" in texts(app)

@@ -55,5 +55,5 @@ def test_where_the_time_goes_stands_with_the_file(app, task, backend: Backend) -
     assert "50 % of the file's operators' time converts between float and int8" in texts(app)
     (rows,) = [each.value for each in app.dataframe if "Operator" in each.value.columns]
     assert list(rows["Operator"]) == ["Conv", "QuantizeLinear (converts)"]
-    assert list(rows["Candidate, ms"]) == ["1.000", "1.000"]
-    assert list(rows["Reference, nodes"]) == ["3", "0"]
+    assert list(rows["Compressed, ms"]) == ["1.000", "1.000"]
+    assert list(rows["Original, nodes"]) == ["3", "0"]

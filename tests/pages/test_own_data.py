@@ -114,7 +114,7 @@ def test_own_data_is_taken_in_whatever_way_it_comes(
     [
         ({"other.csv": b""}, "The table other.csv cannot be read. It is empty.", True),
         ({"other.csv": b"x,y\n1,2\n3,4\n"}, "other.csv names none of the 6 pictures: expected lines such as", True),
-        ({"other.json": b'{"hello": [1]}'}, "Labels are not read from other.json: write them as lines", False),
+        ({"other.json": b'{"hello": [1]}'}, "Labels are not read from other.json: boxes, masks and points", False),
     ],
 )
 def test_files_that_hold_no_labels_are_said_with_the_reason_and_block_nothing(
@@ -125,7 +125,7 @@ def test_files_that_hold_no_labels_are_said_with_the_reason_and_block_nothing(
     wait_for_card(app)
     captions = " ".join(caption.value for caption in app.caption)
     assert said in captions
-    assert "There are no labels here" in captions
+    assert "There are no labels" in captions
     assert "--" not in captions
     assert any(box.label == "Labels come from" for box in app.selectbox) == has_choice
     assert not app.button(key="analyze.run").disabled

@@ -66,7 +66,7 @@ def test_the_button_puts_the_proof_in_the_queue(app, finished_run, service, show
     assert service.work.progress(Verification(run_id=finished_run, schedule=shown_schedule)).state is RunState.CANCELLED
 
 
-def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, shown_schedule) -> None:
+def test_measured_stands_beside_predicted(app, service, finished_run, backend: Backend, shown_schedule) -> None:
     repaired = (a_change("top1", 0.01), a_change(shown_schedule.metric, 0.1))
     validation = a_validation(shown_schedule, repaired=repaired, delivered="repaired")
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
@@ -75,6 +75,7 @@ def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, s
     plain = folder.compressed_model(verification.key)
     plain.write_bytes(bytes(4000))
     plain.with_suffix(".sparse.safetensors.gz").write_bytes(bytes(1500))
+    service.set_expert(expert=True)
     open_page(app, PAGE, run=finished_run)
     assert not app.exception
     words = texts(app)
@@ -100,12 +101,15 @@ def test_measured_stands_beside_predicted(app, finished_run, backend: Backend, s
     assert any('gzip.open("digits-sparse.sparse.safetensors.gz")' in block.value for block in app.code)
 
 
-def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backend: Backend, shown_schedule) -> None:
+def test_the_page_says_which_model_is_delivered_and_why(
+    app, service, finished_run, backend: Backend, shown_schedule
+) -> None:
     reason = "Delivered without repair: it is no better with it on 64 calibration images."
     repaired = (a_change("top1", 0.06), a_change(shown_schedule.metric, 0.5))
     validation = a_validation(shown_schedule, repaired=repaired, delivered="compressed", delivered_reason=reason)
     verification = Verification(run_id=finished_run, schedule=shown_schedule)
     backend.store.folder(finished_run).save(verification.key, validation)
+    service.set_expert(expert=True)
     open_page(app, PAGE, run=finished_run)
     words = texts(app)
     assert reason in words
@@ -116,7 +120,7 @@ def test_the_page_says_which_model_is_delivered_and_why(app, finished_run, backe
 
 
 def test_adapted_weights_are_a_proof_of_their_own_and_say_what_each_step_gained(
-    app, finished_run, backend: Backend, shown_schedule
+    app, service, finished_run, backend: Backend, shown_schedule
 ) -> None:
     metric = shown_schedule.metric
     steps = (
@@ -128,6 +132,7 @@ def test_adapted_weights_are_a_proof_of_their_own_and_say_what_each_step_gained(
     )
     verification = Verification(run_id=finished_run, schedule=shown_schedule, adapting="minutes")
     backend.store.folder(finished_run).save(verification.key, validation)
+    service.set_expert(expert=True)
     open_page(app, PAGE, run=finished_run)
     assert app.button(key=f"schedule.verify.{finished_run}").label == "Check the whole schedule"
     app.segmented_control(key=f"adapt.{finished_run}").set_value("minutes").run()

@@ -152,9 +152,7 @@ def test_the_largest_loss_is_searched_in_the_background(
     assert service.work.progress(StrongestSearch(run_id=finished_run, drop=drop)).state is RunState.QUEUED
     keep_found(service, backend, finished_run, drop)
     schedule.run()
-    assert (
-        "loss of right answers 1.5 points (1.0 to 2.0) measured after repair on 512 images" in schedule.success[0].value
-    )
+    assert "loss of right answers 1.5 points (1.0 to 2.0) measured on 512 images" in schedule.success[0].value
     assert '"target": 0.6' in preview(schedule)
 
 

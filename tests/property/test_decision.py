@@ -212,7 +212,7 @@ def check_sentence(it: Checked) -> None:
     claim, found = matches[0]
     assert claim(it, found), it.answer.reason
     most = found.groupdict().get("most")
-    assert not most or most == METRICS["top1"].change_text(it.tolerance)
+    assert not most or most == METRICS["top1"].limit_text(it.tolerance)
     unseen = 0.05 ** (1 / IMAGES)  # share of right answers at which 1 run of 20 loses none
     is_hidden = bool(it.found) and it.promise is None and 1 - unseen > it.tolerance
     assert few == (f"{METRICS['top1'].change_text(1 - unseen)}." if is_hidden else "")

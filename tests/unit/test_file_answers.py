@@ -61,9 +61,9 @@ def test_differences_are_those_of_a_plain_loop_over_the_images_that_both_have() 
     sure = [each.first.sure + each.second.sure for each in found.different]
     assert sure == sorted(sure, reverse=True)
     neither = len(expected) - found.only_first - found.only_second
-    assert difference_sentence(found) == (
-        f"{len(expected)} of 33 pictures are answered differently: the first alone is right on {found.only_first}, "
-        f"the second alone on {found.only_second}, neither on {neither}."
+    assert difference_sentence(found, ("A", "B")) == (
+        f"{len(expected)} of 33 pictures are answered differently: A alone is right on {found.only_first}, "
+        f"B alone on {found.only_second}, neither on {neither}."
     )
 
 
@@ -72,11 +72,11 @@ def test_without_labels_nobody_is_right() -> None:
     found = differences(record.side(original=True), record.side(original=False))
     assert (found.only_first, found.only_second) == (None, None)
     assert found.different[0].first.text.startswith("class ")
-    assert difference_sentence(found).endswith("of 40 pictures are answered differently.")
+    assert difference_sentence(found, ("A", "B")).endswith("of 40 pictures are answered differently.")
     alike = differences(record.side(original=True), record.side(original=True))
-    assert difference_sentence(alike) == "Both give the same answers to 40 pictures."
+    assert difference_sentence(alike, ("A", "B")) == "Both give the same answers to 40 pictures."
     strangers = differences(record.side(original=True), {})
-    assert "different images" in difference_sentence(strangers)
+    assert "different images" in difference_sentence(strangers, ("A", "B"))
 
 
 def test_of_several_labels_the_whole_answer_counts() -> None:

@@ -27,7 +27,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import compression_text
+from senseapp.views.words.wording import compression_text, images_title
 
 T = TypeVar("T", bound=Hashable)
 
@@ -85,12 +85,6 @@ DEMOS = {
     )
 }
 """The demos by the title of their model, the one that is filled in first."""
-_DATA = {
-    "demo": "Demo: handwritten digits",
-    "photographs": "Demo: photographs",
-    "shapes": "Demo: shapes on photographs",
-    "random": "None: random inputs, indicative only",
-}
 
 
 class Block:
@@ -148,7 +142,7 @@ def images_line(images: DataSpec | None, samples: int | None, available: int | N
     count = f", {samples:,}" if samples else ""
     if available and images.kind != "random":
         count = f"{count} of {fmt.plural(available, 'image')}" if samples else f", {fmt.plural(available, 'image')}"
-    return _DATA.get(images.kind, images.title) + count
+    return images_title(images) + count
 
 
 def compression_line(sensitivity: SensitivitySpec | None) -> str:

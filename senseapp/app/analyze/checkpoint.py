@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pandas as pd
 import streamlit as st
@@ -14,7 +14,7 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, show_notes
-from senseapp.app.common.state import kept
+from senseapp.app.common.state import kept, session
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 _TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt", "zip", "json", "pt2", "onnx"]
-"""The last two are refused with a sentence on what to do with them."""
+"""The last is a network of its own, which is read as such; the one before it is refused with a sentence."""
+SOURCE_KEY = "analyze.model.source"
 _FOLDER = LooseFiles(
     suffixes=frozenset({".json", ".safetensors", ".bin"}),
     most=8,
@@ -53,7 +54,18 @@ def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
         "code in them.",
         loose=_FOLDER,
     )
+    if path is not None and path.suffix.lower() == ".onnx":
+        _read_as_onnx(path)
     return None if path is None else choose_architecture(path, draft, purpose="checkpoint")
+
+
+def _read_as_onnx(path: Path) -> NoReturn:
+    """Go on where networks in ONNX files are read, with this file."""
+    session().uploads["onnx"] = session().uploads.pop("checkpoint")
+    model = ModelSpec(library="onnx", checkpoint=str(path), task=session().draft.model.task)
+    session().draft = replace(session().draft, model=model)
+    del st.session_state[SOURCE_KEY]
+    st.rerun()
 
 
 def choose_architecture(path: Path, draft: ModelSpec, *, purpose: UploadPurpose) -> ModelSpec | None:

@@ -17,6 +17,7 @@ from senseapp.app.common.uploads import refuse_upload
 from senseapp.core.errors import InvalidDataset, NoPictures, ReadingStopped, SenseError
 from senseapp.core.markdown import md
 from senseapp.core.texts import first_names, plural
+from senseapp.data.contents import UNLABELLED
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
 from senseapp.tasks import Task, task_named
@@ -108,8 +109,8 @@ def _with_labels(
     if survey.proposal is None or (is_heap and survey.proposal.unmatched):  # takes as unlabelled if it means no class
         if not survey.tables:
             choice.empty()
-        session().told = survey.notes
-        show_notes((*survey.notes, "There are no labels here: outputs are compared with the original model's."))
+        session().told = (*survey.notes, UNLABELLED)
+        show_notes(session().told)
         return model, data
     known = dict(draft.class_map) if _is_of(draft, data) else {}
     return model, _confirmed(data, survey, survey.proposal, known, model)

@@ -12,10 +12,10 @@ from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.class_mapping import confirm_classes
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.notices import complain
-from senseapp.app.common.state import filled, kept
+from senseapp.app.common.state import filled, kept, session
 from senseapp.app.common.uploads import LooseFiles, forget_refusal, upload_field
 from senseapp.core.markdown import md
-from senseapp.data.contents import PICTURE_SUFFIXES
+from senseapp.data.contents import PICTURE_SUFFIXES, UNLABELLED
 from senseapp.data.downloads import is_downloaded
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.spec import DataSpec, ModelSpec
@@ -116,7 +116,8 @@ def _demo(draft: DataSpec, model: ModelSpec | None) -> DataSpec | None:
             args=({_PHOTOGRAPHS_KEY: True},),
         )
         return None
-    st.caption("Crops of freely licensed photographs, without labels: outputs are compared with the original model's.")
+    session().told = (UNLABELLED,)
+    st.caption(f"Crops of freely licensed photographs. {UNLABELLED}")
     return DataSpec(kind="photographs")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import streamlit as st
 
 from senseapp.app.analyze.blocks import DEMOS, choose_one
-from senseapp.app.analyze.checkpoint import choose_checkpoint
+from senseapp.app.analyze.checkpoint import SOURCE_KEY, choose_checkpoint
 from senseapp.app.analyze.library import search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
@@ -46,7 +46,7 @@ def choose_model(draft: ModelSpec) -> ModelSpec | None:
         help="The demos need no download. The library holds the networks of timm and "
         "torchvision. Your own checkpoint is a file of weights of one of these. An ONNX file is any network with its "
         "weights.",
-        **filled("analyze.model.source", usual if usual in choices else next(iter(choices))),
+        **filled(SOURCE_KEY, usual if usual in choices else next(iter(choices))),
     )
     choose = choices.get(chosen, _demo)
     for purpose, uploads in _UPLOADS.items():

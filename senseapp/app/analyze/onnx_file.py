@@ -15,6 +15,7 @@ from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.core.markdown import Markdown, code, md
+from senseapp.core.texts import first_names
 from senseapp.records.inputs import OTHER_SIZES, USUAL_SIZES, OnnxReport, OutputFacts
 from senseapp.records.spec import ModelSpec
 from senseapp.views.words import format as fmt
@@ -83,7 +84,7 @@ def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> 
         help=md(
             "{}: layers before and behind are measured exactly for sparsity and quantization. There are no quick "
             "estimates, and no channels are removed.",
-            report.barrier or ", ".join(report.in_runtime[:5]),  # nodes
+            report.barrier or first_names(report.in_runtime, 5),  # nodes
         ),
     )
     if report.unread and not wanted:
@@ -131,7 +132,7 @@ def _choose_outputs(report: OnnxReport, draft: ModelSpec, path: Path) -> tuple[s
 
 def _option(names: tuple[str, ...], facts: dict[str, OutputFacts]) -> str:
     if len(names) > 1:
-        return f"{' and '.join(names[:3])}{' and others' if len(names) > 3 else ''}, together"
+        return f"{first_names(names)}, together"
     each = facts[names[0]]
     origin = {"logits": f" · before the {each.operator} “{each.of}”", "cut": " · before the selection"}
     return f"{each.name} · {fmt.shape(each.shape)}{origin.get(each.kind, '')}"

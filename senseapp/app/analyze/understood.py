@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.analyze.images import is_at_hand
 from senseapp.app.common import backend
-from senseapp.app.common.expert import expert
+from senseapp.app.common.expert import expert, reading_shown
 from senseapp.app.common.notices import answer_or_wait, is_refused, show_notes
 from senseapp.app.common.state import kept, session
 from senseapp.core.markdown import md
@@ -186,7 +186,7 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
     with st.container(gap="xsmall", key="reading"):
         for part, said in report.reading.words:
             mark = md(":material/help: ") if known[part] == "assumed" else ""
-            words = said if expert() else _everyday(said)
+            (words,) = reading_shown([said])
             st.markdown(md("**{}** · {} · {}*{}*", PART_TITLES[part], words, mark, EVIDENCE_WORDS[known[part]]))
         _change(found, spec, task_key, "Change how it is read")
     if choice is not None and choice.chosen is not None:
@@ -224,11 +224,6 @@ def _drawings(picture: SeenPicture) -> list[tuple[bytes, str, str]]:
         (png, text, f"{picture.name}, {what} drawn: {text}")
         for png, (what, text) in zip(picture.drawn, said, strict=False)
     ]
-
-
-def _everyday(said: str) -> str:
-    """Return how images are prepared without mean and deviation of their pixels."""
-    return ", ".join(each for each in said.split(", ") if " a mean " not in each and " a std " not in each)
 
 
 def _change(found: PreviewReport, spec: RunSpec, task_key: str, label: str) -> None:

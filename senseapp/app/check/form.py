@@ -1,4 +1,4 @@
-"""What is checked: reference, candidate, images and limits, and the button that starts it."""
+"""What is checked: original, compressed file, images and limits, and the button that starts it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def check_form() -> None:
     session().complaint, session().told = "", ()
     left, right = st.columns(2, gap="large")
     with left:
-        st.markdown(md("## Reference"))
+        st.markdown(md("## Original"))
         reference = _side("reference")
     with right:
-        st.markdown(md("## Candidate"))
+        st.markdown(md("## Compressed file"))
         candidate = _side("candidate")
     st.markdown(md("## Images"))
-    st.caption("Both files answer the same images. Take others than those that the candidate was made with.")
+    st.caption("Both files answer the same images. Take others than those that the compressed file was made with.")
     reference, images = _images(reference)
     st.markdown(md("## Limits"))
     task = task_named(reference.task if reference is not None else CLASSIFICATION.name)
@@ -87,7 +87,7 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
         purpose=purpose,
         types=_TYPES,
         help_text="An ONNX file that any program wrote, quantized or not, is run as it is. Of a checkpoint the "
-        "architecture is recognised; a candidate that is one belongs to that of the reference.",
+        "architecture is recognised; a compressed one belongs to that of the original.",
     )
     if path is None:
         return None
@@ -100,7 +100,7 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
     reference = _as_model(path, task=choose_task(CLASSIFICATION.name, key=_TASK_KEY))
     try:
         if backend.card_of(reference) is None:
-            wait_for(lambda: backend.card_of(reference), "Reading the reference.")
+            wait_for(lambda: backend.card_of(reference), "Reading the original.")
     except InvalidCheckpoint as error:
         refuse_upload(purpose, str(error))
     except SenseError:  # onnxruntime may run it all the same: said below the images
@@ -128,7 +128,7 @@ def _of_run(purpose: UploadPurpose) -> ModelSpec | None:
         list(runs),
         format_func=lambda each: runs[each].title,
         key=f"check.{purpose}.run",
-        help="The reference is the uncompressed network of a run; a candidate is one of its files.",
+        help="The original is the uncompressed network of a run; the compressed file is one of its files.",
     )
     if purpose == "reference":
         return runs[run_id].spec.model
@@ -172,13 +172,13 @@ def _images(reference: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | N
 
 def _unseen(reference: ModelSpec, images: DataSpec, error: SenseError) -> DataSpec:
     """Say why nothing is shown of the images, and let a person say how they are prepared; return them as told."""
-    st.caption(f"Not shown as the reference gets them: {error}")
+    st.caption(f"Not shown as the original gets them: {error}")
     if not (images.path or images.name):
         return images
     from senseapp.measure.preparation_candidates import usual_ranges  # torch loads here
 
     spec = RunSpec(model=reference, data=replace(images, preparation="auto"))
-    with st.expander("How the reference reads images"):
+    with st.expander("How the original reads images"):
         preparation_fields(spec, usual_ranges(3))
     return as_told(spec).data
 
@@ -197,7 +197,7 @@ def _limits(task: Task) -> tuple[float | None, float | None]:
         "confidence on new images.",
     )
     time = right.number_input(
-        "Largest time (times the reference)",
+        "Largest time (times the original)",
         min_value=0.01,
         value=None,
         step=0.1,

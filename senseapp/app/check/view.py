@@ -10,6 +10,7 @@ from senseapp.app.check.form import PARAMETER
 from senseapp.app.common import backend
 from senseapp.app.common.backend import seconds_to_next_look
 from senseapp.app.common.download import offer_file
+from senseapp.app.common.expert import reading_shown
 from senseapp.app.common.notices import complain, errors_here, progress_bar, show_notes
 from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.markdown import md
@@ -102,10 +103,10 @@ def _details(report: CheckReport) -> None:
     if report.operators:
         alt_text = "What operators of each kind take in both files"
         text_table(OPERATOR_COLUMNS, operator_rows(report.operators), alt_text=alt_text, key="check.operators")
-    for title, side in (("Reference", report.reference), ("Candidate", report.candidate)):
+    for title, side in (("Original", report.reference), ("Compressed file", report.candidate)):
         parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
-    for sentence in report.reading.sentences if report.reading is not None else ():
+    for sentence in reading_shown(report.reading.sentences) if report.reading is not None else ():
         st.caption(sentence)
     show_notes(all_notes(report))
 

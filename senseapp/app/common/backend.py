@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from senseapp.app.logins import logouts, owner_of
-from senseapp.compat.streamlit_internals import is_connected, session_id
+from senseapp.compat.streamlit_internals import is_connected, open_sessions, session_id
 from senseapp.core.errors import Abandoned, SenseError
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
@@ -276,34 +276,8 @@ def _load_slow_parts() -> None:
 
 _LOOKS_PER_SECOND = 5.0  # of all pages together: each look takes time of the processor that measures
 _SHORTEST_SECONDS = 1.0  # of one page: people see no more of progress with more looks
-_GONE_SECONDS = 15.0  # without a look, after which a page is closed: three times the interval of 25 watchers
-
-
-class Watchers:
-    """Pages that poll the progress of runs: together at most five polls a second, each of which costs processor time.
-
-    Safe to use from any thread; ``clock`` counts monotonic seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._looked: dict[str, float] = {}
-
-    def look(self, who: str) -> float:
-        """Count a look of ``who``, and return the seconds until the next."""
-        now = self._clock()
-        with self._lock:
-            self._looked[who] = now
-            self._looked = {one: then for one, then in self._looked.items() if now - then < _GONE_SECONDS}
-            return max(_SHORTEST_SECONDS, len(self._looked) / _LOOKS_PER_SECOND)
-
-
-@st.cache_resource(show_spinner=False)
-def _watchers() -> Watchers:
-    return Watchers()
 
 
 def seconds_to_next_look() -> float:
-    """Count a look of this page, and return after how many seconds it should look again."""
-    return _watchers().look(session_id())
+    """Return after how many seconds a page that watches a job should look again, so that all that are open may."""
+    return max(_SHORTEST_SECONDS, open_sessions() / _LOOKS_PER_SECOND)

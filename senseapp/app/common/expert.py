@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.state import session
 from senseapp.core.errors import SenseError
+from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS, Metric
 
 _KEY = "account.expert"
+_OF_PIXELS = re.compile(r", less a mean of [-\d.e+, ]+, over a std of [-\d.e+]+(, [-\d.e+]+)*")
 
 
 def expert() -> bool:
@@ -24,6 +28,23 @@ def expert() -> bool:
             known = backend.visitor().is_known and backend.service().is_expert()
         session().expert = known
     return known
+
+
+def expert_toggle(label: str, *, key: str, **look: Any) -> bool:
+    """Return a switch of this ``key``, set already, which only experts see; ``look`` are arguments of Streamlit's."""
+    return st.toggle(label, key=key, **look) if expert() else bool(st.session_state[key])
+
+
+def reading_shown(sentences: Iterable[str]) -> list[str]:
+    """Return how something is read without mean and deviation of its pixels, which are for experts."""
+    if expert():
+        return list(sentences)
+    return [_OF_PIXELS.sub("", sentence) for sentence in sentences]
+
+
+def notes_shown(notes: Iterable[str]) -> list[str]:
+    """Return the notes on a file without those on its repair, which are for experts."""
+    return [note for note in notes if expert() or "repair" not in note.lower()]
 
 
 def expert_switch() -> None:
@@ -41,6 +62,11 @@ def metric_shown(name: str) -> Metric:
 def metrics_offered(names: Sequence[str], usual: str) -> list[str]:
     """Return those of ``names`` to choose from: without *Expert* the everyday ones, and the ``usual`` one."""
     return [name for name in names if name == usual or METRICS[name].is_everyday or expert()]
+
+
+def metric_help(names: Sequence[str]) -> Markdown:
+    """Return what each of the metrics to choose from says."""
+    return md("\n").join(md("- **{}**: {}", metric_shown(name).label, METRICS[name].help) for name in names)
 
 
 def _keep() -> None:

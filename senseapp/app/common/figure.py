@@ -13,11 +13,21 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common.download import offer_file
+from senseapp.app.common.expert import reading_shown
 from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick, session
 from senseapp.core.markdown import md
 from senseapp.records.measurement import RunResult
-from senseapp.views.charts.axes import PICK, ROW_STEP, chart_parts, drawn_rows, frame_csv, picture_png, picture_svg
+from senseapp.views.charts.axes import (
+    AXIS_HEIGHT,
+    PICK,
+    ROW_STEP,
+    chart_parts,
+    drawn_rows,
+    frame_csv,
+    picture_png,
+    picture_svg,
+)
 from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import notes_of, passes_text, provenance_line
@@ -111,10 +121,10 @@ def _row_names(part: Any) -> Sequence[str]:
         return ()
 
 
-def rows_height(rows: int, *, step: int = ROW_STEP) -> int | None:
-    """Return the height of a scrolling frame for that many layer rows, or None if they fit without one."""
-    axis = 70  # pixels, with its title
-    return _TALLEST if rows * step + axis > _TALLEST else None
+def rows_height(rows: int, *, step: int = ROW_STEP, tallest: int = _TALLEST) -> int | None:
+    """Return the height of a scrolling frame that cuts no row, or None if that many rows of layers fit without one."""
+    whole = (tallest - AXIS_HEIGHT) // step
+    return AXIS_HEIGHT + whole * step if rows > whole else None
 
 
 def place_of(layer: str, layers: Sequence[str]) -> float | None:
@@ -259,7 +269,7 @@ def provenance(result: RunResult, *, about: str = "", pictures: Callable[[], Non
             with st.popover(
                 "What we understood", type="tertiary", icon=":material/visibility:", key="reading", on_change="rerun"
             ) as fold:
-                st.markdown(md("\n").join(md("- {}", sentence) for sentence in result.reading.sentences))
+                st.markdown(md("\n").join(md("- {}", sentence) for sentence in reading_shown(result.reading.sentences)))
                 if fold.open and pictures is not None:
                     pictures()
         if notes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import streamlit as st
@@ -22,23 +23,34 @@ from senseapp.views.words import format as fmt
 
 _MOST_PICTURES = 24  # four rows on a wide screen, each a picture that the server reads
 _WIDTH = 150  # pixels: a line of a caption holds an answer with its probability
-_SIDES = ("First", "Second")
-KnownFiles = Sequence[tuple[RunRecord, tuple[Candidate, ...]]]
+_SIDES = {"first": "Compare", "second": "With"}
+"""Names of both files in the address, and the labels of their fields."""
+KnownFiles = Sequence[tuple[str, RunRecord, tuple[Candidate, ...]]]
+"""The letter of each run (empty for a single one), the run and its files."""
+
+
+def with_side(side: str, title: str) -> str:
+    """Return the title of a run behind its letter, if it has one."""
+    return f"{side} · {title}" if side else title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """One network to compare: a file of a run, or the original (``file`` None)."""
+    """One network to compare: a file of the run that ``side`` stands for, or the original (``file`` None)."""
 
+    side: str
     record: RunRecord
     files: tuple[Candidate, ...]
     file: Candidate | None
 
     @property
     def label(self) -> str:
-        if self.file is None:
-            return f"{self.record.title}: the original"
-        return f"{self.record.title}: {self.file.made_of}, {fmt.bytes_size(self.file.figures.file_bytes)}"
+        size = f", {fmt.bytes_size(self.file.figures.file_bytes)}" if self.file is not None else ""
+        return f"{with_side(self.side, self.record.title)}: {self.name}{size}"
+
+    @property
+    def name(self) -> str:
+        return self.file.made_of if self.file is not None else "the original"
 
     @property
     def text(self) -> str:
@@ -57,13 +69,13 @@ class _Choice:
 def pictures_view(known: KnownFiles) -> None:
     """Show a choice of two files, and the pictures on which their predictions differ."""
     st.markdown(md("## Which pictures do two files answer differently?"))
-    first, _ = known[0]
+    _, first, _ = known[0]
     if reason := task_named(first.spec.model.task).not_compared:
         st.caption(reason)
         return
     images = attrgetter("kind", "name", "path")
-    alike = [each for each in known if images(each[0].spec.data) == images(first.spec.data)]
-    if others := [record.title for record, _ in known if all(record is not other for other, _ in alike)]:
+    alike = [each for each in known if images(each[1].spec.data) == images(first.spec.data)]
+    if others := [each[1].title for each in known if each not in alike]:
         st.caption(f"Left out, as they were measured on other images than {first.title}: {', '.join(others)}.")
     chosen = _choose(alike)
     if chosen[0].text == chosen[1].text:
@@ -71,7 +83,9 @@ def pictures_view(known: KnownFiles) -> None:
         return
     sides = [each.answers() for each in chosen]
     if sides[0] is not None and sides[1] is not None:
-        _show(first, sides[0], sides[1])
+        of_one_run = chosen[0].record is chosen[1].record
+        names = [each.name if of_one_run else each.side for each in chosen]
+        _show(first, names, sides[0], sides[1])
         return
     for each, side in zip(chosen, sides, strict=True):
         if side is None:
@@ -80,28 +94,29 @@ def pictures_view(known: KnownFiles) -> None:
 
 def _choose(known: KnownFiles) -> list[_Choice]:
     """Return two networks: at first the best files of two runs, or the original of one and its best file."""
-    choices = [_Choice(record=record, files=files, file=file) for record, files in known for file in (*files, None)]
-    best = [
-        _Choice(record=record, files=files, file=decided(record, files).choice or files[0]) for record, files in known
-    ]
-    usual = best[:2] if len(best) > 1 else [choices[-1], best[0]]
-    by_text = {each.text: each for each in choices}
+    by_text: dict[str, _Choice] = {}
+    best = []
+    for side, record, files in known:
+        choose = partial(_Choice, side=side, record=record, files=files)
+        best.append(choose(file=decided(record, files).choice or files[0]))
+        by_text |= {each.text: each for each in (choose(file=file) for file in (*files, None))}
+    usual = best[:2] if len(best) > 1 else [[*by_text.values()][-1], best[0]]
     form = named({text: text for text in by_text})
     texts = [
         column.selectbox(
-            side,
+            title,
             list(by_text),
             format_func=lambda text: by_text[text].label,
-            **bound("compare", f"file-{side.lower()}", form, first.text, key=f"compare.file.{side}"),
+            **bound("compare", f"file-{side}", form, first.text, key=f"compare.file.{side}"),
         )
-        for column, side, first in zip(st.columns(2), _SIDES, usual, strict=True)
+        for column, (side, title), first in zip(st.columns(2), _SIDES.items(), usual, strict=True)
     ]
     return [by_text[text] for text in texts]
 
 
-def _show(record: RunRecord, first: AnswerSide, second: AnswerSide) -> None:
+def _show(record: RunRecord, names: Sequence[str], first: AnswerSide, second: AnswerSide) -> None:
     found = differences(first, second)
-    st.markdown(md("**{}**", difference_sentence(found)))
+    st.markdown(md("**{}**", difference_sentence(found, names)))
     shown = found.different[:_MOST_PICTURES]
     if not shown:
         return
@@ -109,22 +124,22 @@ def _show(record: RunRecord, first: AnswerSide, second: AnswerSide) -> None:
     if record.read_only:
         st.caption("Only the owner of the run sees its pictures.")
     elif record.spec.data.kind != "random":
-        names = tuple(each.image for each in shown)
-        pictures = answer_or_wait(lambda: backend.pictures_of(record.run_id, names), "Reading these pictures") or {}
+        wanted = tuple(each.image for each in shown)
+        pictures = answer_or_wait(lambda: backend.pictures_of(record.run_id, wanted), "Reading these pictures") or {}
     if len(shown) < len(found.different):
         st.caption(f"The {len(shown)} that both are surest of.")
     with st.container(horizontal=True, gap="small", key="compare_pictures"):
         for each in shown:
-            _picture(each, pictures.get(each.image, b""))
+            _picture(each, names, pictures.get(each.image, b""))
 
 
-def _picture(each: DifferentAnswer, png: bytes) -> None:
+def _picture(each: DifferentAnswer, names: Sequence[str], png: bytes) -> None:
     with st.container(width=_WIDTH, gap="xsmall"):
         if png:
             st.image(png, width=_WIDTH)
         lines = [each.label if each.label is not None else each.image]
         lines += [
-            difference_line(side, answer, each.label)
-            for side, answer in zip(_SIDES, (each.first, each.second), strict=True)
+            difference_line(name, answer, each.label)
+            for name, answer in zip(names, (each.first, each.second), strict=True)
         ]
         st.caption(md("  \n").join(md("{}", line) for line in lines))

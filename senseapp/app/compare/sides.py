@@ -9,7 +9,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import choose
-from senseapp.app.common.expert import metric_shown, metrics_offered
+from senseapp.app.common.expert import metric_help, metric_shown, metrics_offered
 from senseapp.app.common.figure import show_caveat
 from senseapp.app.common.notices import complain
 from senseapp.app.common.run_guard import run_line
@@ -114,6 +114,6 @@ def choose_metric(sides: Sequence[Side]) -> Metric | None:
             "compare",
             "metric",
             is_list=True,
-            help=md("\n").join(md("- **{}**: {}", metric_shown(name).label, METRICS[name].help) for name in names),
+            help=metric_help(names),
         )
     )

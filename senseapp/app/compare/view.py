@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 import pandas as pd
 import streamlit as st
@@ -17,10 +18,9 @@ from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
 from senseapp.app.common.tables import text_table
-from senseapp.app.compare.pictures import pictures_view
+from senseapp.app.compare.pictures import KnownFiles, pictures_view, with_side
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
-from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
 from senseapp.views.charts.layers import pair_step, paired_bars
@@ -35,6 +35,7 @@ from senseapp.views.frames.comparison import (
     unmatched_frame,
 )
 from senseapp.views.frames.files import answers_axis, candidates_frame, original_row
+from senseapp.views.palette import side_legend
 from senseapp.views.words import format as fmt
 
 _PICKS = "compare"
@@ -52,14 +53,15 @@ def files_view(records: Sequence[RunRecord]) -> None:
             complain(str(error))
             continue
         if candidates:
-            known.append((record, candidates))
-            name = f"{letter(place)} · {record.title}" if len(records) > 1 else record.title
+            side = letter(place) if len(records) > 1 else ""
+            known.append((side, record, candidates))
+            name = with_side(side, record.title)
             parts.append(candidates_frame(candidates, decided(record, candidates), run=name))
             originals.append(original_row(candidates, run=name))
     if not known:
         st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
         return
-    metrics = {candidates[0].metric for _, candidates in known}
+    metrics = {candidates[0].metric for _, _, candidates in known}
     if len(metrics) > 1:
         st.caption("These runs judge answers in different ways, so their files are not drawn on one axis.")
         _best_files(known)
@@ -71,7 +73,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         candidates_chart(
             rows,
             against="megabytes" if shown == _SIZE else "milliseconds",
-            y_title=answers_axis(known[0][1]),
+            y_title=answers_axis(known[0][2]),
             originals=pd.DataFrame(originals),
         ).properties(height=300 + 24 * len(known)),  # pixels; a line of the legend for each run
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
@@ -83,12 +85,12 @@ def files_view(records: Sequence[RunRecord]) -> None:
     pictures_view(known)
 
 
-def _best_files(known: Sequence[tuple[RunRecord, tuple[Candidate, ...]]]) -> None:
+def _best_files(known: KnownFiles) -> None:
     """Show the file to take of each run, with its button."""
-    for record, candidates in known:
+    for side, record, candidates in known:
         answer = decided(record, candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(md("**{}**: {}. {}", record.title, answer.headline, answer.reason))
+            st.markdown(md("**{}**: {}. {}", with_side(side, record.title), answer.headline, answer.reason))
             if answer.choice is not None and answer.goal != "targets":  # Results hands out targets
                 file_button(record.run_id, answer.choice, key="compare.get")
 
@@ -126,6 +128,7 @@ def _bars(comparison: Comparison) -> None:
         run_id=_PICKS,
         reading="One bar per run, layer by layer; the line through it is its 95 % interval. Pale bars are estimates.",
         caveat=caveat_of_sides(comparison.sides),
+        legend=side_legend(labels),
         frame_height=rows_height(len(comparison.layers), step=pair_step(len(labels))),
     )
 
@@ -186,14 +189,15 @@ def choose_runs() -> list[RunRecord]:
 
 def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return a distinct, constant label for each run: the browser identifies options by their label."""
-    labels: dict[str, str] = {}
-    seen: Counter[str] = Counter()
-    for record in sorted(records, key=lambda record: record.created_seconds):
-        settings = record.spec.sensitivity
-        label = f"{record.title} · {settings.compression.scale.texts(settings.levels)}"
-        seen[label] += 1
-        labels[record.run_id] = label if seen[label] == 1 else f"{label} ({seen[label]})"
-    return labels
+    labels = {}
+    for record in records:
+        settings, begun = record.spec.sensitivity, datetime.fromtimestamp(record.created_seconds)
+        labels[record.run_id] = f"{record.title} · {settings.compression.scale.texts(settings.levels)}", begun
+    count = Counter(label for label, _ in labels.values())
+    return {
+        run_id: label if count[label] == 1 else f"{label} · {begun:%-d %b, %H:%M:%S}"
+        for run_id, (label, begun) in labels.items()
+    }
 
 
 def _linked_runs() -> list[RunRecord]:

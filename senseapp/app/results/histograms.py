@@ -66,9 +66,9 @@ def choose_histogram(view: RunView) -> HistogramSpec:
         help="Each channel gets a grid of its own; places are then in steps, not in values.",
     )
     fold = switches.toggle(
-        "Fold BatchNorm",
+        "Fold normalization",
         **bound(run_id, "fold", SWITCH, usual=False, key=f"histogram.fold.{run_id}"),
-        help="Merges the BatchNorm that follows into the layer, as deployment does; the model's output stays.",
+        help="Merges the normalization that follows into the layer, as deployment does; the model's output stays.",
     )
     return HistogramSpec(
         layer=view.usual_layer, tensor=tensor, bits=int(bits), per_channel=per_channel, fold=fold, objective=objective
@@ -125,7 +125,7 @@ def _lines(histogram: QuantizationHistogram, view: RunView) -> tuple[str, str]:
         f"{spec.tensor} of {spec.layer}",
         f"{spec.bits} bits",
         "one scale per channel" if spec.per_channel else "one scale",
-        *(["BatchNorm folded"] if spec.fold and not histogram.notes else []),
+        *(["normalization folded"] if spec.fold and not histogram.notes else []),
     ]
     shares = f"{shares_text(histogram)}, {fmt.plural(histogram.num_images, 'image')}"
     return f"{view.result.profile.title} · {' · '.join(settings)}", shares

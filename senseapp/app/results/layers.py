@@ -7,6 +7,7 @@ import streamlit as st
 
 from senseapp.app.common.address import SWITCH, bound, choose
 from senseapp.app.common.download import offer_file
+from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import FigureHead, figure, figure_head, place_of, rows_height
 from senseapp.app.common.state import session
 from senseapp.app.common.tables import level_columns
@@ -250,7 +251,7 @@ def layer_files(view: RunView) -> None:
             help="Everything this run found, with its settings; senseapp reads it back. Of files on this server it has "
             "the names alone.",
         )
-        if can_be_distiller_csv(view.result):
+        if expert() and can_be_distiller_csv(view.result):
             offer_file(
                 "Download Distiller CSV",
                 lambda: write_distiller_csv(view.result),

@@ -108,7 +108,7 @@ def _on_layers(view: RunView) -> str:
     minded = view.metric.factor * view.metric.notable
     fragile = int((known > minded).sum())
     total, lost = fmt.plural(len(known), view.target_noun), view.metric.change_inside
-    least = f"{minded:g} {view.metric.change_unit}".strip()
+    least = view.metric.limit_text(view.metric.notable)
     return f"{fragile or 'None'} of {total} with {lost} above {least} at {view.level_text}"
 
 

@@ -11,12 +11,11 @@ import streamlit as st
 
 from senseapp.app.common.account import share_run
 from senseapp.app.common.address import SWITCH, WORDS, address_of, bound, named, one_of, setting
-from senseapp.app.common.expert import metric_shown, metrics_offered
+from senseapp.app.common.expert import metric_help, metric_shown, metrics_offered
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.state import pick, pick_key, picked_layer
-from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionDescription
-from senseapp.metrics import METRICS, Metric
+from senseapp.metrics import Metric
 from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.server.leaderboard import headline_level, shown_metric
@@ -140,7 +139,7 @@ def choose_view(run_id: str, result: RunResult, *, page: str, layers: bool = Fal
         offered,
         format_func=lambda metric: metric_shown(metric).label,
         **setting,
-        help=md("\n").join(md("- **{}**: {}", metric_shown(name).label, METRICS[name].help) for name in offered),
+        help=metric_help(offered),
         label_visibility="collapsed",
         width=264,
     )

@@ -73,7 +73,7 @@ def import_table() -> None:
     """Show the uploader; a table that can be read becomes a finished run, and its results open."""
     st.markdown(
         md(
-            "A table that Distiller wrote, with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
+            "A table of sensitivities with the columns `parameter,sparsity,top1,top5,loss`: sparsity as a "
             "fraction, top1 and top5 in percent, and for each parameter a row at sparsity 0."
         )
     )

@@ -19,6 +19,7 @@ from senseapp.app.common.address import choose
 from senseapp.app.common.backend import visitor
 from senseapp.app.common.decided import decisions
 from senseapp.app.common.download import new_file, offer_file
+from senseapp.app.common.expert import reading_shown
 from senseapp.app.common.notices import errors_here, wait_for
 from senseapp.app.common.run_guard import run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, kept, restart_with, session
@@ -276,7 +277,7 @@ def _actions_on(record: RunRecord) -> None:
             st.caption(line)
         with suppress(SenseError):  # a damaged result is said on the run's own page
             result = backend.result_of(record.run_id)
-            for sentence in result.reading.sentences if result is not None and result.reading is not None else ():
+            for sentence in reading_shown(result.reading.sentences) if result is not None and result.reading else ():
                 st.caption(sentence)
         share_run(record)
         st.divider()

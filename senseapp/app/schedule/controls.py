@@ -9,6 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, choose, number, one_of, span, whole
+from senseapp.app.common.expert import expert_toggle
 from senseapp.app.common.state import LayerEdits, edits_key, layer_edits, session
 from senseapp.app.schedule.settings import ScheduleSettings, choose_partner, choose_time, edits_form
 from senseapp.core.markdown import md
@@ -211,7 +212,7 @@ def _choose_loss(run_id: str, result: RunResult) -> DropLimit:
         **bound(run_id, f"loss_{view.name}", number(0), first, key=f"schedule.drop.{view.name}.{run_id}"),
         help="A schedule that is measured to lose more is not taken.",
     )
-    repair = st.toggle(
+    repair = expert_toggle(
         "Repair where it helps",
         **bound(run_id, "repair_tried", SWITCH, usual=True, key=f"schedule.drop_repair.{run_id}"),
         help="Each schedule tried is repaired without training, where it measures better so.",

@@ -10,7 +10,7 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import bound, choose, number, whole
 from senseapp.app.common.decided import Asked, asked_of, choose_promise, choose_tolerance, has_enough_images
 from senseapp.app.common.download import file_button, other_files
-from senseapp.app.common.expert import expert
+from senseapp.app.common.expert import expert, notes_shown
 from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.tables import text_table
@@ -61,22 +61,29 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
         )
         with errors_here():
             work = backend.service().work
-            if work.outcome(task) is None and not has_enough_images(work.candidates(run_id), promise):
-                return
+            known, asked = work.candidates(run_id), asked_of(backend.service().run(run_id), result.judged_by)
+            made = tuple(each for each in known if each.schedule == proof.schedule)
+            if work.outcome(task) is None:
+                if any(each.runs for each in made):  # by the run itself, or with other settings
+                    _files(run_id, Delivery(candidates=made), promise, asked)
+                if not has_enough_images(known, promise):
+                    return
             runtime = runtime_words(task.settings.runtime)
             runs = f"which {runtime.label} runs {runtime.runs_on}".rstrip()
             delivery = outcome_or_offer(
                 task,
-                "Make the file and measure it",
+                "Make another with these settings" if made else "Make the file and measure it",
                 "this file",
                 key="schedule.deploy",
                 icon="rocket_launch",
-                text=f"The tested weights become one {runtime.file_title} file, {runs}. It runs here beside the "
-                "original: what it answers, how long it takes, how large it is. If the tested weights lose more than "
-                "is tolerated, adapted ones are tried too.",
+                text=""
+                if made
+                else f"The tested weights become one {runtime.file_title} file, {runs}. It runs here "
+                "beside the original: what it answers, how long it takes, how large it is. If the tested weights lose "
+                "more than is tolerated, adapted ones are tried too.",
             )
             if delivery is not None:
-                _files(run_id, delivery, promise, asked_of(backend.service().run(run_id), result.judged_by))
+                _files(run_id, delivery, promise, asked)
             elif task.settings.kind != "float" and not backend.service().run(run_id).read_only:
                 _time_int8(run_id, task.settings)
 
@@ -165,8 +172,8 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
             ):
                 _measured(each.deployment, f"{run_id}.{place}")
         else:
-            show_notes(each.deployment.notes)
-    show_notes(delivery.notes)
+            show_notes(notes_shown(each.deployment.notes))
+    show_notes(notes_shown(delivery.notes))
     if good:
         other_files(run_id, good, next((each for each in running if each in good), good[0]))
 

@@ -7,6 +7,7 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.address import choose
 from senseapp.app.common.download import offer_file
+from senseapp.app.common.expert import expert
 from senseapp.app.common.notices import answer_or_wait, errors_here, show_notes
 from senseapp.core.markdown import md
 from senseapp.formats.base import ExportFormat
@@ -47,7 +48,8 @@ def downloads(schedule: Schedule, profile: ModelProfile, run_id: str, *, partner
 
 def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
     """Offer the formats that have words for what ``schedule`` compresses."""
-    names = [name for name, form in FORMATS.items() if not form.mismatch(schedule)]
+    known = {name: form for name, form in FORMATS.items() if expert() or not form.is_retired}
+    names = [name for name, form in known.items() if not form.mismatch(schedule)]
     name = choose(
         "Format",
         {name: FORMATS[name].title for name in names},
@@ -57,7 +59,7 @@ def _choose_format(schedule: Schedule, run_id: str) -> ExportFormat:
         is_list=True,
         help="The same schedule in the words of the tool that will read it.",
     )
-    if others := [form.title for name, form in FORMATS.items() if name not in names]:
+    if others := [form.title for name, form in known.items() if name not in names]:
         kinds = " and ".join(sorted({entry.compression for entry in schedule.entries} - {"none"}))
         st.caption(f"Not offered, as they have no words for {kinds} of each layer: {', '.join(others)}.")
     return FORMATS[name]

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common.figure import rows_height
 from senseapp.app.common.state import LayerEdits, edits_key, layer_edits, session
 from senseapp.descriptions import CompressionDescription, LevelScale
 from senseapp.records.measurement import RunResult
@@ -37,7 +36,7 @@ def layer_table(run_id: str, rows: pd.DataFrame, result: RunResult) -> None:
         key=key,
         hide_index=True,
         placeholder="",
-        height=rows_height(2 * len(rows)) or "auto",
+        height=35 * min(len(rows) + 1, 16) + 3,  # of Streamlit's rows with their heads, before the table scrolls
         column_order=["row", "amount", "locked", "least", "most", "reason", "alone", "share", "damage"],
         disabled=list(_READ_ONLY),
         column_config=_columns(compression),

@@ -6,7 +6,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert
-from senseapp.app.common.figure import figure
+from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import complain, show_notes, wait_for
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.tables import figures_row
@@ -27,7 +27,6 @@ from senseapp.records.resolution import baseline_warning, opening_level
 from senseapp.records.schedule import Schedule, StrongestFound
 from senseapp.solve.time_budget import time_range
 from senseapp.solve.trade_off import too_large
-from senseapp.views.charts.axes import ROW_STEP
 from senseapp.views.charts.layers import schedule_bars
 from senseapp.views.frames.results import amount_bars
 from senseapp.views.palette import NO_VALUE, fragility_legend
@@ -227,7 +226,7 @@ def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
         caveat=caveat_of(result),
         reading=f"Colour: what the layer loses alone at {level}.",
         legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),
-        frame_height=_CHART_HEIGHT if len(rows) * ROW_STEP > _CHART_HEIGHT else None,
+        frame_height=rows_height(len(rows), tallest=_CHART_HEIGHT),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from streamlit.delta_generator import DeltaGenerator
 from senseapp.app.common import backend
 from senseapp.app.common.address import SWITCH, bound, choose
 from senseapp.app.common.download import offer_file
-from senseapp.app.common.expert import metrics_offered
-from senseapp.app.common.notices import errors_here
+from senseapp.app.common.expert import expert, expert_toggle
+from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.run_guard import outcome_or_offer
 from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.core.errors import NotFound
@@ -29,23 +30,26 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, size_changes, step_lines
 
 
-def _proof_details(proof: Verification, validation: ValidationResult, result: RunResult) -> None:
-    """Show each form of the model in a table, which one is delivered, sizes before and after, every note; its files."""
-    measured = [change.metric for change in validation.changes]
-    metrics = metrics_offered(measured, _judged_by(result, validation))
-    alt_text = "What was measured of each form of the model"
-    text_table(PROOF_COLUMNS, proof_rows(validation, metrics), alt_text=alt_text, key="schedule_proof")
-    if validation.delivered_reason:
-        st.markdown(validation.delivered_reason)
+def _proof_details(proof: Verification, validation: ValidationResult) -> None:
+    """Show sizes before and after, the pictures that change, and the files; to experts every form of the model."""
+    if expert():
+        _forms(validation, [change.metric for change in validation.changes])
     figures_row(size_changes(validation), key="schedule_proof_sizes")
-    if steps := step_lines(validation):
-        st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))
-    if validation.notes:
-        st.caption(md("  \n").join(md(":material/info: {}", note) for note in validation.notes))
     if (changed := backend.service().work.changed(proof)) is not None:
         with st.popover("Pictures that change", icon=":material/compare:"):
             changed_answers(changed, key=f"proof.{proof.run_id}")
     _compressed_model(proof)
+
+
+def _forms(validation: ValidationResult, metrics: Sequence[str]) -> None:
+    """Show every form of the model that was measured, what each step of its making gained, and every note."""
+    alt_text = "What was measured of each form of the model"
+    text_table(PROOF_COLUMNS, proof_rows(validation, metrics), alt_text=alt_text, key="schedule_proof")
+    if validation.delivered_reason:
+        st.markdown(validation.delivered_reason)
+    if steps := step_lines(validation):
+        st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))
+    show_notes(validation.notes)
 
 
 def _judged_by(result: RunResult, validation: ValidationResult) -> str:
@@ -68,7 +72,7 @@ def proof_block(
     """
     action = st.container(gap="small")
     with details:
-        repair = st.toggle(
+        repair = expert_toggle(
             "Repair without training",
             **bound(run_id, "repair", SWITCH, usual=True, key=f"schedule.repair.{run_id}"),
             help="Corrects what compression shifts on average in each layer, on images without labels (at most 256). "
@@ -90,7 +94,7 @@ def proof_block(
         if validation is not None:
             st.markdown(_proven_line(validation, result))
             with details:
-                _proof_details(proof, validation, result)
+                _proof_details(proof, validation)
     return proof
 
 
@@ -100,7 +104,7 @@ def _proven_line(validation: ValidationResult, result: RunResult) -> Markdown:
     change = change_in(validation.kept_changes, view.name)
     if change is None:
         return md("Checked.")
-    repaired = f", after {validation.repair_words[0]}" if validation.keeps_repair else ""
+    repaired = f", after {validation.repair_words[0]}" if validation.keeps_repair and expert() else ""
     interval = view.interval_text(change.ci_low, change.ci_high)
     loss = f"{view.change_inside} {view.change_text(change.delta)} ({interval})"
     return md(":material/check_circle: **Measured**: {} on {} other images{}.", loss, change.num_samples, repaired)
@@ -173,6 +177,6 @@ def _sentence(found: StrongestFound, drop: DropLimit) -> str:
     return (
         f"{figure_text(budget.kind, found.schedule.achieved.get(budget.kind, budget.target))}: {view.change_inside} "
         f"{view.change_text(best.delta)} ({view.interval_text(best.ci_low, best.ci_high)}) measured"
-        f"{' after repair' * repaired} on {best.num_samples} images of the run, the strongest of {len(found.tried)} "
-        "schedules tried. Check the whole schedule to measure it on other images."
+        f"{' after repair' * (repaired and expert())} on {best.num_samples} images of the run, the strongest of "
+        f"{len(found.tried)} schedules tried. Check the whole schedule to measure it on other images."
     )

@@ -52,7 +52,7 @@ def prepare_reference(
     Raises:
         InvalidInput: the file cannot be opened, gives no answers of the task, or there are no images.
     """
-    progress("Opening the reference")
+    progress("Opening the original")
     model, data = spec.reference, spec.data
     file, content = opener.file(model) if is_runtime_file(model) else (None, None)
     loaded = opener.described(model, file)
@@ -153,7 +153,7 @@ def align_outputs(prepared: PreparedReference, candidate: OpenSide) -> None:
             ([each.shape[1] for each in outputs], ("box", "boxes")),
         ):
             if counts[0] != counts[1]:
-                told = f"{plural(counts[1], *noun)} in each image, the reference {counts[0]}"
+                told = f"{plural(counts[1], *noun)} in each image, the original {counts[0]}"
                 raise NotComparable(f"{candidate.name} tells apart {told}.", candidate)
     shapes = [tuple(each.shape) for each in outputs]
     if shapes[0][1:] != shapes[1][1:]:

@@ -65,7 +65,7 @@ def _always_the_same(before: Tensor, after: Tensor, task: Task, names: Sequence[
     answers, wanted = (set(each.argmax(dim=1).tolist()) for each in (after, before))
     if len(answers) == 1 and len(wanted) > 1:
         answer = task.output_name(answers.pop(), names)
-        yield f"The candidate answers {answer} to every image: its weights or its input are probably damaged."
+        yield f"The compressed file answers {answer} to every image: its weights or its input are probably damaged."
 
 
 def _class_order(before: Tensor, after: Tensor, agreement: float, task: Task, names: Sequence[str]) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _class_order(before: Tensor, after: Tensor, agreement: float, task: Task, na
                          for each in moved[:_LISTED])  # fmt: skip
     yield (
         f"Its classes probably come in another order: {examples}{' and so on' if len(moved) > _LISTED else ''}. In the "
-        f"order of the reference {100 * explained:.0f} % of {plural(len(before[held_out]), 'other image')} agree."
+        f"order of the original {100 * explained:.0f} % of {plural(len(before[held_out]), 'other image')} agree."
     )
 
 
@@ -123,7 +123,7 @@ def _preparation(
             best, most = words, share + 1e-9
     if best:
         yield (
-            f"It probably needs other preprocessing than the reference: {best}, {100 * most:.0f} % of "
+            f"It probably needs other preprocessing than the original: {best}, {100 * most:.0f} % of "
             f"{plural(count, 'image')} agree."
         )
 

@@ -77,7 +77,7 @@ def check_files(
     steps = OptionalSteps(progress=Progress(progress))
     opener = SideOpener(runtime=runtime_named(usual_runtime()), own_disk=own_disk, progress=steps.progress)
     prepared = prepare_reference(spec, opener, tuple(data_roots), steps.progress)
-    steps.progress("Opening the candidate")
+    steps.progress("Opening the compressed file")
     try:
         candidate = opener.candidate(
             spec.candidate, prepared.reference.spec, prepared.images, prepared.preprocessing, prepared.task
@@ -184,11 +184,11 @@ class _Comparison:
         bad = num_not_finite(judge.baseline.outputs) if counts else 0
         if bad:
             raise InvalidInput(
-                f"The reference itself returns numbers that are not finite on {bad} of {plural(len(images), 'image')}. "
-                "Choose a reference that works, or images that it was made for."
+                f"The original itself returns numbers that are not finite on {bad} of {plural(len(images), 'image')}. "
+                "Choose an original that works, or images that it was made for."
             )
         judge.require_answers()
-        self.steps.progress("Running the candidate")
+        self.steps.progress("Running the compressed file")
         judged = judge.judged(self.candidate.network)
         return judged, num_not_finite(judged.outputs) if counts else 0
 

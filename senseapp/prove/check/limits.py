@@ -21,7 +21,7 @@ def comparable(images: int, not_finite: int) -> CheckedLimit:
         return CheckedLimit(
             name="comparable",
             holds=False,
-            sentence=f"The candidate returns numbers that are not finite (NaN or infinite) on {not_finite} of "
+            sentence=f"The compressed file returns numbers that are not finite (NaN or infinite) on {not_finite} of "
             f"{plural(images, 'image')}.",
         )
     return CheckedLimit(
@@ -70,13 +70,13 @@ def loss_limit(bound: LossBound) -> CheckedLimit:
     """Return whether the loss is at most what is allowed, with the confidence of its bound."""
     metric = METRICS[bound.metric]
     lost, upper = metric.change_text(bound.delta), metric.change_text(bound.upper)
-    allowed, images = metric.change_text(bound.allowed), plural(bound.images, "image")
+    allowed, images = metric.limit_text(bound.allowed), plural(bound.images, "image")
     said = f"{metric.change_title}: {lost} on {images}, with {100 * bound.confidence:.0f} % certainty at most {upper}"
     if bound.upper <= bound.allowed:
-        return CheckedLimit(name="loss", holds=True, sentence=f"{said}; {allowed} are allowed.")
+        return CheckedLimit(name="loss", holds=True, sentence=f"{said}; the limit is {allowed}.")
     undecided = bound.delta <= bound.allowed
     if not undecided:
-        return CheckedLimit(name="loss", holds=False, sentence=f"{said}; only {allowed} are allowed.")
+        return CheckedLimit(name="loss", holds=False, sentence=f"{said}; the limit is {allowed}.")
     more = (
         f" About {bound.images_needed:,} images with as few changes would show it."
         if bound.images_needed is not None
@@ -92,11 +92,11 @@ def loss_limit(bound: LossBound) -> CheckedLimit:
 
 def time_limit(ratio: Median, allowed: float) -> CheckedLimit:
     """Return whether the candidate takes at most ``allowed`` times as long, by the interval of the median ratio."""
-    said = f"It takes {ratio.times_text} of the reference"
+    said = f"It takes {ratio.times_text} of the original"
     if ratio.high <= allowed:
-        return CheckedLimit(name="time", holds=True, sentence=f"{said}; {allowed:g} are allowed.")
+        return CheckedLimit(name="time", holds=True, sentence=f"{said}; the limit is {allowed:g}.")
     if ratio.low > allowed:
-        return CheckedLimit(name="time", holds=False, sentence=f"{said}; only {allowed:g} are allowed.")
+        return CheckedLimit(name="time", holds=False, sentence=f"{said}; the limit is {allowed:g}.")
     return CheckedLimit(
         name="time",
         holds=False,

@@ -166,14 +166,14 @@ class SideOpener:
         if spec.library == "auto":
             if is_runtime_file(reference):
                 raise InvalidSpec(
-                    f"{file_name(spec)} holds weights, and the reference is an ONNX file, which names no architecture. "
-                    "Choose a reference of the same architecture, or export the candidate as ONNX."
+                    f"{file_name(spec)} holds weights, and the original is an ONNX file, which names no architecture. "
+                    "Choose an original of the same architecture, or export the compressed file as ONNX."
                 )
             spec = replace(reference, pretrained=False, checkpoint=spec.checkpoint, network=spec.network)
         try:
             return load_model(spec, progress=self.progress)
         except InvalidInput as error:
-            raise type(error)(f"The candidate cannot be loaded: {error}") from error
+            raise type(error)(f"The compressed file cannot be loaded: {error}") from error
 
 
 def is_runtime_file(spec: ModelSpec) -> bool:
@@ -189,8 +189,8 @@ def shape_problem(reference: Sequence[int], candidate: Sequence[int]) -> str:
         more = candidate[1] - reference[1]
         hint = {1: "perhaps a class for the background is added", -1: "perhaps a class for the background is left out"}
         said = f": {hint[more]}" if more in hint else ""
-        return f"gives {numbers[0]} for each image, the reference {numbers[1]}{said}."
-    return f"gives outputs of shape {tuple(candidate)}, the reference of {tuple(reference)}."
+        return f"gives {numbers[0]} for each image, the original {numbers[1]}{said}."
+    return f"gives outputs of shape {tuple(candidate)}, the original of {tuple(reference)}."
 
 
 def _input_problem(facts: FileFacts, image: Sequence[int]) -> str:
@@ -201,9 +201,9 @@ def _input_problem(facts: FileFacts, image: Sequence[int]) -> str:
     if all(length in (None, wanted) for length, wanted in zip(own, image, strict=True)):
         return ""
     if own[0] not in (None, image[0]):
-        return f"takes images of {plural(own[0] or 0, 'channel')} ({facts.takes}), the reference of {image[0]}."
+        return f"takes images of {plural(own[0] or 0, 'channel')} ({facts.takes}), the original of {image[0]}."
     sides = [" × ".join(str(length or "any") for length in shape[:0:-1]) for shape in (own, image)]
-    return f"takes images of {sides[0]} pixels ({facts.takes}), the reference of {sides[1]}."
+    return f"takes images of {sides[0]} pixels ({facts.takes}), the original of {sides[1]}."
 
 
 def _notes_on_input(facts: FileFacts, preprocessing: Preprocessing) -> Iterator[str]:
@@ -219,7 +219,7 @@ def _notes_on_input(facts: FileFacts, preprocessing: Preprocessing) -> Iterator[
     told = preparation_in(facts.metadata, (channels, height, width))
     parts = ("mean", "std", "channel_order")
     if told is not None and any(getattr(told, part) != getattr(preprocessing, part) for part in parts):
-        yield "It says itself that its images are prepared otherwise than those of the reference."
+        yield "It says itself that its images are prepared otherwise than those of the original."
 
 
 class _AsModule(nn.Module):
@@ -263,5 +263,5 @@ def _from_facts(spec: ModelSpec, file: ForeignFile) -> LoadedModel:
         num_classes=count,
         pretrained=True,
         class_names=class_names_in(facts.metadata, count),
-        notes=("The reference is run in onnxruntime alone: senseapp cannot read all of its operators.",),
+        notes=("The original is run in onnxruntime alone: senseapp cannot read all of its operators.",),
     )

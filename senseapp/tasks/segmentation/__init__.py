@@ -84,7 +84,7 @@ class Segmentation(Task):
         if kept == pixels:
             return ""
         return (
-            f"KL divergence is compared at {kept:,} of {pixels:,} pixels of each image, on an even grid; shares of "
+            f"Harm is compared at {kept:,} of {pixels:,} pixels of each image, on an even grid; shares of "
             "pixels and IoU count all of them."
         )
 

@@ -20,6 +20,7 @@ from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 
 ROW_STEP = 18  # pixels: a line of text in 11 points with space around it
+AXIS_HEIGHT = 33  # pixels above the first row of a chart with :func:`top_axis`
 EDGE_TO_EDGE: dict[str, Any] = {
     "x": alt.XValue(0),  # type: ignore[no-untyped-call]
     "x2": alt.X2Value("width"),  # type: ignore[no-untyped-call]
@@ -50,6 +51,11 @@ def layer_axis(rows: list[str]) -> alt.Y:
         labelFlush=False,
     )
     return alt.Y("row:N", scale=alt.Scale(domain=tuple(rows)), axis=axis)
+
+
+def top_axis(**options: Any) -> alt.Axis:
+    """Return the axis above charts of rows, :data:`AXIS_HEIGHT` high with its title."""
+    return alt.Axis(orient="top", titlePadding=4, labelPadding=2, **options)
 
 
 def same_rows() -> alt.Y:
@@ -195,10 +201,12 @@ def picture_spec(
 
 
 def _add_legend(spec: dict[str, Any], legend: Sequence[LegendEntry]) -> None:
-    """Write the legend that stands beside the chart on the page into the channel that paints bands."""
+    """Write the legend that stands beside the chart on the page into the channel that paints bands or sides."""
     texts = json.dumps([entry.text for entry in legend], ensure_ascii=False)
     for part in (spec, *spec.get("layer", ())):
         colour = part.get("encoding", {}).get("color", {})
+        if colour.get("field") == "side":
+            colour["legend"] = {"orient": "top", "title": None, "columns": 1, "labelLimit": 420, "symbolStrokeWidth": 0}
         if colour.get("field") == "band":
             colour["legend"] = {
                 "orient": "bottom",

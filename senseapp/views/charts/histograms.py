@@ -70,23 +70,12 @@ def _shown(histogram: QuantizationHistogram, place: float) -> float:
 
 
 def histogram_chart(histogram: QuantizationHistogram) -> alt.LayerChart:
-    """Return :func:`quantization_bars` of ``histogram`` with the titles of its axes."""
-    per_channel = math.isnan(histogram.scale)
-    return quantization_bars(
-        bin_frame(histogram),
-        mark_frame(histogram),
-        x_title="Place on the channel's grid (steps from 0)" if per_channel else "Value",
-        sensitivity_title=SENSITIVITY_TITLES.get(histogram.spec.objective),
-    )
-
-
-def quantization_bars(
-    bins: pd.DataFrame, marks: pd.DataFrame, *, x_title: str, sensitivity_title: str | None
-) -> alt.LayerChart:
     """Return the values in each bin as bars and, over them with an axis on the right, how much each bin matters.
 
-    Without a ``sensitivity_title`` the second axis is left out.
+    Without an objective the second axis is left out.
     """
+    x_title = "Place on the channel's grid (steps from 0)" if math.isnan(histogram.scale) else "Value"
+    bins, sensitivity_title = bin_frame(histogram), SENSITIVITY_TITLES.get(histogram.spec.objective)
     x = alt.X("start:Q", title=x_title, scale=alt.Scale(zero=False))
     hover = [
         alt.Tooltip("start:Q", title="From", format=".4~g"),
@@ -99,7 +88,9 @@ def quantization_bars(
     height = alt.Y("count:Q", title="Values (square-root scale)", scale=alt.Scale(type="sqrt"))
     counts = base.mark_rect(color=ACCENT, aria=False).encode(y=height, y2=alt.datum(0))
     zoom = alt.selection_interval(bind="scales", encodings=["x"])
-    layers: list[alt.Chart | alt.LayerChart] = [LayeredChart(layer=[counts.add_params(zoom), _rules(marks)])]
+    layers: list[alt.Chart | alt.LayerChart] = [
+        LayeredChart(layer=[counts.add_params(zoom), _rules(mark_frame(histogram))])
+    ]
     if sensitivity_title is not None:
         matters = alt.Y("sensitivity:Q", title=sensitivity_title, axis=alt.Axis(orient="right"))
         step = alt.Chart(bins).mark_line(interpolate="step-after", color=SECOND, strokeWidth=1.5, aria=False)

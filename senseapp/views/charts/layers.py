@@ -23,6 +23,7 @@ from senseapp.views.charts.axes import (
     same_rows,
     source_opacity,
     tooltips,
+    top_axis,
     zero_line,
 )
 from senseapp.views.frames.levels import cut_short, drop_domain
@@ -51,7 +52,7 @@ def sensitivity_bars(
         "drop:Q",
         title=metric.axis,
         scale=scale,
-        axis=alt.Axis(orient="top", titlePadding=4, labelPadding=2, tickCount=8),
+        axis=top_axis(tickCount=8),
         stack=None,
     )
     bars = base.mark_bar(clip=True, stroke=INK, strokeWidth=0.5).encode(
@@ -93,7 +94,7 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Char
     bars = alt.Chart(rows).mark_bar(stroke=INK, strokeWidth=0.5)
     chart = bars.encode(
         y=layer_axis(list(rows["row"])),
-        x=alt.X("amount:Q", title=title, axis=alt.Axis(orient="top"), scale=scale),
+        x=alt.X("amount:Q", title=title, axis=top_axis(), scale=scale),
         color=fragility_colour(),
         tooltip=tooltips(members="Layer", amount_text="Amount", reason="Why", drop_text="Measured alone"),
         description="description:N",
@@ -106,11 +107,9 @@ def pair_step(sides: int) -> int:
     return sides * 9 + 6
 
 
-def side_colour(labels: Sequence[str], *, field: str = "side") -> alt.Color:
-    """Return the channel that gives each side of a comparison its colour, the same in every chart."""
-    scale = alt.Scale(domain=list(labels), range=list(CATEGORIES[: len(labels)]))
-    legend = alt.Legend(orient="top", title=None, columns=1, labelLimit=420, symbolStrokeWidth=0)
-    return alt.Color(f"{field}:N", scale=scale, legend=legend if len(labels) > 1 else None)
+def side_scale(labels: Sequence[str]) -> alt.Scale:
+    """Return the colour of each side of a comparison, the same in every chart."""
+    return alt.Scale(domain=list(labels), range=list(CATEGORIES[: len(labels)]))
 
 
 def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], picked: str = "") -> alt.LayerChart:
@@ -133,11 +132,11 @@ def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], pi
         ),
     )
     scale = alt.Scale(domain=list(domain), nice=False)
-    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=alt.Axis(orient="top"))
+    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=top_axis())
     hits = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
     bars = base.mark_bar(clip=True).encode(
         x=drop,
-        color=side_colour(labels),
+        color=alt.Color("side:N", scale=side_scale(labels), legend=None),
         opacity=source_opacity(),
         description="description:N",
     )
@@ -176,7 +175,7 @@ def network_bars(
     hits = base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, names), **EDGE_TO_EDGE)
     bars = base.mark_bar(minBandSize=3, stroke=INK, strokeWidth=0.5).encode(
         y=_PLACE,
-        x=alt.X("share:Q", title=share_title, axis=alt.Axis(orient="top", format="%", tickCount=4)),
+        x=alt.X("share:Q", title=share_title, axis=top_axis(format="%", tickCount=4)),
         color=fragility_colour(),
         description=alt.Description("description:N"),
     )

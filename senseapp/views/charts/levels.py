@@ -147,7 +147,7 @@ def sensitivity_heatmap(
     ``rows`` are all of :func:`senseapp.views.frames.results.measurement_frame`, ``order`` their ``row`` from top to
     bottom.
     """
-    scale, axis = alt.Scale(domain=list(level_texts)), alt.Axis(orient="top", labelAngle=0)
+    scale, axis = alt.Scale(domain=list(level_texts)), alt.Axis(orient="top", labelAngle=0, labelPadding=6)
     x = alt.X("level_text:O", scale=scale, title=None, axis=axis)
     rows = rows[np.isfinite(rows["drop"])]
     cells = alt.Chart(rows[list(_DRAWN)]).mark_rect(tooltip=layer_hover(metric), invalid=None)

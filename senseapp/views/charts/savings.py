@@ -9,12 +9,19 @@ import altair as alt
 import pandas as pd
 
 from senseapp.views.charts.axes import PICK, value_scale
-from senseapp.views.charts.layers import side_colour
+from senseapp.views.charts.layers import side_scale
 from senseapp.views.frames.files import OURS, PROPORTIONAL, UNIFORM
 from senseapp.views.palette import ACCENT, CATEGORIES, DASHES, INK
 
 _HEIGHT = 230  # pixels: low, since the answer stands above it
-_AXES = {"megabytes": "Size on disk (MB)", "milliseconds": "Time of a call here (ms)"}
+_AXES = {
+    "megabytes": alt.Axis(  # sizes in the units of the words beside it
+        title="Size on disk",
+        labelExpr="!datum.value ? '0' : datum.value < 1 ? format(1e3 * datum.value, '~g') + ' kB' : "
+        "datum.label + ' MB'",
+    ),
+    "milliseconds": alt.Axis(title="Time of a call here (ms)"),
+}
 
 
 def candidates_chart(
@@ -43,10 +50,11 @@ def candidates_chart(
     ends = [float(values.min()), float(values.max())]
     # its title above it: beside it, a low chart would cut it
     axis = alt.Axis(title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
+    legend = alt.Legend(orient="top", title=None, columns=1, labelLimit=420, symbolStrokeWidth=0)
     base = alt.Chart(shown).encode(
-        x=alt.X(f"{against}:Q", title=_AXES[against], scale=alt.Scale(zero=True)),
+        x=alt.X(f"{against}:Q", axis=_AXES[against], scale=alt.Scale(zero=True)),
         y=alt.Y("value:Q", axis=axis, scale=value_scale(y_title, domain=ends, nice=True, zero=False, clamp=True)),
-        color=side_colour(runs, field="run"),
+        color=alt.Color("run:N", scale=side_scale(runs), legend=legend if len(runs) > 1 else None),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
     )
     dots = base.mark_point(filled=True, stroke=INK).encode(
@@ -73,8 +81,6 @@ _MODELS = {
     UNIFORM: (CATEGORIES[1], DASHES[1], "diamond"),
     PROPORTIONAL: (CATEGORIES[3], DASHES[2], "diamond"),
     "Measured": (CATEGORIES[5], DASHES[0], "circle"),
-    "Measured after repair": (CATEGORIES[2], DASHES[0], "diamond"),
-    "Measured after adapting": (CATEGORIES[2], DASHES[0], "diamond"),
     "Tried in a search": (CATEGORIES[7], DASHES[0], "cross"),
 }
 """Colour, dashes of the line, and shape of marks of each source."""

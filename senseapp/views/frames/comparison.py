@@ -169,7 +169,7 @@ def runs_frame(
 
 
 def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | None) -> dict[str, Any]:
-    file = decided.choice if decided is not None else None
+    file = decided.choice if decided is not None and decided.goal != "targets" else None  # which is no file
     saved = decided.saved if decided is not None else None
     found = (record.headline or record.error or record.origin).split(". ")[0]
     return {

@@ -10,7 +10,7 @@ import pandas as pd
 from senseapp.metrics import METRICS, Metric, MetricChange
 from senseapp.prove.decision import Decision, Standing
 from senseapp.records.answers import AnswerDifferences, ChangedAnswers, ClassDrop, LabelledAnswer
-from senseapp.records.candidate import Candidate, judged_by, with_one_original
+from senseapp.records.candidate import Candidate, judged_by, value_interval, with_one_original
 from senseapp.records.deployment import MILLISECONDS, Deployment
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
@@ -112,8 +112,7 @@ def _answers(changes: Sequence[MetricChange]) -> str:
     """Return the metric that people judge a file by, with the interval that belongs to its drop."""
     change = change_in(changes, judged_by(changes))
     assert change is not None
-    view, (value, *ends) = METRICS[change.metric], _ends(change, METRICS[change.metric])
-    low, high = (min(1.0, max(0.0, end)) for end in ends) if view.is_share and view.additive else ends
+    view, (value, low, high) = METRICS[change.metric], _ends(change)
     return f"{view.label} {view.value_text(value)} ({view.interval_text(low, high)})"
 
 
@@ -173,8 +172,7 @@ def measured_frame(
     measured: list[tuple[str, float | None, MetricChange | None]] = []
     for each in validations:
         figure = each.schedule.achieved.get(kind)
-        measured.append(("Measured", figure, change_in(each.changes, metric)))
-        measured.append((f"Measured after {each.repair_words[0]}", figure, change_in(each.repaired, metric)))
+        measured.append(("Measured", figure, change_in(each.kept_changes, metric)))
     if found is not None and found.schedule.budget is not None and found.schedule.budget.kind == kind:
         measured += [("Tried in a search", tried.figure, tried.change(metric)) for tried in found.tried]
     view, rows = METRICS[metric], []
@@ -210,7 +208,7 @@ def recommended_frame(found: Recommendation) -> pd.DataFrame:
         if change is not None:
             images = f"{change.num_samples} images{', not used for anything else' if whole else ''}"
             text = f"{view.value_text(change.value)} ({images})"
-            rows.append(_model_row(source, found.kind, figure, _ends(change, view), view, text, whole=whole))
+            rows.append(_model_row(source, found.kind, figure, _ends(change), view, text, whole=whole))
     return _models(rows)
 
 
@@ -234,13 +232,9 @@ def _model_row(
     }
 
 
-def _ends(change: MetricChange, view: Metric) -> tuple[float, float, float]:
+def _ends(change: MetricChange) -> tuple[float, float, float]:
     """Return the value and the interval that the loss gives it, or the loss itself."""
-    if not view.additive:
-        return change.delta, change.ci_low, change.ci_high
-    sign = -1 if view.higher_is_better else 1
-    low, high = sorted(change.value + sign * (end - change.delta) for end in (change.ci_low, change.ci_high))
-    return change.value, low, high
+    return change.value if METRICS[change.metric].additive else change.delta, *value_interval(change)
 
 
 def baseline_value(found: Recommendation) -> float:
@@ -314,8 +308,8 @@ def _tells(each: ClassDrop) -> bool:
     return each.low > 0 or each.high <= 0.1  # of a class: an interval from no loss to a larger one tells nothing
 
 
-def difference_sentence(found: AnswerDifferences) -> str:
-    """Return the number of pictures on which two files differ, and which has more of these right."""
+def difference_sentence(found: AnswerDifferences, names: Sequence[str]) -> str:
+    """Return the number of pictures on which two files of these names differ, and which has more of these right."""
     if not found.num_images:
         return "They were measured on different images, so there is nothing to compare."
     total = fmt.plural(found.num_images, "picture")
@@ -325,11 +319,11 @@ def difference_sentence(found: AnswerDifferences) -> str:
     if found.only_first is None or found.only_second is None:
         return f"{some}."
     neither = len(found.different) - found.only_first - found.only_second
-    right = f"the first alone is right on {found.only_first}, the second alone on {found.only_second}"
+    right = f"{names[0]} alone is right on {found.only_first}, {names[1]} alone on {found.only_second}"
     return f"{some}: {right}, neither on {neither}."
 
 
 def difference_line(side: str, answer: LabelledAnswer, label: str | None) -> str:
-    """Return the prediction of one side for a picture: ``First: crow (61 %), right``."""
+    """Return the prediction of one side for a picture: ``A: crow (61 %), right``."""
     right = ", right" if label is not None and answer.text == label else ""
     return f"{side}: {answer.text} ({fmt.percent(answer.sure)}){right}"

@@ -36,8 +36,8 @@ def build_check_page(report: CheckReport) -> str:
         "verdict": verdict(report),
         "conditions": [(f"{_SIGNS[mark]} {title}: {mark}", reason) for title, mark, reason in conditions(report)],
         "facts": {
-            "Reference": file_facts(report.reference),
-            "Candidate": file_facts(report.candidate, size_ratio=report.size_ratio),
+            "Original": file_facts(report.reference),
+            "Compressed file": file_facts(report.candidate, size_ratio=report.size_ratio),
             "Measurement": measured_facts(report),
         },
         "changes": ReportTable(title="Metrics", columns=CHANGE_COLUMNS, rows=tuple(change_rows(report))),

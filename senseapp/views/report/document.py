@@ -32,10 +32,10 @@ from senseapp.views.words.wording import (
     baselines_of,
     caveat_of,
     environment_of,
+    evidence_text,
     image_facts,
     model_facts,
     notes_of,
-    provenance_text,
     settings_of,
 )
 
@@ -75,7 +75,7 @@ def build_report(contents: ReportContents) -> str:
         "contents": contents,
         "finding": headline(result),
         "warning": baseline_warning(result),
-        "provenance": provenance_text(result),
+        "provenance": evidence_text(result),
         "caveat": caveat_of(result),
         "notes": notes_of(result),
         "facts": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -12,7 +12,7 @@ from senseapp.prove.decision import Decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
-from senseapp.records.profile import LayerProfile
+from senseapp.records.promise import largest_loss
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.frames.files import (
     CLASS_COLUMNS,
@@ -50,14 +50,14 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
     if not candidates:
         return None
     rows = candidates_frame(candidates, decided)
-    bounds = {each.file: each.bound_text or each.evidence for each in candidates}
-    cells = rows.assign(bound=rows["file"].map(bounds))[["name", "size", "time", "answers", "bound", "standing"]]
+    bounds = rows["file"].map({each.file: largest_loss(each.loss, each.bound) or each.evidence for each in candidates})
+    cells = rows.assign(bound=bounds)[["name", "size", "time", "answers", "bound", "standing"]]
     return ReportTable(
         title="Files that were made and measured",
-        columns=("File", "Size", "Time", "Answers", "On new images", "Worth taking"),
+        columns=("File", "Size", "Time", "Answers", "Loss on new images", "Worth taking"),
         rows=tuple(tuple(map(str, row)) for row in cells.to_numpy()),
         note=f"{original_row(candidates)['description']}. Each row was measured on the file itself, in turns with the "
-        "original. Bounds are of each file alone, on unseen images.",
+        "original. Bounds are of each file alone, on unseen images, with 95 % certainty.",
         figures=False,
     )
 
@@ -80,33 +80,19 @@ def layer_table(result: RunResult, name: str) -> ReportTable:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
     metric, scale, frame = METRICS[name], result.compression.scale, measurement_frame(result, name)
     levels = [scale.text(level) for level in ordered_levels(result)]
-    sized = result.profile.sizes_known
-    layers = {layer.name: layer for layer in result.profile.layers}
     cells = dict(zip(zip(frame["row"], frame["level_text"], strict=True), _cells(frame), strict=True))
-    firsts = frame.drop_duplicates("row")
-    rows = [
-        (row, *(_facts(kind_of, members, layers) if sized else ()), *(cells.get((row, level), "–") for level in levels))
-        for row, kind_of, members in zip(firsts["row"], firsts["layer_type"], firsts["members"], strict=True)
-    ]
-    facts = ("Type", "Parameters", "Multiplications") if sized else ()
     return ReportTable(
         title=f"{metric.change_title} when one layer is compressed",
-        columns=("Layer", *facts, *levels),
-        rows=tuple(rows),
+        columns=("Layer", *levels),
+        rows=tuple((row, *(cells.get((row, level), "–") for level in levels)) for row in frame["row"].unique()),
         note="In brackets: the 95 % interval; ≈ marks estimates, which have none. The run's CSV has all metrics.",
     )
 
 
-def _facts(layer_type: str, members: str, layers: Mapping[str, LayerProfile]) -> tuple[str, str, str]:
-    """Return type and cost, summed over the members of a coupled group."""
-    coupled = [layers[name] for name in members.split(", ") if name in layers]
-    params, macs = sum(layer.num_params for layer in coupled), sum(layer.macs for layer in coupled)
-    return layer_type, fmt.count(params), fmt.count(macs)
-
-
 def _cells(frame: pd.DataFrame) -> Iterator[str]:
     for change, interval, source in zip(frame["change_text"], frame["interval_text"], frame["source"], strict=True):
-        yield f"≈ {change}" if source == "estimated" else f"{change} ({interval})"
+        says_more = set(interval.split(" to ")) != {change}
+        yield f"≈ {change}" if source == "estimated" else f"{change} ({interval})" if says_more else change
 
 
 def apart_table(result: RunResult) -> ReportTable | None:
@@ -124,13 +110,12 @@ def apart_table(result: RunResult) -> ReportTable | None:
 
 
 def schedule_table(schedule: Schedule, result: RunResult) -> ReportTable:
-    """Return the amount of each layer, and what it loses alone."""
+    """Return the amount of each layer, and why some are left alone."""
     frame = schedule_frame(schedule, result)
-    columns = ["members", "amount_text", "reason", "damage_text", "drop_text"]
     return ReportTable(
         title="Amount of each layer",
-        columns=("Layer", "Amount", "Why", "Predicted share of the loss", "Measured alone"),
-        rows=tuple(tuple(map(str, row)) for row in frame[columns].to_numpy()),
+        columns=("Layer", "Amount", "Why"),
+        rows=tuple(tuple(map(str, row)) for row in frame[["members", "amount_text", "reason"]].to_numpy()),
         figures=False,
     )
 
@@ -168,14 +153,13 @@ def schedule_sections(
 def _section(schedule: Schedule, validation: ValidationResult | None, result: RunResult) -> ScheduleSection:
     metric, budget = METRICS[schedule.metric], schedule.budget
     predicted = validation.predicted if validation else schedule.predicted_damage
+    method = _METHODS.get(schedule.method, schedule.method)
     facts = {
-        "Method": _METHODS.get(schedule.method, schedule.method),
-        "Goal": figure_text(budget.kind, budget.target) if budget is not None else "no budget",
         f"Predicted {metric.change_inside}": metric.change_text(predicted),
         **({"Measured": "Not yet"} if validation is None else size_changes(validation)),
     }
     return ScheduleSection(
-        title=f"{facts['Method']}, {facts['Goal']}",
+        title=f"{method}, {figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
         facts=facts,
         proof=_proof(validation) if validation else None,
         amounts=schedule_table(schedule, result),
@@ -195,7 +179,7 @@ def _proof(validation: ValidationResult) -> ReportTable:
     return ReportTable(
         title="Proof: the compressed model, measured",
         columns=PROOF_COLUMNS,
-        rows=tuple(proof_rows(validation, METRICS)),
+        rows=tuple(proof_rows(validation, (name for name, metric in METRICS.items() if metric.is_everyday))),
         note=f"Measured on {', '.join(map(str, images))} images that the run has not measured on where there are "
         "enough. Above zero is worse; intervals are paired by image.",
     )

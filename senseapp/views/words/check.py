@@ -24,10 +24,11 @@ from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import markdown_table
 
 _CONDITIONS = {"comparable": "Comparison", "loss": "Loss", "time": "Time"}
-CHANGE_COLUMNS = ("Metric", "Reference", "Candidate", "Loss", "95 % interval")
-OPERATOR_COLUMNS = ("Operator", "Reference, ms", "Candidate, ms", "Reference, nodes", "Candidate, nodes")
+CHANGE_COLUMNS = ("Metric", "Original", "Compressed", "Loss", "95 % interval")
+OPERATOR_COLUMNS = ("Operator", "Original, ms", "Compressed, ms", "Original, nodes", "Compressed, nodes")
 TENSOR_COLUMNS = ("Tensor", "Operator", "Shape", "Difference")
-PICTURE_COLUMNS = ("Picture", "Label", "Reference", "Candidate")
+PICTURE_COLUMNS = ("Picture", "Label", "Original", "Compressed")
+_MOST_CLASSES = 10  # rows of a summary
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -55,7 +56,7 @@ def file_facts(side: CheckedFile, *, size_ratio: float = math.nan) -> dict[str, 
     facts = {
         "File": side.name,
         "Kind": side.kind,
-        "Size": size if math.isnan(size_ratio) else f"{size}, {size_ratio:.2f} times the reference",
+        "Size": size if math.isnan(size_ratio) else f"{size}, {size_ratio:.2f} times the original",
         "Input": side.takes,
         "Output": side.returns,
         "Time of a call": "" if side.seconds is None else milliseconds(side.seconds),
@@ -205,7 +206,7 @@ def markdown_summary(report: CheckReport) -> str:
         sides.append(("Time ratio", "1", report.time_ratio.times_text))
     if report.bound is not None:
         parts += [
-            markdown_table(("", "Reference", "Candidate"), sides),
+            markdown_table(("", "Original", "Compressed"), sides),
             markdown_table(CHANGE_COLUMNS, change_rows(report)),
             md("Largest loss to expect: {}.", bound_text(report.bound)),
         ]
@@ -227,13 +228,15 @@ def markdown_summary(report: CheckReport) -> str:
 
 def _answers(found: ChangedAnswers) -> Iterator[Markdown]:
     yield md("{}", found.sentence)
-    worse = [each for each in found.classes if each.drop > 0][:10]
+    worse = [each for each in found.classes if each.drop > 0]
     if worse:
         rows = [
             (each.name, str(each.num_images), f"{fmt.points(each.drop)} points", fmt.points(each.low, each.high))
-            for each in worse
+            for each in worse[:_MOST_CLASSES]
         ]  # fmt: skip
         yield markdown_table(("Class", "Images", "Drop", "Interval, all classes together"), rows)
+        if len(worse) > _MOST_CLASSES:
+            yield md("And {} more.", len(worse) - _MOST_CLASSES)
     if found.pictures:
         yield markdown_table(PICTURE_COLUMNS, [picture_row(each) for each in found.pictures])
 

@@ -15,18 +15,23 @@ from senseapp.records.deployment import model_file
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
-from senseapp.records.spec import WITHOUT_LABELS, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.tasks import task_named
 from senseapp.views.words import format as fmt
 
-_DATA = {
+_IMAGES = {
     "demo": "The demo's handwritten digits",
     "photographs": "The demo's photographs",
     "shapes": "The demo's shapes on photographs",
-    "random": "Random inputs: figures are indicative only",
+    "random": "Random inputs: indicative only",
     "imported": "Unknown (imported figures)",
 }
+
+
+def images_title(data: DataSpec) -> str:
+    """Return what images are called: where they come from, or their name."""
+    return _IMAGES.get(data.kind, data.title)
 
 
 def model_facts(result: RunResult) -> dict[str, str]:
@@ -38,12 +43,9 @@ def model_facts(result: RunResult) -> dict[str, str]:
     facts["Weights"] = PurePath(model.checkpoint).name if model.checkpoint else weights
     if not profile.sizes_known:  # an imported table without its model
         return facts | {"Layers": str(len(profile.layers))}
-    of_layers = fmt.count(profile.layer_macs)
     return facts | {
         "Parameters": fmt.count(profile.num_params),
         "Multiplications of one image": fmt.count(profile.macs),
-        **({"Multiplications of its layers": of_layers} if profile.layer_macs != profile.macs else {}),
-        "Size in memory": fmt.bytes_size(profile.num_bytes),
         "Compressible layers": str(len(profile.layers)),
         "Input": fmt.shape(profile.input_shape),
         task_named(model.task).output_title: str(profile.num_classes),
@@ -53,7 +55,7 @@ def model_facts(result: RunResult) -> dict[str, str]:
 def image_facts(result: RunResult) -> dict[str, str]:
     """Return which images were measured on, and how they, the outputs and the labels were read."""
     data = result.spec.data
-    facts = {"Images": _DATA.get(data.kind, data.title)}
+    facts = {"Images": images_title(data)}
     if data.kind == "imported":
         return facts
     facts["Measured on"] = fmt.plural(result.num_samples, "image")
@@ -64,25 +66,23 @@ def image_facts(result: RunResult) -> dict[str, str]:
 
 
 def settings_of(result: RunResult) -> dict[str, str]:
-    """Return the settings, as requested and as chosen."""
+    """Return the settings, as requested and as chosen; of switches those that are on."""
     settings = result.spec.sensitivity
     compression = settings.compression
     chosen = [*settings.layers, *settings.layer_types]
     facts = {
-        "Compression": compression.description.label,
+        "Compression": compression.description.line,
         **chosen_options(compression),
         "Levels": compression.scale.texts(settings.levels),
-        "Ranking metric": METRICS[result.metric].label,
     }
     if result.spec.data.kind == "imported":
         return facts
     return facts | {
-        "Layers": ", ".join(chosen) if chosen else "All",
-        "Mode": "Quick estimate only" if settings.mode == "quick" else "Measured",
+        **({"Layers": ", ".join(chosen)} if chosen else {}),
+        **({"Mode": "Quick estimate only"} if settings.mode == "quick" else {}),
         **({"Weights": "Adapted to what was taken"} if settings.adapted else {}),
-        "Images per layer": "As many as the ranking needs" if settings.until_settled else "The same for every layer",
-        "Precision": result.precision,
-        "Seed": str(settings.seed),
+        **({"Images per layer": "As many as the ranking needs"} if settings.until_settled else {}),
+        "Passes": passes_text(result),
     }
 
 
@@ -93,9 +93,13 @@ def chosen_options(compression: CompressionConfig) -> dict[str, str]:
     return {each.title: each.choices[values[name]] for name, each in options.items() if each.when(values)}
 
 
+_ENVIRONMENT = ("python", "torch")
+"""What decides figures and times; the run's JSON has all versions and how passes were made."""
+
+
 def environment_of(result: RunResult) -> dict[str, str]:
     """Return the versions and the machine that the figures come from."""
-    facts = {name.replace("_", " ").capitalize(): value for name, value in result.environment.items()}
+    facts = {name.capitalize(): result.environment[name] for name in _ENVIRONMENT if name in result.environment}
     if result.seconds:
         facts["Time to measure the layers"] = fmt.duration(result.seconds)
     return facts
@@ -124,12 +128,12 @@ def baselines_of(result: RunResult) -> dict[str, str]:
 
 def provenance_text(result: RunResult) -> str:
     """Return measured or estimated, on how many images, with which intervals, and how it was computed, in one line."""
-    return " · ".join(filter(None, [_evidence(result), passes_text(result)]))
+    return " · ".join(filter(None, [evidence_text(result), passes_text(result)]))
 
 
 def provenance_line(result: RunResult) -> Markdown:
     """Return the first half for a page, with the word that matters most in bold; :func:`passes_text` is the other."""
-    source, _, rest = _evidence(result).partition(" ")
+    source, _, rest = evidence_text(result).partition(" ")
     return md("**{}** {}", source, rest)
 
 
@@ -138,8 +142,8 @@ def passes_text(result: RunResult) -> str:
     if result.spec.data.kind == "imported":
         return ""
     estimated = [item for item in result.shown if item.estimated]
-    corrected = " and true passes over a few images" if any(item.images_passed for item in estimated) else ""
-    parts = [f"estimates from one backward pass{corrected}"] if estimated else []
+    corrected = " and passes of their own over a few images" if any(item.images_passed for item in estimated) else ""
+    parts = [f"estimates from one pass for all layers{corrected}"] if estimated else []
     parts += [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}"]
     device, workers = result.environment.get("device"), result.environment.get("workers")
     if device:
@@ -147,7 +151,8 @@ def passes_text(result: RunResult) -> str:
     return " · ".join(parts)
 
 
-def _evidence(result: RunResult) -> str:
+def evidence_text(result: RunResult) -> str:
+    """Return measured or estimated, on how many images, and with which intervals."""
     if result.spec.data.kind == "imported":
         sizes = f" · sizes of {result.profile.title}" if result.profile.sizes_known else ""
         return f"Imported: measured elsewhere · number of images unknown · intervals unknown{sizes}"
@@ -252,7 +257,7 @@ def size_changes(validation: ValidationResult) -> dict[str, str]:
     found = {f"{model_file(suffix).label}, on disk": fmt.bytes_size(size) for suffix, size in validation.files.items()}
     for kind, (title, write) in _SIZES.items():
         before, after = validation.sizes.get(kind, (0.0, 0.0))
-        if before or after:
+        if before != after:
             found[title] = f"{write(before)} → {write(after)}"
     return found
 

@@ -81,7 +81,7 @@ def test_too_few_images_and_too_long_times_exit_with_1(
     assert check(files, "good", "--max-drop", "1") == 1
     assert capsys.readouterr().out.startswith("Not shown to hold: Loss of right answers: 0 points on 160 images")
     assert check(files, "good", "--max-drop", "3", "--max-time", "0.01") == 1
-    assert "only 0.01 are allowed" in capsys.readouterr().out
+    assert "the limit is 0.01" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_too_few_images_and_too_long_times_exit_with_1(
         ("empty", (), "empty holds no file of weights"),
         ("text.onnx", (), "text.onnx cannot be checked: The file is text, not an ONNX model"),
         ("good", ("--max-drop", "101"), "--max-drop is in points, from 0 to 100; got 101."),
-        ("good", ("--max-time", "0"), "a multiple of the reference's, above 0, got 0.0"),
+        ("good", ("--max-time", "0"), "a multiple of the original's, above 0, got 0.0"),
         ("good", ("--metric", "speed"), "speed"),
         ("good", ("--onnx-output", "nothing"), "The file has no output “nothing”. Its outputs are scores."),
     ],

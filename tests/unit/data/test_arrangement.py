@@ -144,7 +144,6 @@ def test_the_only_table_is_taken_where_it_names_pictures():
             "The table val.csv cannot be read. Neither commas, semicolons, tabs nor spaces separate its columns: the "
             "first line is 'cat'. Write lines such as file,label.",
         ),
-        ("metadata.jsonl", "Labels are not read from metadata.jsonl: write them as lines file,label in labels.csv."),
         ("labels.txt", ""),  # often the names of the classes
     ],
 )
@@ -156,6 +155,12 @@ def test_files_beside_unlabelled_pictures_that_may_hold_labels_are_named(name, s
     folders = ListedFiles("cat/1.png", "dog/2.png")
     folders.add_table(name, "cat\ndog\n")
     assert arrange(folders).notes == ()
+
+
+def test_annotations_that_a_task_does_not_read_are_named_with_the_reason() -> None:
+    source = ListedFiles("1.png", "instances.json")
+    (note,) = source.contents.notes()
+    assert note.startswith("Labels are not read from instances.json: boxes, masks and points are labels of detectors")
 
 
 @pytest.mark.parametrize(

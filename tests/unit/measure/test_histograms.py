@@ -268,7 +268,7 @@ def test_folding_leaves_the_network_and_shows_the_final_weights(model, images):
 def test_what_cannot_be_folded_is_left_and_said(model, images):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = look(model, images, layer="conv2", fold=True)
-    assert "No BatchNorm" in found.notes[0]
+    assert "No normalization" in found.notes[0]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

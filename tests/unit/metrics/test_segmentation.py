@@ -151,7 +151,7 @@ def test_probabilities_are_kept_on_an_even_grid_in_bounded_memory(most_bytes: in
     found = change_of(DIVERGENCE.name, DIVERGENCE.moments(*kept, None)).delta
     assert found == pytest.approx(exact, rel=0.03)
     note = SEGMENTATION.predictions_note(smooth, most_bytes=most_bytes)
-    assert note.startswith(f"KL divergence is compared at {len(rows) * len(columns):,} of 22,100 pixels of each image")
+    assert note.startswith(f"Harm is compared at {len(rows) * len(columns):,} of 22,100 pixels of each image")
 
 
 def test_masks_that_do_not_belong_to_the_model_are_refused() -> None:

@@ -167,7 +167,7 @@ def test_a_reference_that_is_no_file_or_gives_no_numbers_is_bad_input(shop: Work
         check_files(spec_of(tmp_path / "gone.onnx", shop.reference, data=digits()))
     broken = BY_NAME["not a number in one weight"].make(shop)
     assert isinstance(broken, Path)
-    with pytest.raises(InvalidInput, match="The reference itself returns numbers that are not finite on 24 of 24"):
+    with pytest.raises(InvalidInput, match="The original itself returns numbers that are not finite on 24 of 24"):
         check_files(spec_of(broken, shop.reference, data=digits(), num_samples=24))
 
 
@@ -327,7 +327,7 @@ def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
     assert both.delta < both.upper < alone.upper
     limit = loss_limit(alone)
     assert (limit.holds, limit.undecided) == (False, False)
-    assert "only 1.0 points are allowed" in limit.sentence
+    assert "the limit is 1 point" in limit.sentence
 
 
 def test_metrics_without_a_range_have_the_end_of_their_interval() -> None:

@@ -137,7 +137,7 @@ def test_the_bound_on_held_out_images_decides_and_each_refusal_is_a_test(edge: f
     refusals = len(found.refused)
     assert (refusals > 1) == (edge < 0.7)  # the edge of the curves' images
     assert found.validation.tried == refusals + 1
-    assert "on new images at most" in found.evidence
+    assert "On new images: " in found.evidence
     tests = TestSequence(error=0.05)
     for _ in range(refusals):
         tests.test(lambda _error: False)
@@ -147,7 +147,7 @@ def test_the_bound_on_held_out_images_decides_and_each_refusal_is_a_test(edge: f
 def test_where_nothing_keeps_a_promise_the_record_says_so() -> None:
     found = MadeUpPromise(SparsityConfig, 0.7, -1.0).recommended(Promise(most=ALLOWED))
     assert found.schedule is None
-    assert found.headline == "Nothing can be saved for a loss of at most 1.0 points, with 95 % certainty"
+    assert found.headline == "Nothing can be saved for a loss of at most 1 point, with 95 % certainty"
     assert loads(dumps(found), Recommendation) == found
 
 

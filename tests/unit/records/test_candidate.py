@@ -11,7 +11,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.records.candidate import Delivery, with_one_original
 from senseapp.records.deployment import Median
 from senseapp.records.schedule import Schedule, ScheduleEntry
-from tests.deployments import a_candidate, a_deployment, some_figures
+from tests.deployments import a_candidate, a_deployment, some_figures, usual_figures
 
 
 def test_the_headline_says_size_time_and_answers_with_their_interval() -> None:
@@ -88,3 +88,12 @@ def test_a_file_of_a_search_that_computes_in_float_says_that_its_weights_have_8_
     stored = a_deployment(in_float=("conv1", "conv2"))
     assert a_candidate("onnx", deployment=stored).made_of == "ONNX, weights in 8 bits"
     assert a_candidate("onnx").made_of == "ONNX"
+
+
+def test_the_file_of_the_runtimes_own_quantizer_has_a_title_of_its_own() -> None:
+    own = usual_figures()["default"]
+    made, theirs = (
+        a_candidate("int8", deployment=a_deployment(in_float=(), figures=usual_figures(file=figures)))
+        for figures in (usual_figures()["int8"], own)
+    )
+    assert (made.made_of, theirs.made_of) == ("ONNX in 8-bit numbers", "ONNX in 8-bit numbers by onnxruntime")

@@ -82,10 +82,11 @@ def test_a_skipped_step_a_repeated_title_and_details() -> None:
     bar = Bar.started(0.0, PLAN).told("Loading the model", 0.5)
     assert (bar.doing, bar.detail) == ("Read", "Loading the model")
     bar = bar.told("Make · Rounding weights · 12 of 40 layers", 2.0)
-    assert (bar.index, bar.doing, bar.detail, bar.share) == (2, "Make: 12 of 40 layers", "Rounding weights", 0.0)
+    assert (bar.index, bar.doing, bar.detail, bar.share) == (2, "Make", "Rounding weights · 12 of 40 layers", 0.0)
     assert bar.told("Make · Timing", 3.0).index == 2  # the same step goes on
     bar = bar.told("Measure · 3 of about 15 · 0 of 256 images", 4.0)
     assert (bar.index, bar.share, bar.doing, bar.detail) == (3, 0.2, "Measure: 3 of about 15", "0 of 256 images")
+    assert bar.told("Measure · Comparing answers", 4.5).doing == "Measure: 3 of about 15"  # a count never goes away
     assert bar.told("Make", 5.0).index == 4
     assert bar.told("Estimate", 5.0).index == 3  # what is over does not begin again
 

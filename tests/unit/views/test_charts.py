@@ -15,8 +15,8 @@ from senseapp.solve.methods import make_schedule
 from senseapp.views.charts.axes import cut_labels, value_scale
 from senseapp.views.charts.histograms import (
     bin_frame,
+    histogram_chart,
     mark_frame,
-    quantization_bars,
 )
 from senseapp.views.charts.layers import network_bars, schedule_bars, sensitivity_bars
 from senseapp.views.charts.levels import sensitivity_curves, sensitivity_heatmap
@@ -332,10 +332,9 @@ def test_a_histogram_has_shares_and_centroids() -> None:
 
 
 def test_histograms_carry_the_sensitivity_only_where_there_is_one() -> None:
-    histogram = a_histogram()
-    for title, layers in (("|gradient|", 2), (None, 1)):
-        chart = quantization_bars(
-            bin_frame(histogram), mark_frame(histogram), x_title="Value", sensitivity_title=title
-        ).to_dict()
+    known = a_histogram()
+    without = replace(known, spec=replace(known.spec, objective="none"))
+    for histogram, layers in ((known, 2), (without, 1)):
+        chart = histogram_chart(histogram).to_dict()
         assert len(chart["layer"]) == layers
         assert chart["resolve"]["scale"]["y"] == "independent"

@@ -12,7 +12,7 @@ from PIL import Image
 
 from senseapp.metrics import METRICS
 from senseapp.views.charts.axes import drawn_rows, picture_png, picture_spec, picture_svg
-from senseapp.views.charts.histograms import bin_frame, mark_frame, quantization_bars
+from senseapp.views.charts.histograms import histogram_chart
 from senseapp.views.charts.layers import network_bars, sensitivity_bars
 from senseapp.views.charts.levels import sensitivity_heatmap
 from senseapp.views.frames.levels import marked
@@ -27,9 +27,7 @@ CHARTS = {
     "bars": sensitivity_bars(ROWS, TOP1, x_domain=(-1.0, 9.0)),
     "heat": sensitivity_heatmap(FRAME, TOP1, order=NAMES, level_texts=["25 %", "50 %", "75 %"]),
     "network": network_bars(network_frame(profile(), ROWS, TOP1, opened=frozenset()), TOP1, share_title="Share"),
-    "histogram": quantization_bars(
-        bin_frame(a_histogram()), mark_frame(a_histogram()), x_title="Value", sensitivity_title="|gradient|"
-    ),
+    "histogram": histogram_chart(a_histogram()),
 }
 
 

@@ -141,7 +141,9 @@ def test_random_inputs_of_one_side_are_said() -> None:
 
 def test_only_settings_that_differ_are_listed() -> None:
     other = result(RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5, 0.75), seed=7)))
-    assert differing_settings([side(result()), side(other)]) == {"Seed": ("0", "7")}
+    assert differing_settings([side(result()), side(other)]) == {
+        "Passes": ("precision fp32 · seed 0", "precision fp32 · seed 7")
+    }
 
 
 def test_paired_bars_keep_the_colour_of_a_side_and_pale_estimates() -> None:
