@@ -241,7 +241,7 @@ def _lost(
         return None
     applied = evaluator.reconstruction.apply(schedule)
     if adapting != "off":
-        measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof, adapting=adapting)
+        measured(evaluator, applied, "kl", repair=True, adapting=adapting)
     return {change.metric: change.delta for change in evaluator.judged(applied, unseen(case.network)).changes}
 
 

@@ -54,5 +54,5 @@ def pruned_schedule(bench: ScheduleEvaluator, *, target: float) -> Schedule:
 def _delivered(bench: ScheduleEvaluator, schedule: Schedule, unseen: TensorImages, adapting: Adapting) -> float:
     """Return the KL on ``unseen`` of what is delivered; the choice never sees them."""
     applied = bench.reconstruction.apply(schedule)
-    measured(bench, applied, "kl", repair=True, images=bench.images.proof, adapting=adapting)
+    measured(bench, applied, "kl", repair=True, adapting=adapting)
     return kl(bench.judged(applied, unseen).changes)

@@ -107,7 +107,7 @@ def _on_unseen(evaluator: ScheduleEvaluator, schedule: Schedule, unseen: ImageSe
     """Return the KL without repair and as delivered, and whether that is repaired; the choice never sees ``unseen``."""
     applied = evaluator.reconstruction.apply(schedule)
     plain = kl(evaluator.judged(applied, unseen).changes)
-    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
+    found = measured(evaluator, applied, "kl", repair=True)
     return plain, kl(evaluator.judged(applied, unseen).changes), found.delivered == "repaired"
 
 

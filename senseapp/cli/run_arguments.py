@@ -328,12 +328,10 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
     """Add ``--adapt``."""
     parser.add_argument(
         "--adapt",
-        nargs="?",
+        action="store_const",
         const="minutes",
         default="off",
-        choices=("minutes", "best"),
-        help="give compressed layers new weights that make up for what was lost, where measured to do so: in closed "
-        "form (minutes), or then tuned block by block by descent too, which takes minutes more (best)",
+        help="give compressed layers new weights that make up for what was lost, where measured to do so",
     )
 
 

@@ -161,7 +161,6 @@ class MeasuredSchedule:
             applied,
             schedule.metric,
             repair=repair,
-            images=evaluator.images.proof,
             adapting=adapting,
             veto=veto,
         )
@@ -197,9 +196,7 @@ class MeasuredSchedule:
         rival, rival_note = _uniform(evaluator, final, applied)
         uniform = None
         if rival is not None:
-            uniform = measured(
-                evaluator, evaluator.reconstruction.apply(rival), final.metric, repair=self.repair, images=proof
-            )
+            uniform = measured(evaluator, evaluator.reconstruction.apply(rival), final.metric, repair=self.repair)
         return Proof(
             result=ValidationResult(
                 schedule=final,

@@ -18,10 +18,9 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.measure.plan import lay_out, micro_batches
 from senseapp.measure.sweep import CALIBRATION_IMAGES
 from senseapp.networks.network import Network
-from senseapp.reconstruct.adapt.blocks import TunedBlocks
 from senseapp.reconstruct.adapt.pruned import Reconstruction
 from senseapp.reconstruct.adapt.sequential_pass import SequentialPass
-from senseapp.reconstruct.adapt.weights import UPDATES, Adaptation
+from senseapp.reconstruct.adapt.weights import Adaptation
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule
 from senseapp.reconstruct.repair import Matching, Reference, matching_of
 from senseapp.records.profile import ModelProfile
@@ -72,20 +71,11 @@ class Reconstructor:
         return self.dense.arranged(self.curves, 0, min(CALIBRATION_IMAGES, len(self.curves)))
 
     @cached_property
-    def _shuffled_curves(self) -> tuple[ImageSet, ImageSet]:
-        generator = torch.Generator().manual_seed(self.spec.seed)
-        order: list[int] = torch.randperm(len(self.curves), generator=generator).tolist()
-        return self.curves.subset(order[:REPAIR_IMAGES]), self.curves.subset(sorted(order[REPAIR_IMAGES:]))
-
-    @property
     def repair_images(self) -> ImageSet:
         """The curves' images that repairs are fitted to, in random order: all, or :data:`REPAIR_IMAGES` of them."""
-        return self._shuffled_curves[0]
-
-    @property
-    def other_curves(self) -> ImageSet:
-        """The other images of the curves."""
-        return self._shuffled_curves[1]
+        generator = torch.Generator().manual_seed(self.spec.seed)
+        order: list[int] = torch.randperm(len(self.curves), generator=generator).tolist()
+        return self.curves.subset(order[:REPAIR_IMAGES])
 
     @cached_property
     def _repair_spans(self) -> list[tuple[int, int]]:
@@ -137,21 +127,14 @@ class Reconstructor:
         """Default adaptation of the run's schedules: as in the measurement of its layers."""
         return "minutes" if self.spec.adapted else "off"
 
-    def adaptations(self, applied: AppliedModel, adapting: Adapting) -> tuple[SequentialPass | TunedBlocks, ...]:
-        """Return the ways to give the layers of ``applied`` new weights, each to be tried; none where it has none."""
-        if adapting == "off":
-            return ()
-        batches, seed = self.reference.batches, self.spec.seed
+    def adaptation(self, applied: AppliedModel) -> SequentialPass | None:
+        """Return what gives the layers of ``applied`` new weights; None where it has no such layers."""
+        batches = self.reference.batches
         if applied.kept_channels:
             fitted = Reconstruction(self.dense, applied, batches, self.matching(applied), progress=self.progress)
-            return (fitted,) if fitted.readers else ()
-        found = [
-            Adaptation(self.dense, applied, batches, update, seed=seed, progress=self.progress) for update in UPDATES
-        ]
-        if not found[0].layers:
-            return ()
-        tuned = (TunedBlocks(found[-1], self.progress),) if adapting == "best" else ()
-        return *found, *tuned
+            return fitted if fitted.readers else None
+        adaptation = Adaptation(self.dense, applied, batches, seed=self.spec.seed, progress=self.progress)
+        return adaptation if adaptation.layers else None
 
     def repair(self, applied: AppliedModel) -> tuple[str, ...]:
         """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""

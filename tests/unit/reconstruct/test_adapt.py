@@ -24,7 +24,6 @@ from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import CLASSIFICATION
-from tests.cases import first_of
 from tests.small_evaluator import evaluator_of
 
 
@@ -239,7 +238,7 @@ def test_a_network_is_adapted_within_its_schedule_and_comes_back(network, case):
     applied = evaluator.reconstruction.apply(schedule(evaluator, levels))
     plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
     before = kl(evaluator.judged(applied).changes)
-    adaptation = evaluator.reconstruction.adaptations(applied, "minutes")[-1]
+    adaptation = evaluator.reconstruction.adaptation(applied)
     with applied.active():
         assert adaptation.fit()
     assert set(adaptation.layers) == {entry.layer for entry in applied.reached}
@@ -268,7 +267,7 @@ def test_two_of_four_stay_two_of_four(network):
         ScheduleEntry(layer=name, members=(name,), compression="sparsity", level=0.5) for name in ("point", "head")
     )
     applied = evaluator.reconstruction.apply(Schedule(model="small", method="manual", entries=entries, metric="kl"))
-    assert evaluator.reconstruction.adaptations(applied, "minutes")[-1].fit()
+    assert evaluator.reconstruction.adaptation(applied).fit()
     for name in ("point", "head"):
         zeros = (applied.model.get_submodule(name).weight == 0).flatten(1).unflatten(1, (-1, 4)).sum(2)
         assert bool((zeros == 2).all())
@@ -283,9 +282,8 @@ def test_a_proof_says_what_each_step_gained_and_delivers_no_worse(network):
     assert kl(evaluator.judged(found.applied).changes) == pytest.approx(kl(result.repaired), abs=1e-6)
     assert [step.kept for step in result.steps].count(True) == 1
     kept = next(step for step in result.steps if step.kept)
-    whole = [step.change for step in result.steps if step.change.num_samples == 48]
-    assert kept.change.delta == min(change.delta for change in whole)
-    assert [step.change.num_samples for step in result.steps].count(24) == 1  # did worse on the first half
+    assert kept.change.delta == min(step.change.delta for step in result.steps)
+    assert {step.change.num_samples for step in result.steps} == {48}
     assert "Weights updated" in kept.title
 
 
@@ -305,61 +303,6 @@ def test_a_run_measured_with_adapted_weights_predicts_what_is_delivered(network)
     assert kl(searched) < 4 * proven.predicted
 
 
-class _Blocks(nn.Module):
-    """Two blocks of convolutions and norms, which work in place."""
-
-    def __init__(self):
-        super().__init__()
-
-        def block(width):
-            return nn.Sequential(
-                nn.Conv2d(width, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 1)
-            )
-
-        self.blocks = nn.Sequential(block(3), block(8))
-        self.head = nn.Linear(8, 10)
-
-    def forward(self, images):
-        return 4 * self.head(self.blocks(images).mean((2, 3)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("config", "levels"),
-    first_of([(SparsityConfig(), {"sparsity": 0.7}), (QuantizationConfig(), {"quantization": 2.0})]),
-    ids=["zeros", "rounded"],
-)
-def test_blocks_are_tuned_towards_the_originals_outputs_within_what_compression_allows(config, levels):
-    torch.manual_seed(0)
-    evaluator = evaluator_of(_Blocks().eval(), config)
-    applied = evaluator.reconstruction.apply(schedule(evaluator, levels))
-    plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
-    *_, adaptation, tuned = evaluator.reconstruction.adaptations(applied, "best")
-    images, layer = torch.cat(evaluator.reconstruction.reference.batches), applied.model.blocks[1][0]
-    wanted = evaluator.dense.model.blocks(images)
-
-    def error():
-        with torch.no_grad():
-            return float((applied.model.blocks(images) - wanted).square().mean())
-
-    with adaptation.fitted():
-        closed_form, weight = error(), layer.weight.clone()
-    assert tuned.fit()
-    assert error() < 0.9 * closed_form
-    assert not torch.equal(layer.weight, weight)
-    if "sparsity" in levels:
-        assert torch.equal(layer.weight == 0, weight == 0)
-    else:
-        largest = layer.weight.abs().amax((1, 2, 3), keepdim=True)
-        assert torch.equal((layer.weight / largest).round() * largest, layer.weight)
-    assert not any(parameter.requires_grad for parameter in applied.model.parameters())
-    adapted = {name: value.clone() for name, value in applied.model.state_dict().items()}
-    assert tuned.fit()
-    assert all(torch.equal(value, adapted[name]) for name, value in applied.model.state_dict().items())
-    tuned.undo()
-    assert all(torch.equal(value, plain[name]) for name, value in applied.model.state_dict().items())
-
-
 def test_cancelling_between_layers_stops_the_work(network):
     evaluator = evaluator_of(network, QuantizationConfig())
     applied = evaluator.reconstruction.apply(schedule(evaluator, {"quantization": 3.0}))
@@ -370,7 +313,7 @@ def test_cancelling_between_layers_stops_the_work(network):
         if "depthwise" in sentence:
             raise InterruptedError
 
-    adaptation = evaluator.reconstruction.adaptations(applied, "minutes")[0]
+    adaptation = evaluator.reconstruction.adaptation(applied)
     evaluator.progress.report = report
     with pytest.raises(InterruptedError):
         adaptation.fit()
