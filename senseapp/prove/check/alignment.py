@@ -55,7 +55,7 @@ def prepare_reference(
     progress("Opening the reference")
     model, data = spec.reference, spec.data
     file, content = opener.file(model) if is_runtime_file(model) else (None, None)
-    loaded = opener.described(model, file)
+    loaded = load_model(model if file is None else replace(model, outputs=()), progress=progress)
     if data.preparation == "auto":
         model, data, loaded = _chosen_preparation(model, data, loaded, data_roots, progress)
     if loaded.task and loaded.task != model.task:
@@ -105,9 +105,6 @@ def _chosen_preparation(
     chosen = choose_preparation(asked, model=loaded, data_roots=data_roots, progress=progress).settled
     if chosen.model == asked.model:
         return model, chosen.data, loaded
-    if loaded.onnx is None and is_runtime_file(model):
-        readers = (task_named(model.task).reader_of(chosen.model.layout),) if chosen.model.layout else ()
-        return replace(chosen.model, outputs=model.outputs), chosen.data, replace(loaded, readers=readers)
     return replace(chosen.model, outputs=model.outputs), chosen.data, load_model(chosen.model, progress=progress)
 
 

@@ -27,7 +27,6 @@ from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
-from senseapp.prove.check.layers import layer_divergence
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
 from senseapp.prove.check.outputs import ComparedFile
 from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener
@@ -266,20 +265,19 @@ class _Comparison:
         sides = self.prepared.reference, self.candidate
         # images that tensors inside are compared on
         images = self.prepared.images.batch(0, min(4, len(self.prepared.images))).cpu()
-        if sides[0].module is not None and sides[1].module is not None:
-            self.steps.progress("Comparing layers")
-            return layer_divergence(sides[0].module, sides[1].module, images)
-        if sides[0].content is None or sides[1].content is None:
+        reference, candidate = map(self._as_file, sides)
+        if reference is None or candidate is None:
             return None
         count = min([len(images), *(side.network.fixed_batch or len(images) for side in sides)])
         given = [images[:count] if side.file is None else side.file.given(images[:count]) for side in sides]
         found = self.opener.runtime.foreign_files.tensor_divergence(
-            sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
+            reference, candidate, (given[0], given[1]), progress=self.steps.progress
         )
         if found is None:
             return None
         if sides[0].module is not None:
-            return replace(found, tensors=self._by_layer(sides[0].content, sides[0].module, found.tensors))
+            tensors = self._by_layer(reference, sides[0].module, found.tensors)
+            return replace(found, matched_by="layer", tensors=tensors)
         if sides[0].kind is sides[1].kind or sides[0].file is None:
             return found
         ends = sides[0].file.file.output_names  # of both, one returns other things than scores

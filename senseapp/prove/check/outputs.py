@@ -18,8 +18,7 @@ from senseapp.tasks.reading import OutputReader
 
 _SMALLEST = 1e-7  # probability whose logarithm is still taken
 _SLACK = 0.01  # of rounded probabilities beyond 0 and 1
-PIXELS = 255.0
-"""Of 8 bits, the value of white."""
+_PIXELS = 255.0  # of 8 bits, the value of white
 _LIKELY = ("logit", "prob", "score", "class", "cls", "pred", "softmax", "output")
 
 
@@ -41,7 +40,7 @@ class ComparedFile:
         """Return images as values that the file takes, still float32 (N, C, H, W)."""
         if not self.file.facts.takes_pixels:
             return batch
-        return (as_shares(batch, self._preprocessing) * PIXELS).round().clamp(0, PIXELS)
+        return (as_shares(batch, self._preprocessing) * _PIXELS).round().clamp(0, _PIXELS)
 
     def raw(self, batch: Tensor) -> object:
         """Return the outputs for ``batch`` as the file has them."""
