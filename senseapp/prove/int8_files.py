@@ -14,8 +14,9 @@ from senseapp.descriptions import DENSE_BITS
 from senseapp.metrics import METRICS
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.mixed_precision import FileJudge, MixedPrecision, QuantizedFiles, search_mixed_precision
-from senseapp.prove.search_images import Amounts, fitted_and_others, in_calls_of
+from senseapp.prove.judge import Judgement
+from senseapp.prove.mixed_precision import MixedPrecision, QuantizedFiles, search_mixed_precision
+from senseapp.prove.search_images import SearchImages
 from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
@@ -79,6 +80,9 @@ class Int8Search:
         settings: which file is wanted.
         steps: are told, and take the errors of what is optional.
         others: whether further files to choose from are made.
+
+    Attributes:
+        images: that fit the files and choose among them.
     """
 
     def __init__(
@@ -99,16 +103,8 @@ class Int8Search:
         self._by_answers = settings.kind == "quickest"
         self._network = runtime.open(content)
         steps.start(_SECONDS)
-        self._amounts = Amounts.of(self._network, evaluator)
-        images = fitted_and_others(evaluator, fitted=self._amounts.fitted, judging=self._amounts.judging)
-        self._fitted, self._others = (in_calls_of(self._network, evaluator, each) for each in images)
-        self._judge = FileJudge(evaluator, runtime, self._network, self._fitted, self._others, self._amounts)
+        self.images = SearchImages(evaluator, self._network)
         self._timing: dict[bytes, FileTimes] = {}  # by reference
-
-    @property
-    def judging(self) -> list[Tensor]:
-        """The images that choose ranges and nodes, in batches."""
-        return self._others
 
     def found(self, layers: Mapping[str, str]) -> Int8Files:
         """Return the files in int8; ``layers`` are those of nodes, whose bits say which stay in float.
@@ -143,19 +139,19 @@ class Int8Search:
 
     def _fitting(self, layers: Mapping[str, str]) -> Fitting:
         """Return the images that the quantizer is fitted to, and what judges its files."""
-        proof, judge = self._evaluator.images.proof, self._judge.judge
+        proof, judge = self._evaluator.images.proof, self.images.judge
         return Fitting(
-            batches=self._fitted,
+            batches=self.images.fitted,
             damage_of=lambda candidate: judge.judged(candidate).damage,
             damages_of=lambda candidate: judge.judged(candidate).damages(_PARTS),
             reduce_range=self._settings.reduce_range,
-            held_out=in_calls_of(self._network, self._evaluator, proof.subset(range(min(_HELD_OUT, len(proof))))),
+            held_out=self.images.in_calls(proof.subset(range(min(_HELD_OUT, len(proof))))),
             integers={node: self._integers[layer] for node, layer in layers.items() if layer in self._integers},
             steps=self._steps,
         )
 
     def _in_float(self) -> MadeFile:
-        notes = ((_NOT_QUICKER,) if self._by_answers else ()) + self._amounts.notes
+        notes = ((_NOT_QUICKER,) if self._by_answers else ()) + self.images.notes
         return MadeFile(name="file", content=self._content, notes=notes, computes_in_float=True)
 
     def _may_be_quicker(self, all_int8: bytes) -> bool:
@@ -176,8 +172,8 @@ class Int8Search:
         if self._settings.kind != "int8":
             with self._steps.trying("the search for parts that int8 harms"):
                 content, found = self._mixed(quantizer, kept)
-        notes = (*found.notes, *self._amounts.notes, *stored)
-        if own and not kept and self._judge.judged(own.content).damage < self._judge.judged(content).damage:
+        notes = (*found.notes, *self.images.notes, *stored)
+        if own and not kept and self._judged(own.content).damage < self._judged(content).damage:
             title = self._runtime.description.own_quantizer
             notes = (*notes, f"This file is that of {title}, which did less harm on the images that choose.")
             file = MadeFile(name="file", content=own.content, notes=notes)
@@ -201,9 +197,8 @@ class Int8Search:
         files = QuantizedFiles(
             quantizer,
             kept,
-            network=self._content,
             runtime=self._runtime,
-            judge=self._judge,
+            images=self.images,
             times=times,
             most_time=most_time,
             settings=self._settings,
@@ -231,6 +226,9 @@ class Int8Search:
                 computes_in_float=True,
             )
 
+    def _judged(self, content: bytes) -> Judgement:
+        return self.images.judge.judged(self._runtime.open(content))
+
     def _times(self, reference: bytes) -> FileTimes:
         """Return the times of files beside ``reference``; always the same, as it remembers calm moments."""
         known = self._timing.get(reference)
@@ -246,7 +244,7 @@ class Int8Search:
     @cached_property
     def _call(self) -> Tensor:
         """The images of one call, as times are taken."""
-        part = self._others[0]
+        part = self.images.judging[0]
         return part if self._network.fixed_batch else part[:1].expand(self._settings.batch, *part.shape[1:])
 
     def _pays(self, content: bytes) -> bool:
@@ -255,7 +253,7 @@ class Int8Search:
         The search accepts all of it in int8 where that changes few enough, and the runtime's own file by its damage:
         neither was timed against float.
         """
-        changed = self._judge.judged(content).share_changed
+        changed = self._judged(content).share_changed
         return changed <= self._settings.most_changed and self._times(self._content).is_within(
             self._placed(content), 1.0
         )
@@ -265,7 +263,7 @@ class Int8Search:
         if not found.in_float:
             worst = quantizer.causes()[:_REASONS]
             return tuple(f"All in int8: {cause.sentence}" for cause in worst if cause.lost > 0.5)
-        metric = METRICS[self._judge.judge.divergence]
+        metric = METRICS[self.images.judge.divergence]
         reasons = [
             f"{cause.sentence} Alone in int8, it does {metric.change_text(found.damages[cause.node])} of damage."
             for cause in quantizer.causes(found.in_float)[:_REASONS]

@@ -11,22 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-
-import torch
-from torch import Tensor
 
 from senseapp.core.steps import OptionalSteps
 from senseapp.core.texts import plural
 from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
-from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.prove.search_images import Amounts, half_of_each
+from senseapp.prove.judge import Judgement
+from senseapp.prove.search_images import SearchImages
 from senseapp.records.deployment import DeploySettings
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.foreign import RuntimeNetwork
 from senseapp.runtimes.quantizers import Quantizer
 from senseapp.solve.node_precisions import NodeTimes, least_damage, quickest
 
@@ -41,64 +35,14 @@ Group = tuple[str, ...]
 """Names of nodes."""
 
 
-class FileJudge:
-    """Compares files with the float network, on the images that choose, or on few images of all.
-
-    Args:
-        evaluator: of the run.
-        runtime: that opens the files.
-        network: the open float file.
-        fitted: batches (N, C, H, W) that files are fitted to.
-        others: batches that choose.
-        amounts: how many images screen.
-    """
-
-    def __init__(
-        self,
-        evaluator: ScheduleEvaluator,
-        runtime: Runtime,
-        network: RuntimeNetwork,
-        fitted: Sequence[Tensor],
-        others: Sequence[Tensor],
-        amounts: Amounts,
-    ) -> None:
-        self._evaluator, self._runtime, self._network = evaluator, runtime, network
-        self._fitted, self._others, self._amounts = fitted, others, amounts
-        self.judge = self._judge_of(others)
-        self._last: tuple[bytes, Judgement | None] = b"", None
-
-    def judged(self, content: bytes) -> Judgement:
-        """Return the judgement of a file; the last one is cached, as it is needed twice."""
-        known, judgement = self._last
-        if judgement is None or known != content:
-            judgement = self.judge.judged(self._runtime.open(content))
-            self._last = content, judgement
-        return judgement
-
-    def rough_damage(self, content: bytes) -> float:
-        """Return the typical damage of a file on few images."""
-        return self._screen.judged(self._runtime.open(content)).typical_damage
-
-    @cached_property
-    def _screen(self) -> Judge:
-        few = half_of_each(self._others, self._fitted, self._amounts.screening)
-        return self._judge_of(torch.split(few, len(self._others[0])))
-
-    def _judge_of(self, batches: Sequence[Tensor]) -> Judge:
-        """Return what compares with the network on ``batches``, without labels."""
-        images, outputs = JudgingImages.of_batches(batches), self._evaluator.profile.num_classes
-        return Judge(self._evaluator.task, images, self._network, num_outputs=outputs)
-
-
 class QuantizedFiles:
     """The int8 files of one network by their nodes in float, whose weights have 8 bits: written, judged and timed.
 
     Args:
         quantizer: of the network.
         kept: names of nodes in float in all files.
-        network: the float file.
-        runtime: that times files.
-        judge: what judges them.
+        runtime: that opens and times files.
+        images: that judge them.
         times: of files beside a reference.
         most_time: that a file may take, as a multiple of the reference's time.
         settings: what is good enough, and how times are taken.
@@ -113,53 +57,55 @@ class QuantizedFiles:
         quantizer: Quantizer,
         kept: Sequence[str],
         *,
-        network: bytes,
         runtime: Runtime,
-        judge: FileJudge,
+        images: SearchImages,
         times: FileTimes,
         most_time: float,
         settings: DeploySettings,
     ) -> None:
-        self._quantizer, self._kept, self._network = quantizer, kept, network
-        self._runtime, self._judge = runtime, judge
+        self._quantizer, self._kept, self._runtime, self._images = quantizer, kept, runtime, images
         self._times, self._most_time, self._settings = times, most_time, settings
-        self._damages: dict[Group, float] = {}
+        self._last: tuple[Group, Judgement] | None = None
         self.nodes = tuple(quantizer.nodes(self._written()))
-        batch = runtime.open(network).fixed_batch or settings.batch
+        batch = runtime.open(quantizer.network).fixed_batch or settings.batch
         every = {name: name for name in quantizer.nodes(quantizer.write())}
-        layer_times = runtime.time_layers(network, quantizer, every, threads=settings.threads, batch=batch)
+        layer_times = runtime.time_layers(quantizer.network, quantizer, every, threads=settings.threads, batch=batch)
         self.seconds = NodeTimes.of(layer_times, every, _ROUNDING_BITS)
 
     def _written(self, in_float: Group = ()) -> bytes:
         return self._quantizer.write(but=self._kept, weights_only=in_float)
 
     def _placed(self, in_float: Group) -> bytes:
-        return self._runtime.in_place(self._network, self._written(in_float))
+        return self._runtime.in_place(self._quantizer.network, self._written(in_float))
 
     def content(self, in_float: Group = ()) -> bytes:
         """Return a file as it is delivered."""
         return self._quantizer.finished(self._written(in_float))
 
+    def _judged(self, in_float: Group) -> Judgement:
+        """Return the judgement of a file on the images that choose; the last one is kept, as it is needed twice."""
+        if self._last is None or self._last[0] != in_float:
+            self._last = in_float, self._images.judge.judged(self._runtime.open(self.content(in_float)))
+        return self._last[1]
+
     def damage(self, in_float: Group) -> float:
         """Return the damage of a file on the images that choose."""
-        if in_float not in self._damages:
-            self._damages[in_float] = self._judge.judged(self.content(in_float)).damage
-        return self._damages[in_float]
+        return self._judged(in_float).damage
 
     def rough_damage(self, in_float: Group) -> float:
         """Return the damage of a file on few images."""
-        return self._judge.rough_damage(self.content(in_float))
+        return self._images.rough_damage(self._runtime.open(self.content(in_float)))
 
     def damage_alone(self, in_int8: Group) -> float:
         """Return the damage on few images of the file with only these nodes in int8."""
         others = (node for node in self.nodes if node not in in_int8)
-        return self._judge.rough_damage(self._quantizer.write(but=[*self._kept, *others]))
+        return self._images.rough_damage(self._runtime.open(self._quantizer.write(but=[*self._kept, *others])))
 
     def is_enough(self, in_float: Group) -> bool:
         """Return whether a file changes as few answers as allowed, or loses next to nothing."""
         if self._settings.kind == "quickest":
-            return self._judge.judged(self.content(in_float)).share_changed <= self._settings.most_changed
-        return self.damage(in_float) <= _UNSEEN * METRICS[self._judge.judge.divergence].notable
+            return self._judged(in_float).share_changed <= self._settings.most_changed
+        return self.damage(in_float) <= _UNSEEN * METRICS[self._images.judge.divergence].notable
 
     def rough_time(self, in_float: Group) -> float:
         """Return the time of a file as a multiple of what is allowed, by one timing."""
@@ -192,12 +138,12 @@ def search_mixed_precision(files: QuantizedFiles, steps: OptionalSteps) -> Mixed
     """
     if not files.nodes or files.is_enough(()):
         return MixedPrecision()
-    damages = damages_alone(files, steps)
+    at_first, damages = files.damage(()), damages_alone(files, steps)
     found = MixedPrecision(damages=damages, notes=() if steps.left() else (_cut_short(steps.seconds),))
     group = fill_time_budget(files, damages, steps)
     if group is None:
         return replace(found, notes=(*found.notes, _NONE_IN_TIME))
-    if not files.damage(group) < files.damage(()):
+    if not files.damage(group) < at_first:
         return found
     if files.is_enough(group):
         steps.progress("Trying fewer parts in float")
