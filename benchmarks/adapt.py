@@ -56,6 +56,7 @@ class Case:
     solve: Callable[[ScheduleEvaluator], Schedule]
     solved_for: Scan | None = None
     carried_out: CompressionConfig | None = None
+    adapting: Adapting = "minutes"
 
 
 def _budget(kind: BudgetKind, target: float) -> Callable[[ScheduleEvaluator], Schedule]:
@@ -82,6 +83,8 @@ def _cases() -> Iterator[Case]:
     bits = Scan(network=ARCHITECTURE, config=QuantizationConfig(), levels=_BITS)
     for title, target, wanted in (("4 bits", 4.0, 0.25), ("3 bits", 3.0, 0.17)):
         yield Case(title=title, scan=bits, wanted=wanted, solve=_budget("bits", target))
+        blocks = f"{title}, blocks tuned"
+        yield Case(title=blocks, scan=bits, wanted=wanted, solve=_budget("bits", target), adapting="best")
     for title, target, wanted in (("50 % zeros", 0.5, 0.4), ("60 % zeros", 0.6, 0.4), ("70 % zeros", 0.7, 0.5)):
         solve, adapted = _budget("params", target), replace(zeros, levels=_ZEROS[2:], adapted=True)
         yield Case(title=title, scan=zeros, wanted=wanted, solve=solve, solved_for=adapted)
@@ -97,6 +100,7 @@ def _cases() -> Iterator[Case]:
             scan=scan(config=QuantizationConfig(), levels=BITS),
             wanted=0.5,
             solve=_budget("bits", 2.0),
+            adapting="best",
         )
         sparse = scan(config=SparsityConfig(), levels=SPARSE)
         yield Case(title=f"{title} 95 % zeros", scan=sparse, wanted=0.5, solve=_budget("params", 0.95))
@@ -131,7 +135,7 @@ def rows_of(case: Case) -> Iterator[Row]:
         schedule = case.solve(evaluator)
     evaluator.reconstruction.reference  # noqa: B018  # once for all schedules of a network
     wall, cpu = time.perf_counter(), time.process_time()
-    adapted, found = _delivered(case, evaluator, schedule, "minutes")
+    adapted, found = _delivered(case, evaluator, schedule, case.adapting)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     steps = ", ".join(f"{step.title.lower()} {step.change.delta:.3f}" for step in found.steps)
     if case.scan.network != ARCHITECTURE:
@@ -154,11 +158,12 @@ def rows_of(case: Case) -> Iterator[Row]:
         found=f"{kl / plain_kl:.3f} ({plain_kl:.3f}, adapted {kl:.3f}; held out: {steps})",
         holds=kl <= case.wanted * plain_kl,
     )
+    limited = case.adapting != "best"
     yield Row(
         what=f"{case.title}: time of all steps and their choice, {ADAPTED_ON} images",
-        wanted=f"≤ {_MOST_SECONDS} s on two cores",
+        wanted=f"≤ {_MOST_SECONDS} s on two cores" if limited else "no limit",
         found=f"{wall:.0f} s, {cpu:.0f} s of processors, {torch.get_num_threads()} threads",
-        holds=wall <= _MOST_SECONDS,
+        holds=wall <= _MOST_SECONDS or not limited,
     )
 
 

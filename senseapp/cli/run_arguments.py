@@ -328,10 +328,12 @@ def add_adapting(parser: argparse.ArgumentParser) -> None:
     """Add ``--adapt``."""
     parser.add_argument(
         "--adapt",
-        action="store_const",
+        nargs="?",
         const="minutes",
         default="off",
-        help="give compressed layers new weights that make up for what was lost, where measured to do so",
+        choices=("minutes", "best"),
+        help="give compressed layers new weights that make up for what was lost, where measured to do so: in closed "
+        "form (minutes), or then tuned block by block by descent too, which takes minutes more (best)",
     )
 
 

@@ -47,12 +47,13 @@ def changed_answers(
         return None
     order = torch.argsort(found.damage.masked_fill(~found.changed, -1.0), descending=True, stable=True)
     shown: list[int] = order[: min(_MOST_PICTURES, int(found.changed.sum()))].tolist()
+    drops_of: Callable[[float], Sequence[AnswerDrop]] = found.class_drops
     if found.counts is not None:
         worse, better, totals = (counts.cpu().numpy() for counts in found.counts)
         drops_of = partial(counted_drops, worse, better, totals, by_labels=images.labels is not None)
         drop = float((worse - better).sum() / max(1, totals.sum()))
     else:
-        drops_of, parts = found.class_drops, [each.drop for each in found.class_drops(1 - SIGNIFICANCE)]
+        parts = [each.drop for each in drops_of(1 - SIGNIFICANCE)]
         drop = sum(parts) / max(1, len(parts))
     drops = class_drops(drops_of, drop, lambda index: task.output_name(index, names))
     return ChangedAnswers(

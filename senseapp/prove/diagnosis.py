@@ -1,4 +1,4 @@
-"""Diagnosis of a fragile layer: outliers in its weights, input and norm, and the measured effect of remedies."""
+"""Diagnosis of a fragile layer: outliers in its weights and input, and the measured effect of remedies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from torch import Tensor, nn
 
 from senseapp.compressions.base import find_weights
 from senseapp.compressions.quantization.activations import observe_inputs
-from senseapp.core.errors import MeasurementFailed, SenseError
+from senseapp.core.errors import MeasurementFailed
 from senseapp.core.steps import OptionalSteps
-from senseapp.measure.folding import foldable_norms, norm_scale
 from senseapp.metrics import change_of
 from senseapp.networks.profile import CONVOLUTIONS, profile_model
-from senseapp.networks.trace import trace_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.repair_choice import crossed
 from senseapp.reconstruct.repair import Repair
@@ -62,7 +60,7 @@ def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosi
 
 
 def findings_of(model: nn.Module, batches: Sequence[Tensor], layer: str) -> tuple[Finding, ...]:
-    """Return outliers in the weights of ``layer``, its inputs and the norm after it, the largest first."""
+    """Return outliers in the weights of ``layer`` and its inputs, the largest first."""
     profile = next(each for each in profile_model(model, batches[0]).layers if each.name == layer)
     weights, _ = find_weights(model, (profile,))
     if layer not in weights:
@@ -70,8 +68,6 @@ def findings_of(model: nn.Module, batches: Sequence[Tensor], layer: str) -> tupl
     module = weights[layer].module
     weight = module.get_parameter(weights[layer].attribute).detach().float()
     found = [*_of_weight(_channels_first(module, weight)), *_of_input(model, module, batches)]
-    norm = _norm_after(model, batches[0], layer)
-    found += [] if norm is None else _of_norm(norm_scale(norm).detach().abs())
     return tuple(sorted(found, key=lambda each: -each.times))
 
 
@@ -91,18 +87,10 @@ def _times(peaks: Tensor) -> tuple[int, float]:
 def _of_weight(weight: Tensor) -> Iterator[Finding]:
     peaks = weight.amax(1)
     channel, times = _times(peaks)
-    usual = float(peaks[channel]) / times
-    dead = int((peaks <= 1e-6 * usual).sum())  # of the median channel: rounding to float32 is a sixteenth of that
-    if dead:
-        yield Finding(
-            kind="dead filter",
-            sentence=f"{dead} of {len(peaks)} output channels have no weights: they can go for nothing.",
-            times=1.0 + dead / len(peaks),
-        )
     if times <= _FAR:
         return
     rest = weight[channel].sort(descending=True).values[1:]
-    if len(rest) and float(rest[0]) > usual * _FAR / 2:
+    if len(rest) and float(rest[0]) > float(peaks[channel]) / times * _FAR / 2:
         sentence = f"Output channel {channel} has weights {times:.0f} times as large as the median channel's."
         yield Finding(kind="scaled channel", sentence=sentence, times=times)
     else:
@@ -131,29 +119,3 @@ def _of_input(model: nn.Module, module: nn.Module, batches: Sequence[Tensor]) ->
             "range for all leaves few steps for the others.",
             times=times,
         )
-
-
-def _of_norm(scale: Tensor) -> Iterator[Finding]:
-    channel, times = _times(scale)
-    # of the median scale: such a channel adds a hundredth of what others do
-    tiny = int((scale < 1e-2 * scale.median()).sum())
-    if tiny:
-        yield Finding(
-            kind="tiny norm",
-            sentence=f"The BatchNorm behind it all but mutes {tiny} of {len(scale)} channels: they can go for little.",
-            times=1.0 + tiny / len(scale),
-        )
-    if times > _FAR:
-        yield Finding(
-            kind="large norm",
-            sentence=f"The BatchNorm behind it raises channel {channel} {times:.0f} times as much as the median "
-            "channel, and its error with it.",
-            times=times,
-        )
-
-
-def _norm_after(model: nn.Module, images: Tensor, layer: str) -> nn.Module | None:
-    try:
-        return foldable_norms(trace_calls(model, images), model).get(layer)
-    except SenseError:  # a network that cannot be traced has no norm that surely belongs to the layer
-        return None

@@ -87,7 +87,7 @@ def measured(
     with steps.trying("repair"):
         matching = reconstruction.matching(applied)
         repairs += [matching] if repair and (matching.norms or matching.layers) else []
-        adaptation = reconstruction.adaptation(applied) if adapting != "off" else None
+        adaptation = reconstruction.adaptation(applied, adapting) if adapting != "off" else None
         repairs += [adaptation] if adaptation is not None else []
         reasons = [*matching.sentences(fitted=True)]
     if not repairs:

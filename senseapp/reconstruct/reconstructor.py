@@ -18,6 +18,7 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.measure.plan import lay_out, micro_batches
 from senseapp.measure.sweep import CALIBRATION_IMAGES
 from senseapp.networks.network import Network
+from senseapp.reconstruct.adapt.blocks import TunedBlocks
 from senseapp.reconstruct.adapt.pruned import Reconstruction
 from senseapp.reconstruct.adapt.sequential_pass import SequentialPass
 from senseapp.reconstruct.adapt.weights import Adaptation
@@ -127,14 +128,18 @@ class Reconstructor:
         """Default adaptation of the run's schedules: as in the measurement of its layers."""
         return "minutes" if self.spec.adapted else "off"
 
-    def adaptation(self, applied: AppliedModel) -> SequentialPass | None:
+    def adaptation(self, applied: AppliedModel, adapting: Adapting = "minutes") -> SequentialPass | None:
         """Return what gives the layers of ``applied`` new weights; None where it has no such layers."""
         batches = self.reference.batches
         if applied.kept_channels:
             fitted = Reconstruction(self.dense, applied, batches, self.matching(applied), progress=self.progress)
             return fitted if fitted.readers else None
         adaptation = Adaptation(self.dense, applied, batches, seed=self.spec.seed, progress=self.progress)
-        return adaptation if adaptation.layers else None
+        if not adaptation.layers:
+            return None
+        if adapting == "best":
+            return TunedBlocks(self.dense, adaptation, batches, progress=self.progress)
+        return adaptation
 
     def repair(self, applied: AppliedModel) -> tuple[str, ...]:
         """Repair ``applied`` in place on :attr:`repair_images`, whether or not it gains; returns sentences on it."""

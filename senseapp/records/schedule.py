@@ -16,7 +16,7 @@ from senseapp.records.measurement import change_in
 from senseapp.records.profile import ModelProfile
 
 Adapting = Literal["off", "minutes", "best"]
-"""Whether compressed layers get new weights; proofs of earlier versions may hold ``best``, which no longer exists."""
+"""How much time goes into new weights for compressed layers: none, closed forms, or closed forms and then descent."""
 
 Delivered = Literal["", "compressed", "repaired", "adapted"]
 """Which form of a compressed model is kept: as compression leaves it, repaired without training, or with weights that

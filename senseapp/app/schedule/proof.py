@@ -55,7 +55,7 @@ def _judged_by(result: RunResult, validation: ValidationResult) -> str:
     return next((one for one in asked if one != name and change_in(validation.changes, one)), name)
 
 
-_ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "On"}
+_ADAPTING: dict[Adapting, str] = {"off": "Off", "minutes": "Minutes", "best": "Best"}
 
 
 def proof_block(
@@ -116,7 +116,8 @@ def _choose_adapting(run_id: str, result: RunResult) -> Adapting:
         run_id,
         "adapt",
         help="Gives the weights that are left new values that make up for what compression took away, on images of the "
-        "run without labels. Kept only where it measures better on images that it was not fitted to.",
+        "run without labels. Best takes minutes more. Kept only where it measures better on images that it was not "
+        "fitted to.",
     )
 
 

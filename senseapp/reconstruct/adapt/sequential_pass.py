@@ -71,16 +71,19 @@ class SequentialPass(Repair):
         The same if the model calls its layers in another order than in its trace.
         """
         self.undo()
+        passed = self.passed(range(len(self._batches)) if batches is None else batches)
+        if not passed:
+            self.undo()
+        return passed
+
+    def passed(self, batches: Sequence[int]) -> bool:
+        """Change the network as it is; return whether the pass ended and all changed values are finite."""
         try:
             with torch.no_grad():
-                self._run(range(len(self._batches)) if batches is None else batches)
+                self._run(batches)
         except (ReplayMismatch, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # documented, not exported
-            self.undo()
             return False
-        finite = all(bool(tensor.isfinite().all()) for tensor, _ in self._old)
-        if not finite:
-            self.undo()
-        return finite
+        return all(bool(tensor.isfinite().all()) for tensor, _ in self._old)
 
     def undo(self) -> None:
         """Restore the initial network."""

@@ -30,8 +30,8 @@ from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair_sites import NormSite, batch_norms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AdaptedLayer:
+@dataclass(slots=True, kw_only=True)
+class AdaptedLayer:
     """One layer that gets new weights, and a bias that keeps the mean of its outputs.
 
     Attributes:
@@ -39,6 +39,7 @@ class _AdaptedLayer:
         constraint: of its new weights.
         old_bias: its bias before compression.
         scale: of its weights where these lie on a grid; changes with them.
+        found: the new weights.
     """
 
     name: str
@@ -50,6 +51,7 @@ class _AdaptedLayer:
     bias: Tensor | None
     old_bias: Tensor | None
     scale: Tensor | None
+    found: obs.AdaptedWeight | None = None
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """Fit the weights to inputs in the uncompressed network and in this one."""
@@ -60,6 +62,7 @@ class _AdaptedLayer:
         dense = self.product.matrix(self.dense).float()
         wanted, second = _aimed(dense, sums) if aimed else dense, obs.damped(sums.second, sums.count)
         found, parameter = obs.adapted(wanted, second, self.constraint), self.weight.parameter
+        self.found = found
         parameter.data.copy_(self.product.weight(found.matrix, parameter))
         if self.scale is not None and found.scale is not None:
             self.scale.copy_(found.scale.reshape(-1)[: len(self.scale)].view_as(self.scale))
@@ -73,7 +76,7 @@ class Adaptation(SequentialPass):
     ``dense``, ``batches`` and ``progress`` are those of a :class:`SequentialPass`.
 
     Attributes:
-        layers: names of the adapted layers.
+        layers: the adapted layers, by name.
         left: reasons why other layers are not adapted, by name.
     """
 
@@ -91,10 +94,10 @@ class Adaptation(SequentialPass):
         super().__init__(dense, applied.model, batches, progress=progress)
         self._seed = seed
         self.left: dict[str, str] = {}
-        self.layers: list[str] = []
+        self.layers: dict[str, AdaptedLayer] = {}
         for position, layer in self._found(dense.model, applied):
             self.visit(layer.name, layer.adapt, (layer.weight.parameter, layer.bias, layer.scale), position)
-            self.layers.append(layer.name)
+            self.layers[layer.name] = layer
         for name, module in batch_norms(applied.model).items():
             self.visit_norm(name, NormSite(module))
 
@@ -108,7 +111,7 @@ class Adaptation(SequentialPass):
             notes.append(f"{plural(len(self.left), 'compressed layer')} kept their weights (first: {name}: {reason}).")
         return tuple(notes)
 
-    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, _AdaptedLayer]]:
+    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, AdaptedLayer]]:
         """Yield the adaptable layers, each with the position of its call; record why others are not."""
         weights, left = find_weights(applied.model, applied.after.layers)
         self.left = {name: reason for name, reason in left.items() if name in applied.constraints}
@@ -130,7 +133,7 @@ class Adaptation(SequentialPass):
             bias = _bias_of(weight.module)
             yield (
                 starts.pop(),
-                _AdaptedLayer(
+                AdaptedLayer(
                     name=name,
                     weight=weight,
                     product=product,

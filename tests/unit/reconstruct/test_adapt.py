@@ -24,6 +24,7 @@ from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import CLASSIFICATION
+from tests.cases import first_of
 from tests.small_evaluator import evaluator_of
 
 
@@ -301,6 +302,61 @@ def test_a_run_measured_with_adapted_weights_predicts_what_is_delivered(network)
     searched, adapted = measured_quickly(evaluator, evaluator.reconstruction.apply(asked), "kl", tolerable=0.0)
     assert adapted
     assert kl(searched) < 4 * proven.predicted
+
+
+class _Blocks(nn.Module):
+    """Two blocks of convolutions and norms, which work in place."""
+
+    def __init__(self):
+        super().__init__()
+
+        def block(width):
+            return nn.Sequential(
+                nn.Conv2d(width, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 1)
+            )
+
+        self.blocks = nn.Sequential(block(3), block(8))
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, images):
+        return 4 * self.head(self.blocks(images).mean((2, 3)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "levels"),
+    first_of([(SparsityConfig(), {"sparsity": 0.7}), (QuantizationConfig(), {"quantization": 2.0})]),
+    ids=["zeros", "rounded"],
+)
+def test_blocks_are_tuned_towards_the_originals_outputs_within_what_compression_allows(config, levels):
+    torch.manual_seed(0)
+    evaluator = evaluator_of(_Blocks().eval(), config)
+    applied = evaluator.reconstruction.apply(schedule(evaluator, levels))
+    plain = {name: value.clone() for name, value in applied.model.state_dict().items()}
+    adaptation, tuned = (evaluator.reconstruction.adaptation(applied, how) for how in ("minutes", "best"))
+    images, layer = torch.cat(evaluator.reconstruction.reference.batches), applied.model.blocks[1][0]
+    wanted = evaluator.dense.model.blocks(images)
+
+    def error():
+        with torch.no_grad():
+            return float((applied.model.blocks(images) - wanted).square().mean())
+
+    with adaptation.fitted():
+        closed_form, weight = error(), layer.weight.clone()
+    assert tuned.fit()
+    assert error() < 0.9 * closed_form
+    assert not torch.equal(layer.weight, weight)
+    if "sparsity" in levels:
+        assert torch.equal(layer.weight == 0, weight == 0)
+    else:
+        largest = layer.weight.abs().amax((1, 2, 3), keepdim=True)
+        assert torch.equal((layer.weight / largest).round() * largest, layer.weight)
+    assert not any(parameter.requires_grad for parameter in applied.model.parameters())
+    adapted = {name: value.clone() for name, value in applied.model.state_dict().items()}
+    assert tuned.fit()
+    assert all(torch.equal(value, adapted[name]) for name, value in applied.model.state_dict().items())
+    tuned.undo()
+    assert all(torch.equal(value, plain[name]) for name, value in applied.model.state_dict().items())
 
 
 def test_cancelling_between_layers_stops_the_work(network):
