@@ -103,7 +103,7 @@ def int8_files(
     steps.progress.begin(StepTitle.INT8)
     kept = [node for node, layer in layers.items() if bits and bits.get(layer, DENSE_BITS) > INT8_BITS]
     quantizer = runtime.fitted_quantizer(content, fitting)
-    files = QuantizedFiles(quantizer, kept, runtime=runtime, images=images, settings=settings)
+    files = QuantizedFiles(quantizer, kept, network=content, runtime=runtime, images=images, settings=settings)
     own: DefaultInt8 | None = None
     file: MadeFile | None = None
     if settings.kind != "quickest" or _may_be_quicker(files, steps):

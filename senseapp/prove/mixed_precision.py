@@ -42,6 +42,7 @@ class QuantizedFiles:
     Args:
         quantizer: of the network.
         kept: names of nodes in float in all files.
+        network: the float file; the quantizer may work on a simplified copy.
         runtime: that opens and times files.
         images: that judge them.
         settings: what is good enough, and how times are taken.
@@ -52,12 +53,13 @@ class QuantizedFiles:
         quantizer: Quantizer,
         kept: Sequence[str],
         *,
+        network: bytes,
         runtime: Runtime,
         images: SearchImages,
         settings: DeploySettings,
     ) -> None:
         self.quantizer, self.runtime, self.images, self.settings = quantizer, runtime, images, settings
-        self._kept, self._network = kept, quantizer.network
+        self._kept, self._network = kept, network
         self._last: tuple[bytes, Judgement] | None = None
 
     @cached_property
