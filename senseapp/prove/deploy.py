@@ -100,11 +100,7 @@ def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: Validat
     if removes_channels and whole.is_file():
         with storage_errors(whole.name):
             return _source(whole.read_bytes(), proof, integers)
-    model = (
-        evaluator.reconstruction.apply(proof.schedule).model
-        if removes_channels
-        else copy.deepcopy(evaluator.dense.model)
-    )
+    model = evaluator.apply(proof.schedule).model if removes_channels else copy.deepcopy(evaluator.dense.model)
     with storage_errors(weights.name):
         state = safetensors.torch.load(weights.read_bytes())
     model.load_state_dict(state)

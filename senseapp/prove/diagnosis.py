@@ -35,22 +35,22 @@ def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosi
         MeasurementFailed: it cannot be measured at that level.
     """
     evaluator.progress(f"Looking at {layer}")
-    own, spec = evaluator.reconstruction, evaluator.result.spec.sensitivity
-    findings = findings_of(evaluator.dense.model, own.calibration(), layer)
-    metric, images = damage_metric(evaluator.result), own.repair_images
+    spec = evaluator.result.spec.sensitivity
+    findings = findings_of(evaluator.dense.model, evaluator.calibration(), layer)
+    metric, images = damage_metric(evaluator.result), evaluator.repair_images
     schedule = manual_schedule(evaluator.result, {layer: level})
     evaluator.progress("Measuring what would help")
-    applied = own.apply(schedule)
+    applied = evaluator.apply(schedule)
     change = change_in(evaluator.judged(applied, images).changes, metric)
     if change is None:
         raise MeasurementFailed(f"{layer} has no figure of {metric} at this level.")
     remedies = []
     for label, config in spec.compression.variants:
-        other = replace(own, configs={**own.configs, config.kind: config}).apply(schedule)
+        other = replace(evaluator, configs={**evaluator.configs, config.kind: config}).apply(schedule)
         remedies.append(Remedy(label=label, change=evaluator.judged(other, images).change(metric)))
-    repairs: list[tuple[str, Repair | None]] = [("Repair without training", own.matching(applied))]
+    repairs: list[tuple[str, Repair | None]] = [("Repair without training", evaluator.matching(applied))]
     if not spec.adapted:
-        repairs.append(("Adapted weights", own.adaptation(applied)))
+        repairs.append(("Adapted weights", evaluator.adaptation(applied)))
     for label, repair in repairs:
         sums = None if repair is None else crossed(evaluator, applied, repair, OptionalSteps(evaluator.progress))
         if sums is not None:

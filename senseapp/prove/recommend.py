@@ -173,7 +173,7 @@ class _ScheduleSearch:
                 schedule = self._make(target, "optimal")
             except (InfeasibleBudget, InvalidSpec):
                 continue
-            judged = self._judged(schedule, self._evaluator.reconstruction.usual_adapting)
+            judged = self._judged(schedule, self._evaluator.usual_adapting)
             if self._is_good(judged):
                 return (schedule, judged.proven(tried=self._compared)), tuple(refused)
             figure = judged.schedule.achieved[self._kind]
@@ -182,7 +182,7 @@ class _ScheduleSearch:
 
     def _adapted(self) -> tuple[Schedule, Proof] | None:
         """Prove the strongest schedule that held with adapted weights, where repair alone was not enough."""
-        if self._evaluator.reconstruction.usual_adapting != "off":
+        if self._evaluator.usual_adapting != "off":
             return None
         for target in self._holding()[:1]:
             schedule = self._make(target, "optimal")

@@ -74,8 +74,7 @@ def measured(
     changes = evaluator.judged(applied).changes
     if not repair and adapting == "off":
         return Measured(changes=changes)
-    reconstruction = evaluator.reconstruction
-    count = len(reconstruction.repair_images)
+    count = len(evaluator.repair_images)
     if count < _LEAST_IMAGES:
         reason = (
             f"Delivered without repair: {count} calibration images are too few to fit a repair and to judge it on "
@@ -85,14 +84,14 @@ def measured(
     steps, repairs = OptionalSteps(evaluator.progress), list[Repair]()
     reasons = steps.notes
     with steps.trying("repair"):
-        matching = reconstruction.matching(applied)
+        matching = evaluator.matching(applied)
         repairs += [matching] if repair and (matching.norms or matching.layers) else []
-        adaptation = reconstruction.adaptation(applied, adapting) if adapting != "off" else None
+        adaptation = evaluator.adaptation(applied, adapting) if adapting != "off" else None
         repairs += [adaptation] if adaptation is not None else []
         reasons = [*matching.sentences(fitted=True)]
     if not repairs:
         return Measured(changes=changes, reason=f"Delivered without repair. {reasons[0]}")
-    without: Sums = evaluator.judged(applied, reconstruction.repair_images).moments
+    without: Sums = evaluator.judged(applied, evaluator.repair_images).moments
     tried = [(each, crossed(evaluator, applied, each, steps)) for each in repairs]
     best, sums = min(tried, key=lambda each: _loss(metric, each[1]))
     fitted = False
@@ -137,12 +136,11 @@ def measured_quickly(
     more than ``tolerable``: this is for searches, whose outcome is proven. Where layers were measured with adapted
     weights, the repair adapts them.
     """
-    reconstruction = evaluator.reconstruction
-    without = evaluator.judged(applied, reconstruction.repair_images).moments
+    without = evaluator.judged(applied, evaluator.repair_images).moments
     lost = _loss(metric, without)
-    if repair and lost > tolerable and len(reconstruction.repair_images) >= _LEAST_IMAGES:
-        adaptation = reconstruction.adaptation(applied) if reconstruction.usual_adapting != "off" else None
-        tried: Repair = reconstruction.matching(applied) if adaptation is None else adaptation
+    if repair and lost > tolerable and len(evaluator.repair_images) >= _LEAST_IMAGES:
+        adaptation = evaluator.adaptation(applied) if evaluator.usual_adapting != "off" else None
+        tried: Repair = evaluator.matching(applied) if adaptation is None else adaptation
         mended = crossed(evaluator, applied, tried, OptionalSteps(evaluator.progress))
         if mended is not None and _loss(metric, mended) < lost:
             return changes_of(mended), True
@@ -154,12 +152,12 @@ def crossed(evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair,
 
     It stays as it is. None where the repair fails or is not finite.
     """
-    fitted, found = evaluator.reconstruction, list[Sums]()
-    first, second = fitted.repair_halves
+    found = list[Sums]()
+    first, second = evaluator.repair_halves
     for fit_to, judge_on in ((second, first), (first, second)):
         with steps.trying(_as_noun(repair)), applied.active(), repair.fitted(fit_to) as finite:
             if finite:
-                found.append(evaluator.judged(applied, fitted.repair_images, *fitted.span_of(judge_on)).moments)
+                found.append(evaluator.judged(applied, evaluator.repair_images, *evaluator.span_of(judge_on)).moments)
     if len(found) < 2:
         return None
     return {name: merge_moments(name, sums, found[1][name]) for name, sums in found[0].items()}

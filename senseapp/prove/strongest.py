@@ -98,7 +98,7 @@ class Trials:
 
     def measure(self, schedule: Schedule) -> float:
         """Measure a schedule, and return what it loses."""
-        applied = self.evaluator.reconstruction.apply(schedule)
+        applied = self.evaluator.apply(schedule)
         changes, repaired = measured_quickly(
             self.evaluator, applied, self.metric, tolerable=self.tolerable, repair=self.repair
         )

@@ -36,7 +36,7 @@ def evaluator(opened):
 
 def applied_to(evaluator):
     levels = {item.layer: item.level for item in evaluator.result.measurements}
-    return evaluator.reconstruction.apply(manual_schedule(evaluator.result, levels))
+    return evaluator.apply(manual_schedule(evaluator.result, levels))
 
 
 def kl(changes):
@@ -123,7 +123,7 @@ def test_proof_images_have_a_veto(evaluator, monkeypatch):
 
 
 def test_a_model_that_nothing_was_done_to_is_delivered_as_it_is(evaluator):
-    applied = evaluator.reconstruction.apply(manual_schedule(evaluator.result, {}))
+    applied = evaluator.apply(manual_schedule(evaluator.result, {}))
     found = measured(evaluator, applied, "kl", repair=True)
     assert found.delivered == "compressed"
     assert kl(found.repaired) == kl(found.changes) == pytest.approx(0, abs=1e-9)
@@ -138,15 +138,15 @@ def test_too_few_images_to_judge_a_repair(evaluator):
 
 
 def test_each_image_is_measured_with_a_repair_that_has_not_seen_it(evaluator):
-    first, second = evaluator.reconstruction.repair_halves
+    first, second = evaluator.repair_halves
     applied = applied_to(evaluator)
-    matching, damage = evaluator.reconstruction.matching(applied), []
+    matching, damage = evaluator.matching(applied), []
     found, repaired = measured_quickly(evaluator, applied, "kl", tolerable=0.0)
     for fit_to, judge_on in ((second, first), (first, second)):
         with matching.fitted(fit_to):
-            low, high = evaluator.reconstruction.span_of(judge_on)
-            images = evaluator.reconstruction.repair_images.subset(range(low, high))
+            low, high = evaluator.span_of(judge_on)
+            images = evaluator.repair_images.subset(range(low, high))
             damage.append(kl(evaluator.judged(applied, images).changes))
-    assert evaluator.reconstruction.span_of(first)[1] == evaluator.reconstruction.span_of(second)[0] == 20
+    assert evaluator.span_of(first)[1] == evaluator.span_of(second)[0] == 20
     assert repaired
     assert kl(found) == pytest.approx(sum(damage) / 2, abs=1e-6)

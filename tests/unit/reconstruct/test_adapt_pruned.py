@@ -147,9 +147,9 @@ def test_a_pruned_network_is_delivered_with_the_repair_that_loses_less_on_held_o
         images=ProofImages(curves=images.curves.subset(range(48)), proof=images.proof.subset(range(60)), note=""),
     )
     levels = {item.layer: item.level for item in evaluator.result.measurements if item.changes}
-    applied = evaluator.reconstruction.apply(manual_schedule(evaluator.result, levels))
-    statistics = evaluator.reconstruction.apply(manual_schedule(evaluator.result, levels))
-    evaluator.reconstruction.repair(statistics)
+    applied = evaluator.apply(manual_schedule(evaluator.result, levels))
+    statistics = evaluator.apply(manual_schedule(evaluator.result, levels))
+    evaluator.matching(statistics).fit()
     found = measured(evaluator, applied, "kl", repair=True, adapting="minutes")
     losses = [
         next(c.delta for c in changes if c.metric == "kl")
