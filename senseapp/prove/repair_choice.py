@@ -82,6 +82,7 @@ def measured(
         )
         return Measured(changes=changes, reason=reason)
     steps, repairs = OptionalSteps(evaluator.progress), list[Repair]()
+    adaptation: Repair | None = None
     reasons = steps.notes
     with steps.trying("repair"):
         matching = evaluator.matching(applied)
