@@ -28,8 +28,8 @@ from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
-from senseapp.prove.check.outputs import ComparedFile
-from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener
+from senseapp.prove.check.outputs import OpenSide
+from senseapp.prove.check.sides import NotComparable, SideOpener
 from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -80,7 +80,7 @@ def check_files(
             spec.candidate, prepared.reference.spec, prepared.images, prepared.preprocessing, prepared.task
         )
         align_outputs(prepared, candidate)
-        told = candidate.file.file.facts.metadata if candidate.file is not None else {}
+        told = candidate.file.facts.metadata if candidate.file is not None else {}
         names = prepared.class_names or class_names_in(told, prepared.num_outputs)
         prepared.class_names = names or tuple(prepared.images.class_names)
     except NotComparable as error:
@@ -131,7 +131,7 @@ class _Comparison:
             progress("Looking for likely causes")
             with self.steps.trying("likely causes"):
                 findings = likely_causes(
-                    judged, candidate.network, prepared.preprocessing, task=prepared.task, names=prepared.class_names
+                    judged, candidate, prepared.preprocessing, task=prepared.task, names=prepared.class_names
                 )
         operators: tuple[OperatorShare, ...] = ()
         progress("Timing operators")
@@ -173,7 +173,7 @@ class _Comparison:
         judge = Judge(
             prepared.task,
             JudgingImages(count=len(images), batches=self._batches, labels=images.labels),
-            prepared.reference.network,
+            prepared.reference,
             num_outputs=prepared.num_outputs,
             progress=self.steps.progress,
         )
@@ -186,7 +186,7 @@ class _Comparison:
             )
         judge.require_answers()
         self.steps.progress("Running the candidate")
-        judged = judge.judged(self.candidate.network)
+        judged = judge.judged(self.candidate)
         return judged, num_not_finite(judged.outputs) if counts else 0
 
     def _batches(self, start: int, stop: int) -> Iterator[Tensor]:
@@ -209,14 +209,13 @@ class _Comparison:
         Two networks in PyTorch are timed there; of one beside a file an ONNX file is made.
         """
         sides, threads = (self.prepared.reference, self.candidate), torch.get_num_threads()
-        both_are_weights = all(side.module is not None for side in sides)
+        both_are_weights = all(side.file is None for side in sides)
         networks, notes = list[Network](), list[str]()
         for side in sides:
-            how = "" if side.module is None else "in PyTorch"
-            network = side.network
+            how, network = "" if side.file is not None else "in PyTorch", side
             if not both_are_weights and (content := self._as_file(side)) is not None:
                 own = self.opener.runtime.foreign_files.open(content, threads=self.spec.threads)
-                network = ComparedFile(own, self.prepared.preprocessing)
+                network = replace(side, file=own, reader=None, kind=None)
                 how = how and "as an ONNX file that was made of its weights"
             networks.append(network)
             if how:
@@ -234,18 +233,18 @@ class _Comparison:
         timed = []
         for side in (self.prepared.reference, self.candidate):
             content = self._as_file(side)
-            if content is None or (side.file is not None and None in side.file.file.facts.image_shape):
+            if content is None or (side.file is not None and None in side.file.facts.image_shape):
                 return ()
-            batch = side.network.fixed_batch or self.spec.batch
+            batch = side.fixed_batch or self.spec.batch
             timed.append(self.opener.runtime.operators(content, threads=self.spec.threads, batch=batch))
         return operator_shares(*timed)
 
     def _as_file(self, side: OpenSide) -> bytes | None:
         """Return the file of a side, made of its weights where it is none; None where that is not possible."""
-        if side.content is None and side.module is not None:
+        if side.content is None and side.context is not None:
             example = self.prepared.images.batch(0, 1).cpu()
             with suppress(InvalidSpec):
-                side.content = self.opener.runtime.exporter(side.module, example).write(side.module)
+                side.content = self.opener.runtime.exporter(side.context.model, example).write(side.context.model)
         return side.content
 
     def _answers(self, judged: Judgement) -> ChangedAnswers | None:
@@ -268,19 +267,19 @@ class _Comparison:
         reference, candidate = map(self._as_file, sides)
         if reference is None or candidate is None:
             return None
-        count = min([len(images), *(side.network.fixed_batch or len(images) for side in sides)])
-        given = [images[:count] if side.file is None else side.file.given(images[:count]) for side in sides]
+        count = min([len(images), *(side.fixed_batch or len(images) for side in sides)])
+        given = [side.given(images[:count]) for side in sides]
         found = self.opener.runtime.foreign_files.tensor_divergence(
             reference, candidate, (given[0], given[1]), progress=self.steps.progress
         )
         if found is None:
             return None
-        if sides[0].module is not None:
-            tensors = self._by_layer(reference, sides[0].module, found.tensors)
+        if sides[0].context is not None:
+            tensors = self._by_layer(reference, sides[0].context.model, found.tensors)
             return replace(found, matched_by="layer", tensors=tensors)
         if sides[0].kind is sides[1].kind or sides[0].file is None:
             return found
-        ends = sides[0].file.file.output_names  # of both, one returns other things than scores
+        ends = sides[0].file.output_names  # of both, one returns other things than scores
         return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))
 
     def _by_layer(

@@ -1,13 +1,10 @@
-"""The two sides of a check, open: files as they are, weights in PyTorch, and what their outputs are read as."""
+"""Opens the two sides of a check: files as they are, weights in PyTorch."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.core.texts import plural
@@ -15,72 +12,14 @@ from senseapp.data.images import ImageSet
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.check.outputs import ComparedFile, Interpreted, OutputKind
-from senseapp.records.check import CheckedFile, file_name
+from senseapp.prove.check.outputs import OpenSide
+from senseapp.records.check import file_name
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.foreign import FileFacts, ForeignFile
 from senseapp.tasks import Task
-
-
-@dataclass(slots=True, kw_only=True)
-class OpenSide:
-    """One file of a check, open.
-
-    Attributes:
-        spec: which it is.
-        network: returns outputs of its task for images as the reference takes them.
-        file: the open file of a runtime, as it is compared; None for weights in PyTorch.
-        content: of that file, or of the one that was made of the weights; None without one.
-        module: the network in PyTorch; None for files of a runtime.
-        file_bytes: size on disk, of the weights in memory where there is no file.
-        kind: what its outputs are in place of class scores; None for scores.
-        notes: sentences on how it was read.
-    """
-
-    spec: ModelSpec
-    network: Network
-    file: ComparedFile | None = None
-    content: bytes | None = None
-    module: nn.Module | None = None
-    file_bytes: int
-    kind: OutputKind | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Of the file or the network."""
-        return file_name(self.spec)
-
-    @property
-    def facts(self) -> FileFacts | None:
-        """The declarations of the file; None for weights."""
-        return None if self.file is None else self.file.file.facts
-
-    def unsaturated(self) -> Network | None:
-        """Return the file as :meth:`.ForeignFile.unsaturated` does, read as the file is; None for weights."""
-        file = None if self.file is None else self.file.file.unsaturated()
-        if self.file is None or file is None:
-            return None
-        network = copy.copy(self.file)
-        network.file = file
-        return network if self.kind is None else Interpreted(network, self.kind)
-
-    @property
-    def record(self) -> CheckedFile:
-        """Facts of the file, without times."""
-        facts = self.facts
-        return CheckedFile(
-            name=self.name,
-            kind="PyTorch weights" if facts is None else "ONNX file",
-            file_bytes=self.file_bytes,
-            takes="" if facts is None else facts.takes,
-            returns="" if facts is None else facts.returns,
-            notes=self.notes,
-        )
 
 
 class NotComparable(Exception):
@@ -122,12 +61,14 @@ class SideOpener:
         except InvalidInput as error:
             raise type(error)(f"{path.name} cannot be checked: {str(error).rstrip('.')}.") from error
 
-    def weights(self, spec: ModelSpec, loaded: LoadedModel, images: ImageSet, task: Task) -> OpenSide:
+    def weights(
+        self, spec: ModelSpec, loaded: LoadedModel, images: ImageSet, preprocessing: Preprocessing, task: Task
+    ) -> OpenSide:
         """Return a network in PyTorch as a side."""
         context = MeasurementContext.prepare(loaded.module, images, own=True, task=task)
         stored = Path(spec.checkpoint) if spec.checkpoint else None
         size = context.profile.num_bytes if stored is None else stored.stat().st_size
-        return OpenSide(spec=spec, network=context, module=context.model, file_bytes=size, notes=loaded.notes)
+        return OpenSide(spec=spec, preprocessing=preprocessing, context=context, file_bytes=size, notes=loaded.notes)
 
     def candidate(
         self, spec: ModelSpec, reference: ModelSpec, images: ImageSet, preprocessing: Preprocessing, task: Task
@@ -139,10 +80,10 @@ class SideOpener:
             InvalidInput: it cannot be opened.
         """
         if not is_runtime_file(spec):
-            return self.weights(spec, self._candidate_weights(spec, reference), images, task)
+            return self.weights(spec, self._candidate_weights(spec, reference), images, preprocessing, task)
         file, content = self.file(spec)
-        compared = ComparedFile(file, preprocessing)
-        side = OpenSide(spec=spec, network=compared, file=compared, content=content, file_bytes=len(content))
+        size = len(content)
+        side = OpenSide(spec=spec, preprocessing=preprocessing, file=file, content=content, file_bytes=size)
         problem = _input_problem(file.facts, tuple(images.batch(0, 1).shape[1:]))
         if problem:
             raise NotComparable(f"{side.name} {problem}", side)
