@@ -7,7 +7,7 @@ reference needs them, and the candidate gets the same, in the layout and type th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,7 +172,7 @@ class _Comparison:
         self.steps.progress(FILES_ARE_OPEN)
         judge = Judge(
             prepared.task,
-            JudgingImages(count=len(images), batches=self._batches, labels=images.labels),
+            JudgingImages.of_images(images, _BATCH, labels=images.labels),
             prepared.reference,
             num_outputs=prepared.num_outputs,
             progress=self.steps.progress,
@@ -188,10 +188,6 @@ class _Comparison:
         self.steps.progress("Running the candidate")
         judged = judge.judged(self.candidate)
         return judged, num_not_finite(judged.outputs) if counts else 0
-
-    def _batches(self, start: int, stop: int) -> Iterator[Tensor]:
-        for low in range(start, stop, _BATCH):
-            yield self.prepared.images.batch(low, min(low + _BATCH, stop))
 
     def _metric_and_limit(self, judge: Judge) -> tuple[str, float]:
         asked = self.spec.metric
