@@ -114,8 +114,8 @@ def _delivered(
     case: Case, evaluator: ScheduleEvaluator, schedule: Schedule, adapting: Adapting
 ) -> tuple[dict[str, float], Measured]:
     """Return by metric what is lost on unseen images as delivered, and what was measured on the way."""
-    applied = evaluator.reconstruction.apply(schedule)
-    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof, adapting=adapting)
+    applied = evaluator.apply(schedule)
+    found = measured(evaluator, applied, "kl", repair=True, adapting=adapting)
     return _lost(evaluator, case, applied), found
 
 
@@ -127,13 +127,13 @@ def rows_of(case: Case) -> Iterator[Row]:
     """Yield what is left of the damage, and, of the real network, the time that all of it took."""
     evaluator = case.scan.evaluator()
     if case.carried_out is not None:
-        evaluator.reconstruction.configs = {**evaluator.reconstruction.configs, case.carried_out.kind: case.carried_out}
+        evaluator.configs = {**evaluator.configs, case.carried_out.kind: case.carried_out}
     schedule = case.solve(evaluator)
-    plain = _lost(evaluator, case, evaluator.reconstruction.apply(schedule))
+    plain = _lost(evaluator, case, evaluator.apply(schedule))
     if case.solved_for is not None:
         evaluator = case.solved_for.evaluator()
         schedule = case.solve(evaluator)
-    evaluator.reconstruction.reference  # noqa: B018  # once for all schedules of a network
+    evaluator.reference  # noqa: B018  # once for all schedules of a network
     wall, cpu = time.perf_counter(), time.process_time()
     adapted, found = _delivered(case, evaluator, schedule, case.adapting)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -125,7 +125,7 @@ def made(case: Case, evaluator: ScheduleEvaluator, make: Callable[[ResourceBudge
         if case.kind != "macs":
             return asked(case.target)
         return with_true_size(
-            asked, lambda tried: true_figure(evaluator, evaluator.reconstruction.apply(tried), case.kind), case.target
+            asked, lambda tried: true_figure(evaluator, evaluator.apply(tried), case.kind), case.target
         )
     except SenseError:
         return None
@@ -210,7 +210,7 @@ def row_of(
     ours = schedules["measured"]
     assert ours is not None, f"{case.title} cannot be met"
     found["adapted"] = _lost(case, evaluator, ours, adapting="minutes")
-    cost = true_figure(evaluator, evaluator.reconstruction.apply(ours), case.kind)
+    cost = true_figure(evaluator, evaluator.apply(ours), case.kind)
     others = {name: lost["kl"] for name in _OTHERS if (lost := found[name]) is not None}
     best = min(others, key=lambda name: others[name])
     share = (found["measured"] or {"kl": math.inf})["kl"] / others[best]
@@ -239,9 +239,9 @@ def _lost(
     """Return by metric what is lost on images that nothing was made from."""
     if schedule is None:
         return None
-    applied = evaluator.reconstruction.apply(schedule)
+    applied = evaluator.apply(schedule)
     if adapting != "off":
-        measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof, adapting=adapting)
+        measured(evaluator, applied, "kl", repair=True, adapting=adapting)
     return {change.metric: change.delta for change in evaluator.judged(applied, unseen(case.network)).changes}
 
 

@@ -12,7 +12,7 @@ from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.int8_files import Int8Files, Int8Search
+from senseapp.prove.int8_files import Int8Files, int8_files
 from senseapp.prove.proof_images import ProofImages
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import RunResult
@@ -67,13 +67,8 @@ class Searching:
         return ScheduleEvaluator.open(result, model=self.model, images=both)
 
     @cached_property
-    def search(self) -> Int8Search:
-        """The search, which says what images choose."""
-        return Int8Search(self._evaluator, self.runtime, self.content, {}, DeploySettings(), self.steps)
-
-    @cached_property
     def found(self) -> Int8Files:
         """What the search finds."""
         names = {layer.name for layer in self._evaluator.profile.layers}
         layers = self.runtime.layers_of_nodes(self.content, names)
-        return self.search.found(layers)
+        return int8_files(self._evaluator, self.runtime, self.content, layers, DeploySettings(), self.steps)

@@ -29,7 +29,7 @@ def rows() -> Iterator[Row]:
     run = Run(PruningConfig(), LEVELS, "macs", {})
     bench = opened(run, ProofImages(curves=curves, proof=proof, note=""))
     unseen, schedule = TensorImages(tensors(_SCORED, SCORED_ON)), pruned_schedule(bench, target=_REMOVED)
-    plain = kl(bench.judged(bench.reconstruction.apply(schedule), unseen).changes)
+    plain = kl(bench.judged(bench.apply(schedule), unseen).changes)
     repaired, adapted = (_delivered(bench, schedule, unseen, adapting) for adapting in ("off", "minutes"))
     before = min(plain, repaired)
     yield Row(
@@ -53,6 +53,6 @@ def pruned_schedule(bench: ScheduleEvaluator, *, target: float) -> Schedule:
 
 def _delivered(bench: ScheduleEvaluator, schedule: Schedule, unseen: TensorImages, adapting: Adapting) -> float:
     """Return the KL on ``unseen`` of what is delivered; the choice never sees them."""
-    applied = bench.reconstruction.apply(schedule)
-    measured(bench, applied, "kl", repair=True, images=bench.images.proof, adapting=adapting)
+    applied = bench.apply(schedule)
+    measured(bench, applied, "kl", repair=True, adapting=adapting)
     return kl(bench.judged(applied, unseen).changes)

@@ -105,15 +105,15 @@ def schedule_of(evaluator: ScheduleEvaluator, kind: BudgetKind, target: float, m
 
 def _on_unseen(evaluator: ScheduleEvaluator, schedule: Schedule, unseen: ImageSet) -> tuple[float, float, bool]:
     """Return the KL without repair and as delivered, and whether that is repaired; the choice never sees ``unseen``."""
-    applied = evaluator.reconstruction.apply(schedule)
+    applied = evaluator.apply(schedule)
     plain = kl(evaluator.judged(applied, unseen).changes)
-    found = measured(evaluator, applied, "kl", repair=True, images=evaluator.images.proof)
+    found = measured(evaluator, applied, "kl", repair=True)
     return plain, kl(evaluator.judged(applied, unseen).changes), found.delivered == "repaired"
 
 
 def _identity(evaluator: ScheduleEvaluator, unseen: ImageSet) -> Row:
-    untouched = evaluator.reconstruction.apply(Schedule(model=ARCHITECTURE, method="manual", entries=()))
-    evaluator.reconstruction.repair(untouched)
+    untouched = evaluator.apply(Schedule(model=ARCHITECTURE, method="manual", entries=()))
+    evaluator.matching(untouched).fit()
     changes = {change.metric: change for change in evaluator.judged(untouched, unseen).changes}
     lost, agreement = changes["kl"].value, changes["agreement"].value
     return Row(

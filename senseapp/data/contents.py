@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from senseapp.core.errors import InvalidDataset, NoPictures
-from senseapp.core.texts import first_names, plural, printable
+from senseapp.core.texts import first_names, listed, plural, printable
 
 PICTURE_SUFFIXES = frozenset(
     (

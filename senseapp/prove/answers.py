@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,15 +47,15 @@ def changed_answers(
         return None
     order = torch.argsort(found.damage.masked_fill(~found.changed, -1.0), descending=True, stable=True)
     shown: list[int] = order[: min(_MOST_PICTURES, int(found.changed.sum()))].tolist()
+    drops_of: Callable[[float], Sequence[AnswerDrop]] = found.class_drops
     if found.counts is not None:
         worse, better, totals = (counts.cpu().numpy() for counts in found.counts)
+        drops_of = partial(counted_drops, worse, better, totals, by_labels=images.labels is not None)
         drop = float((worse - better).sum() / max(1, totals.sum()))
-        drops = class_drops(
-            worse, better, totals, lambda index: task.output_name(index, names), by_labels=images.labels is not None
-        )
     else:
-        drops = _named_drops(found.class_drops, task, names)
-        drop = sum(each.drop for each in drops) / max(1, len(drops))
+        parts = [each.drop for each in drops_of(1 - SIGNIFICANCE)]
+        drop = sum(parts) / max(1, len(parts))
+    drops = class_drops(drops_of, drop, lambda index: task.output_name(index, names))
     return ChangedAnswers(
         subject=subject,
         num_changed=int(found.changed.sum()),
@@ -83,50 +84,36 @@ def changed_answers(
     )
 
 
-def class_drops(
-    worse: Counts, better: Counts, totals: Counts, named: Callable[[int], str], *, by_labels: bool
-) -> tuple[ClassDrop, ...]:
-    """Return what each class with images loses, the worst first; counts are by class, (K,)."""
-    present = np.flatnonzero(totals)
-    confidence = 1 - SIGNIFICANCE / max(1, len(present))
-    mean = float((worse - better).sum() / max(1, totals.sum()))
+def counted_drops(
+    worse: Counts, better: Counts, totals: Counts, confidence: float, *, by_labels: bool
+) -> list[AnswerDrop]:
+    """Return what each class with images loses; counts are by class, (K,)."""
     found = []
-    for index in present.tolist():
+    for index in np.flatnonzero(totals).tolist():
         lost, won, count = int(worse[index]), int(better[index]), int(totals[index])
         if by_labels:
             low, high = discordant_interval(lost, won, count, confidence)
         else:
             low, high = proportion_interval(lost, count, confidence)
-        found.append(
-            ClassDrop(
-                name=named(index),
-                num_images=count,
-                drop=(lost - won) / count,
-                low=low,
-                high=high,
-                stands_out=not low <= mean <= high,
-            )
-        )
-    return tuple(sorted(found, key=lambda each: -each.drop))
+        found.append(AnswerDrop(index=index, num_images=count, drop=(lost - won) / count, low=low, high=high))
+    return found
 
 
-def _named_drops(
-    drops_of: Callable[[float], Sequence[AnswerDrop]], task: Task, names: Sequence[str]
+def class_drops(
+    drops_of: Callable[[float], Sequence[AnswerDrop]], mean: float, named: Callable[[int], str]
 ) -> tuple[ClassDrop, ...]:
     """Return what classes lose, the worst first, with intervals that hold together."""
     count = max(1, len(drops_of(1 - SIGNIFICANCE)))
-    found = drops_of(1 - SIGNIFICANCE / count)
-    mean = sum(each.drop for each in found) / count
     drops = (
         ClassDrop(
-            name=task.output_name(each.index, names),
+            name=named(each.index),
             num_images=each.num_images,
             drop=each.drop,
             low=each.low,
             high=each.high,
             stands_out=not each.low <= mean <= each.high,
         )
-        for each in found
+        for each in drops_of(1 - SIGNIFICANCE / count)
     )
     return tuple(sorted(drops, key=lambda each: -each.drop))
 

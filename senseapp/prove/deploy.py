@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import safetensors.torch
@@ -22,7 +22,7 @@ from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import call_of, is_busy, times_anew, times_elsewhere
 from senseapp.prove.findings import findings, preparation, saturation, side_by_side
-from senseapp.prove.int8_files import Int8Search, MadeFile
+from senseapp.prove.int8_files import Int8Files, MadeFile, int8_files
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
 from senseapp.prove.search_images import score_thresholds, with_held_out
@@ -99,11 +99,7 @@ def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: Validat
     if removes_channels and whole.is_file():
         with storage_errors(whole.name):
             return _source(whole.read_bytes(), proof, integers)
-    model = (
-        evaluator.reconstruction.apply(proof.schedule).model
-        if removes_channels
-        else copy.deepcopy(evaluator.dense.model)
-    )
+    model = evaluator.apply(proof.schedule).model if removes_channels else copy.deepcopy(evaluator.dense.model)
     with storage_errors(weights.name):
         state = safetensors.torch.load(weights.read_bytes())
     model.load_state_dict(state)
@@ -198,136 +194,142 @@ def deployments(
     Raises:
         InvalidSpec: the network cannot be written or run.
     """
-    return _Deploying(evaluator, source, settings).made(others)
+    if source.schedule is None and settings.kind != "float":
+        evaluator = with_held_out(evaluator)
+    runtime, steps = evaluator.runtime(settings.runtime), OptionalSteps(evaluator.progress)
+    layers = runtime.layers_of_nodes(source.network, {layer.name for layer in evaluator.profile.layers})
+    if settings.kind == "float":
+        found = Int8Files(made=(_in_float(runtime, source, layers, steps),), compared={})
+    else:
+        found = int8_files(
+            evaluator,
+            runtime,
+            source.network,
+            layers,
+            settings,
+            steps,
+            bits=source.bits,
+            integers=source.integers,
+            others=others,
+        )
+    files = {"original": evaluator.original_file(runtime), **found.compared}
+    files |= {each.name: each.content for each in found.made}
+    thresholds = score_thresholds(evaluator, runtime, files)
+    files |= {each.name: _described(evaluator, runtime, each, thresholds) for each in found.made}
+    evaluator.progress.begin(StepTitle.TEST)
+    evaluator.progress(f"Running the files in {runtime.description.label}")
+    judged = _judged(evaluator, runtime, files, thresholds)
+    saturates, own = tuple[str, ...](), found.compared.get("default")
+    if own is not None:  # the files made here do not saturate
+        title = runtime.description.own_title(found.own_setting)
+        saturates = saturation(title, judged["default"], lambda: runtime.unsaturated(own))
+    tested = _TestedFiles(
+        evaluator=evaluator,
+        runtime=runtime,
+        source=source,
+        settings=settings,
+        steps=steps,
+        found=found,
+        files=files,
+        judged=judged,
+        figures=_figures(evaluator, runtime, files, judged, thresholds, settings),
+        saturates=saturates,
+    )
+    dead = [each for each in found.made if not each.computes_in_float and judged[each.name].keeps_nothing]
+    if found.made[0] in dead:
+        raise InvalidSpec(_DEAD)
+    return tuple(tested.deployed(each, layers) for each in found.made if each not in dead)
 
 
-class _Deploying:
-    """Makes the files, measures all of them together, and writes down each."""
+def _in_float(runtime: Runtime, source: Source, layers: Mapping[str, str], steps: OptionalSteps) -> MadeFile:
+    """Return the float file, with quantized weights as integers."""
+    nodes = [node for node, layer in layers.items() if layer in source.bits]
+    integers = {node: source.integers[layer] for node, layer in layers.items() if layer in source.integers}
+    stored = QuantizedWeights(content=source.network)
+    with steps.trying("weights stored as integers"):
+        if nodes:
+            stored = runtime.with_quantized_weights(source.network, nodes, integers)
+    return MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
 
-    def __init__(self, evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings) -> None:
-        if source.schedule is None and settings.kind != "float":
-            evaluator = with_held_out(evaluator)
-        self._evaluator, self._source, self._settings = evaluator, source, settings
-        self._runtime = evaluator.runtime(settings.runtime)
-        self._steps = OptionalSteps(evaluator.progress)
-        layers = {layer.name for layer in evaluator.profile.layers}
-        self._layers = self._runtime.layers_of_nodes(source.network, layers)
-        self._files = {"original": evaluator.original_file(self._runtime)}
-        self._own_setting = ""
 
-    def made(self, others: bool) -> tuple[Deployed, ...]:
-        made = (self._in_float(),) if self._settings.kind == "float" else self._in_int8(others)
-        self._files |= {each.name: each.content for each in made}
-        self._thresholds = score_thresholds(self._evaluator, self._runtime, self._files)
-        for each in made:
-            self._files[each.name] = self._described(each.name)
-        self._measure()
-        dead = [each for each in made if not each.computes_in_float and self._judged[each.name].keeps_nothing]
-        if made[0] in dead:
-            raise InvalidSpec(_DEAD)
-        return tuple(self._deployed(each) for each in made if each not in dead)
+def _described(
+    evaluator: ScheduleEvaluator, runtime: Runtime, made: MadeFile, thresholds: Mapping[str, float]
+) -> bytes:
+    """Return a file that says itself how its images are prepared, and its classes and thresholds."""
+    proof = evaluator.images.proof
+    preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
+    # a runtime may know none
+    scores = {"thresholds": (thresholds[made.name], thresholds["original"])} if thresholds else {}
+    return runtime.described(made.content, preprocessing=preprocessing, class_names=evaluator.class_names, **scores)
 
-    def _in_int8(self, others: bool) -> tuple[MadeFile, ...]:
-        source = self._source
-        args = (self._evaluator, self._runtime, source.network, source.bits, self._settings, self._steps)
-        found = Int8Search(*args, others=others, integers=source.integers).found(self._layers)
-        self._files |= found.compared
-        self._own_setting = found.own_setting
-        return found.made
 
-    def _in_float(self) -> MadeFile:
-        """Return the float file, with quantized weights as integers."""
-        source = self._source
-        nodes = [node for node, layer in self._layers.items() if layer in source.bits]
-        integers = {node: source.integers[layer] for node, layer in self._layers.items() if layer in source.integers}
-        stored = QuantizedWeights(content=source.network)
-        with self._steps.trying("weights stored as integers"):
-            if nodes:
-                stored = self._runtime.with_quantized_weights(source.network, nodes, integers)
-        return MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
+@dataclass(frozen=True, kw_only=True)
+class _TestedFiles:
+    """Files of one network by name, judged and timed together."""
 
-    def _described(self, name: str) -> bytes:
-        proof, names = self._evaluator.images.proof, self._evaluator.class_names
-        preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
-        chosen = self._thresholds
-        scores = {"thresholds": (chosen[name], chosen["original"])} if chosen else {}  # a runtime may know none
-        return self._runtime.described(self._files[name], preprocessing=preprocessing, class_names=names, **scores)
+    evaluator: ScheduleEvaluator
+    runtime: Runtime
+    source: Source
+    settings: DeploySettings
+    steps: OptionalSteps
+    found: Int8Files
+    files: Mapping[str, bytes]
+    judged: Mapping[str, Judgement]
+    figures: Mapping[str, RuntimeFigures]
+    saturates: tuple[str, ...]
 
-    def _measure(self) -> None:
-        """Judge and time all files."""
-        evaluator, runtime, settings = self._evaluator, self._runtime, self._settings
-        evaluator.progress.begin(StepTitle.TEST)
-        evaluator.progress(f"Running the files in {runtime.description.label}")
-        self._judged = _judged(evaluator, runtime, self._files, self._thresholds)
-        figures = _figures(evaluator, runtime, self._files, self._judged, settings)
-        self._figures = {
-            name: replace(each, score_threshold=self._thresholds.get(name)) for name, each in figures.items()
-        }
-
-    def _deployed(self, made: MadeFile) -> Deployed:
-        evaluator, runtime, settings, steps = self._evaluator, self._runtime, self._settings, self._steps
-        name, own_setting, is_asked = made.name, self._own_setting, made.name == "file"
-        files = {"original": self._files["original"], "file": self._files[name]}
-        beside = [each for each in ("int8", "default") if each in self._figures]
-        figures = {"original": self._figures["original"], "file": self._figures[name]}
-        figures |= {each: self._figures[each] for each in beside}
+    def deployed(self, made: MadeFile, layers: Mapping[str, str]) -> Deployed:
+        """Write down one of them; ``layers`` are those of nodes."""
+        evaluator, runtime, settings, steps = self.evaluator, self.runtime, self.settings, self.steps
+        name, own_setting, is_asked = made.name, self.found.own_setting, made.name == "file"
+        figures = {"original": self.figures["original"], "file": self.figures[name]}
+        figures |= {each: self.figures[each] for each in self.found.compared}
         shares = tuple[OperatorShare, ...]()
         if not made.computes_in_float:
             with steps.trying("times of operators"):
-                own = _operators(runtime, files["file"], settings)
-                shares = operator_shares(self._operators_of_original, own)
+                shares = operator_shares(self._operators("original"), self._operators(name))
+        files = {"original": self.files["original"], "file": self.files[name]}
         elsewhere = times_elsewhere(evaluator, runtime, files, settings, steps) if is_asked else ()
         asked = settings if is_asked else replace(settings, kind="int8")  # limits are of the one asked for
+        proof = evaluator.images.proof
         record = Deployment(
             settings=settings,
             figures=figures,
-            simulated=self._source.simulated,
-            in_float=tuple(self._layers.get(node, node) for node in made.in_float),
+            simulated=self.source.simulated,
+            in_float=tuple(layers.get(node, node) for node in made.in_float),
             opset=runtime.format_version(files["file"]),
             batch=runtime.open(files["file"]).fixed_batch,
-            images=len(evaluator.images.proof),
+            images=len(proof),
             preparation=preparation(evaluator, runtime),
             machine=runtime.machine(),
-            findings=findings(figures, asked, images=len(evaluator.images.proof), own_setting=own_setting),
+            findings=findings(figures, asked, images=len(proof), own_setting=own_setting),
             notes=(
                 evaluator.images.note,
                 *filter(None, [thresholds_text(figures)]),
                 *steps.notes,
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
-                *self._saturation,
+                *self.saturates,
                 *made.notes,
                 *runtime.changes(files["file"]),
-                *self._source.notes,
+                *self.source.notes,
             ),
             computes_in_float=made.computes_in_float,
             own_setting=own_setting,
             operators=shares,
             elsewhere=elsewhere,
         )
-        before, after = self._judged["original"].outputs, self._judged[name].outputs
-        proof, names = evaluator.images.proof, evaluator.class_names
-        answers = file_answers(before, after, proof, task=evaluator.task, names=names)
-        variant = "" if is_asked else name
-        held_out = evaluator.images.held_out
-        return Deployed(content=files["file"], record=record, answers=answers, held_out=held_out, variant=variant)
+        before, after = self.judged["original"].outputs, self.judged[name].outputs
+        return Deployed(
+            content=files["file"],
+            record=record,
+            answers=file_answers(before, after, proof, task=evaluator.task, names=evaluator.class_names),
+            held_out=evaluator.images.held_out,
+            variant="" if is_asked else name,
+        )
 
-    @cached_property
-    def _saturation(self) -> tuple[str, ...]:
-        """How the file of the runtime's own quantizer answers elsewhere; those made here do not saturate."""
-        own = self._files.get("default")
-        if own is None:
-            return ()
-        title = self._runtime.description.own_title(self._own_setting)
-        return saturation(title, self._judged["default"], lambda: self._runtime.unsaturated(own))
-
-    @cached_property
-    def _operators_of_original(self) -> tuple[OperatorTime, ...]:
-        return _operators(self._runtime, self._files["original"], self._settings)
-
-
-def _operators(runtime: Runtime, content: bytes, settings: DeploySettings) -> tuple[OperatorTime, ...]:
-    batch = runtime.open(content).fixed_batch or settings.batch
-    return runtime.operators(content, threads=settings.threads, batch=batch)
+    def _operators(self, name: str) -> tuple[OperatorTime, ...]:
+        batch = self.runtime.open(self.files[name]).fixed_batch or self.settings.batch
+        return self.runtime.operators(self.files[name], threads=self.settings.threads, batch=batch)
 
 
 def _judged(
@@ -352,6 +354,7 @@ def _figures(
     runtime: Runtime,
     files: Mapping[str, bytes],
     judged: Mapping[str, Judgement],
+    thresholds: Mapping[str, float],
     settings: DeploySettings,
 ) -> dict[str, RuntimeFigures]:
     """Return what was measured of each file."""
@@ -364,6 +367,7 @@ def _figures(
             time_ratio=ratio(seconds[name], seconds["original"]),
             file_bytes=len(files[name]),
             busy=busy,
+            score_threshold=thresholds.get(name),
         )
         for name in files
     }

@@ -1,4 +1,4 @@
-"""Diagnosis of a fragile layer: outliers in its weights, input and norm, and the measured effect of remedies."""
+"""Diagnosis of a fragile layer: outliers in its weights and input, and the measured effect of remedies."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from senseapp.compressions.base import find_weights
 from senseapp.compressions.quantization.activations import observe_inputs
-from senseapp.core.errors import MeasurementFailed, SenseError
-from senseapp.descriptions import CompressionConfig
-from senseapp.measure.folding import foldable_norms, norm_scale
-from senseapp.metrics import MetricChange
+from senseapp.core.errors import MeasurementFailed
+from senseapp.core.steps import OptionalSteps
+from senseapp.metrics import change_of
 from senseapp.networks.profile import CONVOLUTIONS, profile_model
-from senseapp.networks.trace import trace_calls
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.repair_choice import measured
+from senseapp.prove.repair_choice import crossed
+from senseapp.reconstruct.repair import Repair
 from senseapp.records.layer_findings import Diagnosis, Finding, Remedy
 from senseapp.records.measurement import change_in
 from senseapp.solve.curve_set import damage_metric
@@ -30,51 +29,38 @@ _FAR = 8.0
 def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosis:
     """Look at ``layer``, and measure it alone at ``level`` as the run did and with each remedy.
 
+    All are measured on the images that repairs are fitted to, with a fit that has not seen the image.
+
     Raises:
         MeasurementFailed: it cannot be measured at that level.
     """
     evaluator.progress(f"Looking at {layer}")
-    findings = findings_of(evaluator.dense.model, evaluator.reconstruction.calibration(), layer)
-    metric = damage_metric(evaluator.result)
+    spec = evaluator.result.spec.sensitivity
+    findings = findings_of(evaluator.dense.model, evaluator.calibration(), layer)
+    metric, images = damage_metric(evaluator.result), evaluator.repair_images
     schedule = manual_schedule(evaluator.result, {layer: level})
     evaluator.progress("Measuring what would help")
-    applied, curves = evaluator.reconstruction.apply(schedule), evaluator.images.curves
-    plain = measured(evaluator, applied, metric, repair=True, images=curves)
-    change = change_in(plain.changes, metric)
+    applied = evaluator.apply(schedule)
+    change = change_in(evaluator.judged(applied, images).changes, metric)
     if change is None:
         raise MeasurementFailed(f"{layer} has no figure of {metric} at this level.")
-    remedies = [
-        Remedy(label=label, change=_alone(evaluator, config, layer, level, metric))
-        for label, config in evaluator.result.compression.variants
-    ]
-    if (repaired := change_in(plain.repaired, metric)) is not None:
-        remedies.append(Remedy(label="Repair without training", change=repaired))
-    if not evaluator.result.spec.sensitivity.adapted:
-        new = measured(
-            evaluator, evaluator.reconstruction.apply(schedule), metric, repair=False, adapting="minutes", images=curves
-        ).repaired
-        if (adapted := change_in(new, metric)) is not None:
-            remedies.append(Remedy(label="Adapted weights", change=adapted))
-    return Diagnosis(
-        layer=layer,
-        level=level,
-        findings=findings,
-        change=change,
-        remedies=tuple(sorted(remedies, key=lambda each: each.change.delta)),
-    )
-
-
-def _alone(
-    evaluator: ScheduleEvaluator, config: CompressionConfig, layer: str, level: float, metric: str
-) -> MetricChange:
-    own = evaluator.reconstruction
-    other = replace(own, configs={**own.configs, config.kind: config})
-    applied = other.apply(manual_schedule(evaluator.result, {layer: level}))
-    return evaluator.judged(applied, evaluator.images.curves).change(metric)
+    remedies = []
+    for label, config in spec.compression.variants:
+        other = replace(evaluator, configs={**evaluator.configs, config.kind: config}).apply(schedule)
+        remedies.append(Remedy(label=label, change=evaluator.judged(other, images).change(metric)))
+    repairs: list[tuple[str, Repair | None]] = [("Repair without training", evaluator.matching(applied))]
+    if not spec.adapted:
+        repairs.append(("Adapted weights", evaluator.adaptation(applied)))
+    for label, repair in repairs:
+        sums = None if repair is None else crossed(evaluator, applied, repair, OptionalSteps(evaluator.progress))
+        if sums is not None:
+            remedies.append(Remedy(label=label, change=change_of(metric, sums[metric])))
+    remedies.sort(key=lambda each: each.change.delta)
+    return Diagnosis(layer=layer, level=level, findings=findings, change=change, remedies=tuple(remedies))
 
 
 def findings_of(model: nn.Module, batches: Sequence[Tensor], layer: str) -> tuple[Finding, ...]:
-    """Return outliers in the weights of ``layer``, its inputs and the norm after it, the largest first."""
+    """Return outliers in the weights of ``layer`` and its inputs, the largest first."""
     profile = next(each for each in profile_model(model, batches[0]).layers if each.name == layer)
     weights, _ = find_weights(model, (profile,))
     if layer not in weights:
@@ -82,8 +68,6 @@ def findings_of(model: nn.Module, batches: Sequence[Tensor], layer: str) -> tupl
     module = weights[layer].module
     weight = module.get_parameter(weights[layer].attribute).detach().float()
     found = [*_of_weight(_channels_first(module, weight)), *_of_input(model, module, batches)]
-    norm = _norm_after(model, batches[0], layer)
-    found += [] if norm is None else _of_norm(norm_scale(norm).detach().abs())
     return tuple(sorted(found, key=lambda each: -each.times))
 
 
@@ -93,22 +77,20 @@ def _channels_first(module: nn.Module, weight: Tensor) -> Tensor:
     return weight.abs().movedim(axis, 0).flatten(1)
 
 
+def _times(peaks: Tensor) -> tuple[int, float]:
+    """Return the channel of the largest of ``peaks``, (C,), and how many times the median of all it is."""
+    alive = peaks[peaks > 0]
+    channel = int(peaks.argmax())
+    return channel, float(peaks[channel] / alive.median()) if len(alive) > 1 else 1.0
+
+
 def _of_weight(weight: Tensor) -> Iterator[Finding]:
     peaks = weight.amax(1)
-    usual = float(peaks[peaks > 0].median()) if bool((peaks > 0).any()) else 0.0
-    dead = int((peaks <= 1e-6 * usual).sum())  # of the median channel: rounding to float32 is a sixteenth of that
-    if dead:
-        yield Finding(
-            kind="dead filter",
-            sentence=f"{dead} of {len(peaks)} output channels have no weights: they can go for nothing.",
-            times=1.0 + dead / len(peaks),
-        )
-    channel = int(peaks.argmax())
-    times = float(peaks[channel]) / usual if usual else 1.0
+    channel, times = _times(peaks)
     if times <= _FAR:
         return
     rest = weight[channel].sort(descending=True).values[1:]
-    if len(rest) and float(rest[0]) > usual * _FAR / 2:
+    if len(rest) and float(rest[0]) > float(peaks[channel]) / times * _FAR / 2:
         sentence = f"Output channel {channel} has weights {times:.0f} times as large as the median channel's."
         yield Finding(kind="scaled channel", sentence=sentence, times=times)
     else:
@@ -129,45 +111,11 @@ def _of_input(model: nn.Module, module: nn.Module, batches: Sequence[Tensor]) ->
     observe_inputs(model, [(module, watch)], batches)
     if not peaks:
         return
-    found = torch.stack(peaks).amax(0)
-    alive = found[found > 0]
-    if len(alive) < 2:
-        return
-    times = float(found.max() / alive.median())
+    channel, times = _times(torch.stack(peaks).amax(0))
     if times > _FAR:
-        channel = int(found.argmax())
         yield Finding(
             kind="outlier input",
             sentence=f"Channel {channel} of its input is {times:.0f} times as large as the median channel, so that one "
             "range for all leaves few steps for the others.",
             times=times,
         )
-
-
-def _of_norm(scale: Tensor) -> Iterator[Finding]:
-    usual = float(scale.median())
-    if usual <= 0:
-        return
-    # of the median scale: such a channel adds a hundredth of what others do
-    tiny, largest = int((scale < 1e-2 * usual).sum()), float(scale.max()) / usual
-    if tiny:
-        yield Finding(
-            kind="tiny norm",
-            sentence=f"The norm behind it all but mutes {tiny} of {len(scale)} channels: they can go for little.",
-            times=1.0 + tiny / len(scale),
-        )
-    if largest > _FAR:
-        channel = int(scale.argmax())
-        yield Finding(
-            kind="large norm",
-            sentence=f"The norm behind it raises channel {channel} {largest:.0f} times as much as the median "
-            "channel, and its error with it.",
-            times=largest,
-        )
-
-
-def _norm_after(model: nn.Module, images: Tensor, layer: str) -> nn.Module | None:
-    try:
-        return foldable_norms(trace_calls(model, images), model).get(layer)
-    except SenseError:  # a network that cannot be traced has no norm that surely belongs to the layer
-        return None

@@ -1,11 +1,17 @@
-"""The model and the images of one run, ready to prove schedules: proof images, judges and a reconstructor."""
+"""The model and the images of one run, ready to prove schedules: carries them out, repairs and judges networks."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from senseapp import __version__
 from senseapp.core.errors import InvalidSchedule
@@ -13,17 +19,25 @@ from senseapp.core.steps import Progress, ignore_progress
 from senseapp.data.images import ImageSet
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.plan import Layout, settle_kernels
+from senseapp.measure.plan import Layout, lay_out, micro_batches, settle_kernels
 from senseapp.measure.reuse import add_images, add_weights
+from senseapp.measure.sweep import CALIBRATION_IMAGES
 from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.proof_images import ProofImages, load_proof_images
-from senseapp.reconstruct.apply import AppliedModel, configs_for
-from senseapp.reconstruct.reconstructor import Reconstructor
+from senseapp.reconstruct.adapt.blocks import TunedBlocks
+from senseapp.reconstruct.adapt.pruned import Reconstruction
+from senseapp.reconstruct.adapt.sequential_pass import SequentialPass
+from senseapp.reconstruct.adapt.weights import Adaptation
+from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
+from senseapp.reconstruct.repair import Matching, Reference, matching_of
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import Adapting, Schedule
+from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
 from senseapp.runtimes.base import Exporter, Runtime, runtime_for
 from senseapp.tasks import Task, task_named
 
@@ -35,7 +49,6 @@ class ScheduleEvaluator:
     Attributes:
         dense: the uncompressed model with the proof images.
         configs: how each kind of compression is carried out.
-        reconstruction: carries schedules out, and repairs them on the images of the curves.
         class_names: of the outputs; empty where unknown.
         onnx: the uploaded file that the model was read from; None for others.
         progress: is told each step, and images as they are measured.
@@ -49,20 +62,9 @@ class ScheduleEvaluator:
     class_names: tuple[str, ...] = ()
     onnx: OpenedOnnx | None = None
     progress: Progress = field(default_factory=Progress)
-    reconstruction: Reconstructor = field(init=False)
     _judges: dict[int, tuple[ImageSet, Judge]] = field(default_factory=dict, init=False)
     _exporters: dict[str, Exporter] = field(default_factory=dict, init=False)
     _originals: dict[str, bytes] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        self.reconstruction = Reconstructor(
-            dense=self.dense,
-            curves=self.images.curves,
-            profile=self.profile,
-            configs=self.configs,
-            spec=self.result.spec.sensitivity,
-            progress=self.progress,
-        )
 
     @classmethod
     def open(
@@ -109,6 +111,99 @@ class ScheduleEvaluator:
         """What outputs and labels mean."""
         return self.dense.task
 
+    @property
+    def _spec(self) -> SensitivitySpec:
+        return self.result.spec.sensitivity
+
+    def apply(self, schedule: Schedule) -> AppliedModel:
+        """Return the model compressed as ``schedule`` says; see :func:`apply_schedule`."""
+        applied = apply_schedule(
+            self.dense.model,
+            schedule,
+            profile=self.profile,
+            configs=self.configs,
+            calibration=self.calibration(),
+            seed=self._spec.seed,
+        )
+        lay_out(applied.model, self.dense.layout)  # compressed weights come in the default memory order
+        return applied
+
+    @contextmanager
+    def network(self, applied: AppliedModel) -> Iterator[Network]:
+        """Yield the network of ``applied``; in the block its layers' inputs are rounded if the schedule says so."""
+        with applied.active():
+            yield replace(self.dense, model=applied.model)
+
+    def calibration(self) -> list[Tensor]:
+        """Return the images that the run's data-driven criteria and activation ranges looked at, in batches."""
+        return self.dense.arranged(self.images.curves, 0, min(CALIBRATION_IMAGES, len(self.images.curves)))
+
+    @cached_property
+    def repair_images(self) -> ImageSet:
+        """The curves' images that repairs are fitted to, in random order: all, or :data:`REPAIR_IMAGES` of them."""
+        generator = torch.Generator().manual_seed(self._spec.seed)
+        order: list[int] = torch.randperm(len(self.images.curves), generator=generator).tolist()
+        return self.images.curves.subset(order[:REPAIR_IMAGES])
+
+    @cached_property
+    def _repair_spans(self) -> list[tuple[int, int]]:
+        """Start and stop of each batch: as large as memory allows, none of them in both halves."""
+        count = len(self.repair_images)
+        largest = max((call.output_bytes for call in self.dense.trace.calls), default=1) // self.dense.trace.batch_size
+        # The largest output of a batch takes at most 256 MiB; a pass holds a few times that.
+        most = max(1, 256 * 2**20 // max(1, largest))
+        return [
+            span
+            for low, high in ((0, count // 2), (count // 2, count))
+            if high > low
+            for span in micro_batches(low, high, math.ceil((high - low) / math.ceil((high - low) / most)))
+        ]
+
+    @property
+    def repair_halves(self) -> tuple[range, range]:
+        """Positions of the batches of :attr:`reference` that hold each half of the images."""
+        spans = self._repair_spans
+        middle = next(index for index, (low, _) in enumerate(spans) if low >= len(self.repair_images) // 2)
+        return range(middle), range(middle, len(spans))
+
+    def span_of(self, batches: range) -> tuple[int, int]:
+        """Return start and stop, among :attr:`repair_images`, of consecutive batches of :attr:`reference`."""
+        return self._repair_spans[batches[0]][0], self._repair_spans[batches[-1]][1]
+
+    @cached_property
+    def reference(self) -> Reference:
+        """Moments of the uncompressed model on :attr:`repair_images`, measured before it is changed."""
+        arranged = [
+            replace(self.dense, layout=replace(self.dense.layout, micro_batch=high - low)).arranged(
+                self.repair_images, low, high
+            )[0]
+            for low, high in self._repair_spans
+        ]
+        return Reference(self.dense.model, arranged)
+
+    def matching(self, applied: AppliedModel) -> Matching:
+        """Return what repairs the statistics of ``applied``."""
+        scale = all(config.scales_per_channel for config in self.configs.values())
+        return matching_of(applied, self.reference, scale=scale)
+
+    @property
+    def usual_adapting(self) -> Adapting:
+        """Default adaptation of the run's schedules: as in the measurement of its layers."""
+        return "minutes" if self._spec.adapted else "off"
+
+    def adaptation(self, applied: AppliedModel, adapting: Adapting = "minutes") -> SequentialPass | None:
+        """Return what gives the layers of ``applied`` new weights; None where it has no such layers."""
+        batches = self.reference.batches
+        if applied.kept_channels:
+            fitted = Reconstruction(self.dense, applied, batches, self.matching(applied), progress=self.progress)
+            return fitted if fitted.readers else None
+        adaptation = Adaptation(self.dense, applied, batches, seed=self._spec.seed, progress=self.progress)
+        if not adaptation.layers:
+            return None
+        if adapting == "best":
+            return TunedBlocks(self.dense, adaptation, batches, progress=self.progress)
+        return adaptation
+
     def judge(self, images: ImageSet) -> Judge:
         """Return what compares networks with the uncompressed model on ``images``; its outputs are kept."""
         if id(images) not in self._judges:
@@ -130,7 +225,7 @@ class ScheduleEvaluator:
     ) -> Judgement:
         """Run a compressed model on ``images`` from ``start`` to ``stop``, by default on all those for proofs."""
         judge = self.judge(self.images.proof if images is None else images)
-        with self.reconstruction.network(applied) as network:
+        with self.network(applied) as network:
             return judge.judged(network, start, stop)
 
     def runtime(self, name: str) -> Runtime:

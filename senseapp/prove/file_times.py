@@ -24,8 +24,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 _TURNS, _MOST_TURNS = 15, 100  # of a timing: as many as take _SECONDS
 _SECONDS = 0.2  # medians of 15 calls of half a millisecond varied by 1.3 %, of 100 by 0.3 %
-MARGIN = 0.98
-"""Of the time that is allowed: other timings of the same file differ by so much."""
+_MARGIN = 0.98  # of the time that is allowed: other timings of the same file differ by so much
 _OPENINGS, _MORE_OPENINGS = 6, 4  # of a file, for a timing that is to hold; the latter wait for a calm moment
 _LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where it has taken so long
 _ROUNDS, _TURNS_OF_A_ROUND = 4, 11  # of files that are timed together
@@ -56,11 +55,12 @@ class FileTimes:
             seconds, reference = self._timed(opened, self._opened)
             if calm := self._is_calm(reference):
                 break
-        return ratio(seconds, reference).value / (MARGIN if calm else _BUSY_MARGIN)
+        return ratio(seconds, reference).value / (_MARGIN if calm else _BUSY_MARGIN)
 
     def is_within(self, file: bytes, most: float) -> bool:
-        """Return whether a file takes at most ``most`` times as long, also when it is opened anew."""
-        return keeps_to(self.measure_precise(file), most)
+        """Return whether a file takes at most ``most`` times as long for certain, also when it is opened anew."""
+        found = self.measure_precise(file)
+        return found.value <= _MARGIN * most and found.high <= most
 
     def measure_precise(self, file: bytes) -> Median:
         """Return the time of a file as a multiple of the reference's, both opened anew several times.
@@ -77,21 +77,18 @@ class FileTimes:
                 break
             if count >= _LEAST_OPENINGS and time.monotonic() - started > _LONG_SECONDS:
                 break
-            seconds, reference = self._timed(*self._opened_anew(file, first=count % 2 == 0))
+            # opened in this order, or the other way round
+            contents = [file, self._reference] if count % 2 == 0 else [self._reference, file]
+            opened = [self._runtime.open(content, threads=self._threads) for content in contents]
+            seconds, reference = self._timed(*(opened if count % 2 == 0 else reversed(opened)))
             self._is_calm(reference)  # the least time may be of this one
             timings.append((seconds, reference))
         calm = [each for each in timings if self._is_calm(each[1])]
         pooled = [[second for each in calm or timings for second in each[side]] for side in (0, 1)]
         found, medians = ratio(*pooled), [ratio(*each).value for each in timings]
-        wider = 1.0 if calm else MARGIN / _BUSY_MARGIN
+        wider = 1.0 if calm else _MARGIN / _BUSY_MARGIN
         low, high = min(found.low, *medians), max(found.high, *medians)
         return Median(value=found.value, low=low / wider, high=high * wider)
-
-    def _opened_anew(self, file: bytes, *, first: bool) -> tuple[Network, Network]:
-        """Return a file and the reference, opened in this order, or the other way round."""
-        contents = (file, self._reference) if first else (self._reference, file)
-        one, other = (self._runtime.open(content, threads=self._threads) for content in contents)
-        return (one, other) if first else (other, one)
 
     def _timed(self, opened: Network, reference: Network) -> list[list[float]]:
         """Return the seconds of calls of both in turns: more of them where the reference is known to be quick."""
@@ -125,11 +122,6 @@ def times_anew(
         if count and sum(map(sum, seconds.values())) > _LONG_SECONDS:
             break
     return seconds
-
-
-def keeps_to(time: Median, most: float) -> bool:
-    """Return whether a time of :meth:`FileTimes.measure_precise` is at most ``most`` for certain."""
-    return time.value <= MARGIN * most and time.high <= most
 
 
 def call_of(evaluator: ScheduleEvaluator, batch: int) -> Tensor:

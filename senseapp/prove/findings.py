@@ -109,27 +109,18 @@ def _time(file: RuntimeFigures) -> str:
 
 
 def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings, own_setting: str) -> Iterator[str]:
-    file, int8, default = (figures.get(name) for name in ("file", "int8", "default"))
-    if file is None or int8 is None:
-        return
-    if settings.kind == "quickest":
+    file, default = figures["file"], figures.get("default")
+    if settings.kind == "quickest" and "int8" in figures:
         yield from _against_limit(file, settings.most_changed)
     names = [change.metric for change in file.changes]
     judged_by = divergence_among(names) or names[0]
-    own, all_int8 = (change_in(each.changes, judged_by) for each in (file, int8))
-    if default is not None and own is not None:
-        yield from _against_default(file, own, default, runtime_words(settings.runtime).own_title(own_setting))
-    if own is not None and all_int8 is not None and own.delta > all_int8.delta:
-        yield "All of it in int8 does no more harm on these images: leaving parts in float gained nothing."
-    if settings.kind == "mixed" and file.seconds.value > settings.most_time * int8.seconds.value:
-        yield f"The file takes more than {settings.most_time:g} times as long as all-int8."
-
-
-def _against_default(file: RuntimeFigures, own: MetricChange, default: RuntimeFigures, title: str) -> Iterator[str]:
-    usual = change_in(default.changes, own.metric)
-    if usual is not None and own.ci_low > usual.ci_high:
+    own, usual = (None if each is None else change_in(each.changes, judged_by) for each in (file, default))
+    if default is None or own is None or usual is None:
+        return
+    title, is_slower = runtime_words(settings.runtime).own_title(own_setting), file.seconds.low > default.seconds.high
+    if own.ci_low > usual.ci_high:
         yield f"{title} does less harm than this file."
-    if usual is not None and file.seconds.low > default.seconds.high and own.delta >= usual.delta:
+    if is_slower and own.delta >= usual.delta:
         yield f"{title} is quicker than this file, and does no more harm."
 
 

@@ -52,6 +52,15 @@ class JudgingImages:
         return cls(count=len(images), batches=batches, labels=images.labels)
 
     @classmethod
+    def of_images(cls, images: ImageSet, size: int, *, labels: Tensor | None = None) -> JudgingImages:
+        """Return a set in batches of at most ``size`` images, each made when it is needed."""
+
+        def batches(start: int, stop: int) -> Iterable[Tensor]:
+            return (images.batch(low, high) for low, high in micro_batches(start, stop, size))
+
+        return cls(count=len(images), batches=batches, labels=labels)
+
+    @classmethod
     def of_batches(cls, batches: Sequence[Tensor]) -> JudgingImages:
         """Return batches that are in memory already, without labels; they are only ever run as a whole."""
         return cls(count=sum(map(len, batches)), batches=lambda _start, _stop: batches)

@@ -13,18 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import torch
-from torch import Tensor
-
 from senseapp.core.steps import OptionalSteps
 from senseapp.core.texts import plural
 from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
-from senseapp.networks.network import Network
-from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes
-from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.prove.search_images import Amounts, half_of_each
+from senseapp.prove.judge import Judgement
+from senseapp.prove.search_images import SearchImages
 from senseapp.records.deployment import DeploySettings
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.quantizers import Quantizer
@@ -41,71 +36,16 @@ Group = tuple[str, ...]
 """Names of nodes."""
 
 
-class FileJudge:
-    """Compares files with the float network, on the images that choose, or on few images of all.
-
-    Args:
-        evaluator: of the run.
-        runtime: that opens the files.
-        network: the open float file.
-        fitted: batches (N, C, H, W) that files are fitted to.
-        others: batches that choose.
-        amounts: how many images screen.
-    """
-
-    def __init__(
-        self,
-        evaluator: ScheduleEvaluator,
-        runtime: Runtime,
-        network: Network,
-        fitted: Sequence[Tensor],
-        others: Sequence[Tensor],
-        amounts: Amounts,
-    ) -> None:
-        self._evaluator, self._runtime, self._network = evaluator, runtime, network
-        self._fitted, self._others, self._amounts = fitted, others, amounts
-        self.judge = self._judge_of(others)
-        self._last: tuple[bytes, Judgement | None] = b"", None
-
-    def judged(self, content: bytes) -> Judgement:
-        """Return the judgement of a file; the last one is cached, as it is needed twice."""
-        known, judgement = self._last
-        if judgement is None or known != content:
-            judgement = self.judge.judged(self._runtime.open(content))
-            self._last = content, judgement
-        return judgement
-
-    def rough_damage(self, content: bytes) -> float:
-        """Return the typical damage of a file on few images."""
-        return self._screen.judged(self._runtime.open(content)).typical_damage
-
-    @cached_property
-    def _screen(self) -> Judge:
-        few = half_of_each(self._others, self._fitted, self._amounts.screening)
-        return self._judge_of(torch.split(few, len(self._others[0])))
-
-    def _judge_of(self, batches: Sequence[Tensor]) -> Judge:
-        """Return what compares with the network on ``batches``, without labels."""
-        images, outputs = JudgingImages.of_batches(batches), self._evaluator.profile.num_classes
-        return Judge(self._evaluator.task, images, self._network, num_outputs=outputs)
-
-
 class QuantizedFiles:
     """The int8 files of one network by their nodes in float, whose weights have 8 bits: written, judged and timed.
 
     Args:
         quantizer: of the network.
         kept: names of nodes in float in all files.
-        network: the float file.
-        runtime: that times files.
-        judge: what judges them.
-        times: of files beside a reference.
-        most_time: that a file may take, as a multiple of the reference's time.
+        network: the float file; the quantizer may work on a simplified copy.
+        runtime: that opens and times files.
+        images: that judge them.
         settings: what is good enough, and how times are taken.
-
-    Attributes:
-        nodes: that can compute in int8, in order.
-        seconds: predicted, of a call by the nodes in float.
     """
 
     def __init__(
@@ -115,59 +55,96 @@ class QuantizedFiles:
         *,
         network: bytes,
         runtime: Runtime,
-        judge: FileJudge,
-        times: FileTimes,
-        most_time: float,
+        images: SearchImages,
         settings: DeploySettings,
     ) -> None:
-        self._quantizer, self._kept, self._network = quantizer, kept, network
-        self._runtime, self._judge = runtime, judge
-        self._times, self._most_time, self._settings = times, most_time, settings
-        self._damages: dict[Group, float] = {}
-        self.nodes = tuple(quantizer.nodes(self._written()))
-        batch = runtime.open(network).fixed_batch or settings.batch
-        every = {name: name for name in quantizer.nodes(quantizer.write())}
-        layer_times = runtime.time_layers(network, quantizer, every, threads=settings.threads, batch=batch)
-        self.seconds = NodeTimes.of(layer_times, every, _ROUNDING_BITS)
+        self.quantizer, self.runtime, self.images, self.settings = quantizer, runtime, images, settings
+        self._kept, self._network = kept, network
+        self._last: tuple[bytes, Judgement] | None = None
 
-    def _written(self, in_float: Group = ()) -> bytes:
-        return self._quantizer.write(but=self._kept, weights_only=in_float)
+    @cached_property
+    def nodes(self) -> Group:
+        """Those that can compute in int8, in order."""
+        return tuple(self.quantizer.nodes(self.written()))
 
-    def _placed(self, in_float: Group) -> bytes:
-        return self._runtime.in_place(self._network, self._written(in_float))
+    @cached_property
+    def seconds(self) -> NodeTimes:
+        """Predicted, of a call by the nodes in float."""
+        threads, every = self.settings.threads, {name: name for name in self.quantizer.nodes(self.quantizer.write())}
+        batch = self.runtime.open(self._network).fixed_batch or self.settings.batch
+        times = self.runtime.time_layers(self._network, self.quantizer, every, threads=threads, batch=batch)
+        return NodeTimes.of(times, every, _ROUNDING_BITS)
+
+    @cached_property
+    def all_int8(self) -> bytes:
+        """The file with every node in int8 that can be."""
+        return self.quantizer.finished(self.quantizer.write())
+
+    @cached_property
+    def beside_float(self) -> FileTimes:
+        """Times of files beside the float file."""
+        return self._times_beside(self._network)
+
+    @cached_property
+    def _times(self) -> tuple[FileTimes, float]:
+        """Times of files beside a reference, and the multiple of its time that a file may take."""
+        if self.settings.kind == "quickest":
+            return self.beside_float, 1.0
+        times = self._times_beside(self.placed(self.all_int8))
+        # No more than float's time; where all-int8 takes longer than float, the file may take as long as that.
+        return times, min(self.settings.most_time, max(1.0, times.measure_precise(self._network).value))
+
+    def _times_beside(self, reference: bytes) -> FileTimes:
+        part, fixed = self.images.judging[0], self.runtime.open(self._network).fixed_batch
+        call = part if fixed else part[:1].expand(self.settings.batch, *part.shape[1:])
+        return FileTimes(self.runtime, reference, call, threads=self.settings.threads)
+
+    def written(self, in_float: Group = ()) -> bytes:
+        """Return a file before what is fitted to all of it."""
+        return self.quantizer.write(but=self._kept, weights_only=in_float)
 
     def content(self, in_float: Group = ()) -> bytes:
         """Return a file as it is delivered."""
-        return self._quantizer.finished(self._written(in_float))
+        return self.quantizer.finished(self.written(in_float))
+
+    def placed(self, content: bytes) -> bytes:
+        """Return an int8 file in place of the network as it was uploaded, and a float one as it is."""
+        return content if content == self._network else self.runtime.in_place(self._network, content)
+
+    def judged(self, content: bytes) -> Judgement:
+        """Return the judgement of a file on the images that choose; the last one is kept, as it is needed twice."""
+        if self._last is None or self._last[0] != content:
+            self._last = content, self.images.judge.judged(self.runtime.open(content))
+        return self._last[1]
 
     def damage(self, in_float: Group) -> float:
         """Return the damage of a file on the images that choose."""
-        if in_float not in self._damages:
-            self._damages[in_float] = self._judge.judged(self.content(in_float)).damage
-        return self._damages[in_float]
+        return self.judged(self.content(in_float)).damage
 
     def rough_damage(self, in_float: Group) -> float:
         """Return the damage of a file on few images."""
-        return self._judge.rough_damage(self.content(in_float))
+        return self.images.rough_damage(self.runtime.open(self.content(in_float)))
 
     def damage_alone(self, in_int8: Group) -> float:
         """Return the damage on few images of the file with only these nodes in int8."""
         others = (node for node in self.nodes if node not in in_int8)
-        return self._judge.rough_damage(self._quantizer.write(but=[*self._kept, *others]))
+        return self.images.rough_damage(self.runtime.open(self.quantizer.write(but=[*self._kept, *others])))
 
     def is_enough(self, in_float: Group) -> bool:
         """Return whether a file changes as few answers as allowed, or loses next to nothing."""
-        if self._settings.kind == "quickest":
-            return self._judge.judged(self.content(in_float)).share_changed <= self._settings.most_changed
-        return self.damage(in_float) <= _UNSEEN * METRICS[self._judge.judge.divergence].notable
+        if self.settings.kind == "quickest":
+            return self.judged(self.content(in_float)).share_changed <= self.settings.most_changed
+        return self.damage(in_float) <= _UNSEEN * METRICS[self.images.judge.divergence].notable
 
     def rough_time(self, in_float: Group) -> float:
         """Return the time of a file as a multiple of what is allowed, by one timing."""
-        return self._times.measure_rough(self._placed(in_float)) / self._most_time
+        times, most = self._times
+        return times.measure_rough(self.placed(self.written(in_float))) / most
 
     def keeps_time(self, in_float: Group) -> bool:
         """Return whether a precise timing finds a file quick enough."""
-        return self._times.is_within(self._placed(in_float), self._most_time)
+        times, most = self._times
+        return times.is_within(self.placed(self.written(in_float)), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,12 +169,12 @@ def search_mixed_precision(files: QuantizedFiles, steps: OptionalSteps) -> Mixed
     """
     if not files.nodes or files.is_enough(()):
         return MixedPrecision()
-    damages = damages_alone(files, steps)
+    at_first, damages = files.damage(()), damages_alone(files, steps)
     found = MixedPrecision(damages=damages, notes=() if steps.left() else (_cut_short(steps.seconds),))
     group = fill_time_budget(files, damages, steps)
     if group is None:
         return replace(found, notes=(*found.notes, _NONE_IN_TIME))
-    if not files.damage(group) < files.damage(()):
+    if not files.damage(group) < at_first:
         return found
     if files.is_enough(group):
         steps.progress("Trying fewer parts in float")

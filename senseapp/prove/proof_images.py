@@ -41,7 +41,10 @@ def load_proof_images(result: RunResult, model: LoadedModel, data_roots: tuple[P
             curves, proof = images, images.subset([])
     else:
         curves = _load(result, model, data_roots, wanted)
-        proof = _others(_more(result, model, data_roots, wanted), curves)
+        if result.spec.data.kind == "random":
+            proof = _load(result, model, data_roots, max(wanted, LEAST_HELD_OUT), seed=1)
+        else:  # a longer draw with one seed begins with the shorter one
+            proof = _others(_load(result, model, data_roots, wanted + MOST_HELD_OUT), curves)
     if len(proof) >= LEAST_HELD_OUT:
         return ProofImages(curves=curves, proof=proof, note=f"Checked on {len(proof)} images not used above.")
     note = (
@@ -62,13 +65,6 @@ def _load(
         seed=result.spec.sensitivity.seed + seed,
         data_roots=data_roots,
     )
-
-
-def _more(result: RunResult, model: LoadedModel, data_roots: tuple[Path, ...], drawn: int) -> ImageSet:
-    """Return the ``drawn`` images and more: a longer draw with one seed begins with the shorter one."""
-    if result.spec.data.kind == "random":
-        return _load(result, model, data_roots, max(drawn, LEAST_HELD_OUT), seed=1)
-    return _load(result, model, data_roots, drawn + MOST_HELD_OUT)
 
 
 def _others(images: ImageSet, curves: ImageSet) -> ImageSet:

@@ -154,14 +154,13 @@ class MeasuredSchedule:
     ) -> MeasuredSchedule:
         """Apply ``schedule`` and measure it; see :func:`prove`."""
         evaluator.progress("Compressing all layers at once")
-        applied = evaluator.reconstruction.apply(schedule)
+        applied = evaluator.apply(schedule)
         evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
         found = measured(
             evaluator,
             applied,
             schedule.metric,
             repair=repair,
-            images=evaluator.images.proof,
             adapting=adapting,
             veto=veto,
         )
@@ -197,9 +196,7 @@ class MeasuredSchedule:
         rival, rival_note = _uniform(evaluator, final, applied)
         uniform = None
         if rival is not None:
-            uniform = measured(
-                evaluator, evaluator.reconstruction.apply(rival), final.metric, repair=self.repair, images=proof
-            )
+            uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=self.repair)
         return Proof(
             result=ValidationResult(
                 schedule=final,
@@ -273,7 +270,7 @@ def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedM
         uniform = schedule_for(result, budget, method="uniform", metric=schedule.metric, groups=groups)
     except (InfeasibleBudget, InvalidSpec) as error:
         return None, f"There is no uniform schedule of equal cost. {error}"
-    cost = true_figure(evaluator, evaluator.reconstruction.apply(uniform), kind)
+    cost = true_figure(evaluator, evaluator.apply(uniform), kind)
     if kind == "bits" and cost < target - 0.05:
         return uniform, f"The uniform schedule has {cost:.3g} bits on average: no common level lies nearer."
     return uniform, ""

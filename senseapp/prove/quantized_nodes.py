@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from torch import Tensor
-
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.steps import ignore_progress
 from senseapp.core.texts import listed, plural
 from senseapp.data.images import ImageSet, draw
 from senseapp.data.load import images_for
 from senseapp.descriptions.runtimes import usual_runtime
-from senseapp.measure.plan import micro_batches
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.network import Network
@@ -49,7 +46,8 @@ def blame_nodes(
     content = read_file(candidate)
     judge = Judge(
         task_named(spec.model.task),
-        JudgingImages(count=len(images), batches=_batches_of(images)),
+        # of a pass, whose tensors at all nodes are held twice
+        JudgingImages.of_images(images, 16),
         runtime.open(loaded.onnx.content),
         num_outputs=loaded.num_classes,
     )
@@ -110,11 +108,6 @@ def _images(spec: RunSpec, loaded: LoadedModel, progress: Callable[[str], None])
     if spec.sensitivity.num_samples is not None or len(found) <= _USUAL_IMAGES:
         return found
     return draw(found, _USUAL_IMAGES, spec.sensitivity.seed)
-
-
-def _batches_of(images: ImageSet) -> Callable[[int, int], Iterator[Tensor]]:
-    # images of a pass, whose tensors at all nodes are held twice
-    return lambda start, stop: (images.batch(low, high) for low, high in micro_batches(start, stop, 16))
 
 
 def _notes(nodes: Sequence[NodeDamage]) -> Iterator[str]:

@@ -9,6 +9,7 @@ refuse is a test, and leaves the next one less of the error.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -155,13 +156,17 @@ class _ScheduleSearch:
         for target in targets:
             self._try(target, self.ours)
             self._try(target, self.uniform)
-        held, failed = self._edge(targets)
+        held = list(itertools.takewhile(self._holds, targets))
+        if len(held) == len(targets):
+            return
+        mildest = targets[0] if self._kind == "bits" else 0.0
+        good, failed = held[-1] if held else mildest, targets[len(held)]
         for _ in range(_HALVINGS):
-            middle = round(round((held + failed) / 2 / self._step) * self._step, 9)
-            if failed == held or middle in (held, failed):
+            middle = round(round((good + failed) / 2 / self._step) * self._step, 9)
+            if middle in (good, failed):
                 return
             if self._try(middle, self.ours):
-                held = middle
+                good = middle
             else:
                 failed = middle
 
@@ -173,7 +178,7 @@ class _ScheduleSearch:
                 schedule = self._make(target, "optimal")
             except (InfeasibleBudget, InvalidSpec):
                 continue
-            judged = self._judged(schedule, self._evaluator.reconstruction.usual_adapting)
+            judged = self._judged(schedule, self._evaluator.usual_adapting)
             if self._is_good(judged):
                 return (schedule, judged.proven(tried=self._compared)), tuple(refused)
             figure = judged.schedule.achieved[self._kind]
@@ -182,7 +187,7 @@ class _ScheduleSearch:
 
     def _adapted(self) -> tuple[Schedule, Proof] | None:
         """Prove the strongest schedule that held with adapted weights, where repair alone was not enough."""
-        if self._evaluator.reconstruction.usual_adapting != "off":
+        if self._evaluator.usual_adapting != "off":
             return None
         for target in self._holding()[:1]:
             schedule = self._make(target, "optimal")
@@ -227,20 +232,9 @@ class _ScheduleSearch:
         )
         return list(dict.fromkeys(round(target, 9) for target in found if target > 0))
 
-    def _edge(self, targets: Sequence[float]) -> tuple[float, float]:
-        """Return the strongest target up to which everything held, and the first one that did not."""
-        held = targets[0] if self._kind == "bits" else 0.0
-        for target in targets:
-            if not self._holds(target):
-                return held, target
-            held = target
-        return held, held
-
     def _holding(self) -> list[float]:
         """Return the targets that held, none of them beyond one that did not, the strongest first."""
-        order = sorted(self._drops, key=self._saving)
-        failed = next((index for index, target in enumerate(order) if not self._holds(target)), len(order))
-        return order[:failed][::-1]
+        return list(itertools.takewhile(self._holds, sorted(self._drops, key=self._saving)))[::-1]
 
     def _holds(self, target: float) -> bool:
         return self._drops.get(target, float("inf")) <= self._allowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,52 +18,84 @@ from senseapp.prove.proof_images import ProofImages
 from senseapp.records.inputs import HELD_OUT_SHARE
 from senseapp.runtimes.base import Runtime
 
-_FITTED_IMAGES = 256  # that ranges, weights and biases are fitted to
-_JUDGING_IMAGES = 128  # others, that choose ranges and the nodes in float
-_FITTED_SECONDS, _JUDGED_SECONDS, _SCREENED_SECONDS = 8.0, 4.0, 0.5  # of the float file on these images, at most
+_FITTED, _FITTED_SECONDS = 256, 8.0  # images that fit at most, and what the float file may take on them
+_JUDGING, _JUDGED_SECONDS = 128, 4.0  # the same of those that choose ranges and the nodes in float
+_SCREENING, _SCREENED_SECONDS = 96, 0.5  # of these, those that tell which nodes are worth a look
 _FEWEST, _FEWEST_SCREENING = 8, 2  # of these, however long an image takes
 _SEED = 1  # of the draw, so that a file is judged on the same images again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amounts:
-    """How many images fit, judge and screen files: fewer where each takes long.
+class SearchImages:
+    """Images of the curves for a search for files, in calls of the float network; fewer where each takes long.
 
     Attributes:
-        fitted: images that ranges, weights and biases are fitted to.
-        judging: others, that choose ranges and the nodes in float.
-        screening: of all these, that tell which nodes are worth a look.
+        fitted: batches (N, C, H, W) that ranges, weights and biases are fitted to.
+        judging: batches that choose ranges and the nodes in float; the same with fewer than 32 images.
+        judge: compares networks with the float one on the latter.
         notes: sentences on small amounts.
     """
 
-    fitted: int
-    judging: int
-    screening: int
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, network: Network, evaluator: ScheduleEvaluator) -> Amounts:
-        """Return amounts for a float file, by the quickest of a few calls on one image."""
-        image = in_calls_of(network, evaluator, evaluator.images.curves.subset([0]))[0]
-        spent = []
-        for _ in range(3):  # whose quickest says how long
-            started = time.perf_counter()
-            network.run(image)
-            spent.append(time.perf_counter() - started)
-        each = min(spent) / len(image)
-        fitted, judging, screening = (
-            max(fewest, min(most, int(seconds / each)))
-            for seconds, fewest, most in (
-                (_FITTED_SECONDS, _FEWEST, _FITTED_IMAGES),
-                (_JUDGED_SECONDS, _FEWEST, _JUDGING_IMAGES),
-                (_SCREENED_SECONDS, _FEWEST_SCREENING, 96),  # of all these, that tell which nodes are worth a look
-            )
-        )
+    def __init__(self, evaluator: ScheduleEvaluator, network: Network) -> None:
+        self._evaluator, self._network = evaluator, network
+        each = _seconds_of_image(evaluator, network)
+        fitted = _affordable(each, _FITTED_SECONDS, _FITTED)
+        judging = _affordable(each, _JUDGED_SECONDS, _JUDGING)
+        self._screening = _affordable(each, _SCREENED_SECONDS, _SCREENING, fewest=_FEWEST_SCREENING)
         few = (
             f"An image takes {each:.2g} s in float, so ranges are fitted to at most {fitted} images and files compared "
             f"on at most {judging}."
         )
-        return cls(fitted=fitted, judging=judging, screening=screening, notes=(few,) if judging == _FEWEST else ())
+        self.notes = (few,) if judging == _FEWEST else ()
+        curves = evaluator.images.curves
+        order = _order(len(curves), evaluator.result.spec.sensitivity.seed)
+        judging = min(len(curves) // 2, judging) if len(curves) >= 32 else 0
+        self.fitted = self.in_calls(curves.subset(order[judging:][:fitted]))
+        self.judging = self.in_calls(curves.subset(order[:judging])) if judging else self.fitted
+        self.judge = self._judge_of(self.judging)
+
+    def in_calls(self, images: ImageSet) -> list[Tensor]:
+        """Return images in batches that the network runs at once."""
+        return _in_calls(self._evaluator, self._network, images)
+
+    def rough_damage(self, network: Network) -> float:
+        """Return the typical damage of a network on few of the images that judge."""
+        return self._screen.judged(network).typical_damage
+
+    @cached_property
+    def _screen(self) -> Judge:
+        few = torch.cat(self.judging)[: self._screening]
+        return self._judge_of(in_calls(self._network, few))
+
+    def _judge_of(self, batches: Sequence[Tensor]) -> Judge:
+        """Return what compares with the network on ``batches``, without labels."""
+        images, outputs = JudgingImages.of_batches(batches), self._evaluator.profile.num_classes
+        return Judge(self._evaluator.task, images, self._network, num_outputs=outputs)
+
+
+def _affordable(each: float, seconds: float, most: int, *, fewest: int = _FEWEST) -> int:
+    """Return how many images are looked at, where one takes ``each`` seconds."""
+    return max(fewest, min(most, int(seconds / each)))
+
+
+def _seconds_of_image(evaluator: ScheduleEvaluator, network: Network) -> float:
+    """Return the seconds of one image in the quickest of a few calls."""
+    image = _in_calls(evaluator, network, evaluator.images.curves.subset([0]))[0]
+    spent = []
+    for _ in range(3):  # whose quickest says how long
+        started = time.perf_counter()
+        network.run(image)
+        spent.append(time.perf_counter() - started)
+    return min(spent) / len(image)
+
+
+def _in_calls(evaluator: ScheduleEvaluator, network: Network, images: ImageSet) -> list[Tensor]:
+    batches = evaluator.dense.arranged(images, 0, len(images))
+    return [part for batch in batches for part in in_calls(network, batch.cpu())]  # runtimes run there
+
+
+def _order(count: int, seed: int) -> list[int]:
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
 
 
 def with_held_out(evaluator: ScheduleEvaluator) -> ScheduleEvaluator:
@@ -71,41 +103,13 @@ def with_held_out(evaluator: ScheduleEvaluator) -> ScheduleEvaluator:
     curves, kept = evaluator.images.curves, int(HELD_OUT_SHARE * len(evaluator.images.curves))
     if evaluator.images.held_out or kept < 4:  # fewer say nothing of a file
         return evaluator
-    order: list[int] = torch.randperm(len(curves), generator=torch.Generator().manual_seed(_SEED)).tolist()
-    found = copy.copy(evaluator)
+    order, found = _order(len(curves), _SEED), copy.copy(evaluator)
     found.images = ProofImages(
         curves=curves.subset(sorted(order[kept:])),
         proof=curves.subset(sorted(order[:kept])),
         note=f"Measured on {kept} of the run's {len(curves)} images, which the file was not made with.",
     )
     return found
-
-
-def fitted_and_others(
-    evaluator: ScheduleEvaluator, *, fitted: int = _FITTED_IMAGES, judging: int = _JUDGING_IMAGES
-) -> tuple[ImageSet, ImageSet]:
-    """Return images of the curves: those that ranges and weights are fitted to, and those that judge."""
-    curves = evaluator.images.curves
-    generator = torch.Generator().manual_seed(evaluator.result.spec.sensitivity.seed)
-    order: list[int] = torch.randperm(len(curves), generator=generator).tolist()
-    judging = min(len(curves) // 2, judging) if len(curves) >= 32 else 0  # with fewer, all do both
-    fitting = curves.subset(order[judging:][:fitted])
-    return fitting, curves.subset(order[:judging]) if judging else fitting
-
-
-def in_calls_of(network: Network, evaluator: ScheduleEvaluator, images: ImageSet) -> list[Tensor]:
-    """Return images in batches that the network runs at once."""
-    batches = evaluator.dense.arranged(images, 0, len(images))
-    return [part for batch in batches for part in in_calls(network, batch.cpu())]  # runtimes run there
-
-
-def half_of_each(first: Sequence[Tensor], second: Sequence[Tensor], count: int) -> Tensor:
-    """Return ``count`` images, half of them of each of two sets of batches where both have so many, all different."""
-    one, other = torch.cat(tuple(first)), torch.cat(tuple(second))
-    if torch.equal(one, other):
-        return one[:count]
-    of_other = min(count // 2, len(other))
-    return torch.cat((one[: count - of_other], other[:of_other]))
 
 
 def score_thresholds(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes]) -> dict[str, float]:
@@ -119,9 +123,8 @@ def score_thresholds(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapp
         return {}
     evaluator.progress("Choosing the threshold of scores")
     original, curves = runtime.open(files["original"]), evaluator.images.curves
-    amounts = Amounts.of(original, evaluator)
-    count = min(len(curves), amounts.fitted + amounts.judging)
-    images = draw(curves, count, evaluator.result.spec.sensitivity.seed)
+    count = _affordable(_seconds_of_image(evaluator, original), _FITTED_SECONDS + _JUDGED_SECONDS, _FITTED + _JUDGING)
+    images = draw(curves, min(len(curves), count), evaluator.result.spec.sensitivity.seed)
     judged_on, classes = JudgingImages.of_set(images, evaluator.dense), evaluator.profile.num_classes
     judge = Judge(task, judged_on, original, num_outputs=classes)
     before, found = judge.baseline.outputs, dict[str, float]()

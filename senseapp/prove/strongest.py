@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -15,7 +14,7 @@ from senseapp.descriptions import BudgetKind
 from senseapp.networks.profile import profile_model
 from senseapp.networks.trace import EXAMPLE_IMAGES
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.repair_choice import measured, measured_quickly
+from senseapp.prove.repair_choice import measured_quickly
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
@@ -47,9 +46,10 @@ def strongest_schedule(
 ) -> StrongestFound:
     """Return the strongest optimal schedule found whose measured drop is at most ``allowed_drop``, by bisection.
 
-    Drops are measured on the curves' images, so that the proof images can still judge the outcome, in the unit of
-    ``metric`` (a fraction for top-1, nats for loss and KL), by default the run's own. With ``repair``, schedules are
-    repaired where they do better so. ``rounds`` schedules are measured between the gentlest and the strongest.
+    Drops are measured on the calibration images, so that the proof images can still judge the outcome, in the unit of
+    ``metric`` (a fraction for top-1, nats for loss and KL), by default the run's own. With ``repair``, schedules that
+    lose more are repaired where they do better so. ``rounds`` schedules are measured between the gentlest and the
+    strongest.
 
     Raises:
         InfeasibleBudget: even the gentlest schedule drops more; ``nearest`` is its drop.
@@ -59,58 +59,33 @@ def strongest_schedule(
     if not targets:
         raise InfeasibleBudget(f"No {kind} budget can be met with what was measured.", nearest=0.0)
     groups = couplings_of(evaluator.dense.model, evaluator.result)
-    trials = Trials(evaluator, kind, metric or evaluator.result.metric, repair, groups)
-
-    def make(target: float) -> Schedule:
-        return make_schedule(evaluator.result, budget=ResourceBudget(kind=kind, target=target), limits=limits)
-
-    def measured_drop(schedule: Schedule) -> float:
-        evaluator.progress(f"Measuring schedule {len(trials.tried) + 1} of at most {rounds + 1}")
-        return trials.measure(schedule)
-
-    found = strongest_within(
-        make, measured_drop, allowed_drop, gentlest=targets[0], strongest=targets[-1], rounds=rounds
-    )
-    return StrongestFound(
-        schedule=trials.sized(found), allowed_drop=allowed_drop, repaired=repair, tried=tuple(trials.tried)
-    )
-
-
-def strongest_within(
-    make: Callable[[float], Schedule],
-    measured_drop: Callable[[Schedule], float],
-    allowed_drop: float,
-    *,
-    gentlest: float,
-    strongest: float,
-    rounds: int = 6,
-) -> Schedule:
-    """Return the strongest schedule found whose measured drop is at most ``allowed_drop``, by bisection.
-
-    ``gentlest`` is the target to fall back on (for bits, the larger number), ``strongest`` the one not to go beyond.
-    """
-    best = make(gentlest)
-    if (drop := measured_drop(best)) > allowed_drop:
-        raise InfeasibleBudget(
-            f"A drop of at most {allowed_drop:g} cannot be met: the gentlest schedule already drops {drop:.4g}.",
-            nearest=drop,
-        )
-    for _ in range(rounds):
-        middle = 0.5 * (gentlest + strongest)
-        schedule = make(middle)
-        if measured_drop(schedule) <= allowed_drop:
-            gentlest, best = middle, schedule
+    trials = Trials(evaluator, kind, metric or evaluator.result.metric, repair, groups, tolerable=allowed_drop)
+    gentlest, strongest, best = targets[0], targets[-1], None
+    for number in range(rounds + 1):
+        evaluator.progress(f"Measuring schedule {number + 1} of at most {rounds + 1}")
+        target = 0.5 * (gentlest + strongest) if number else gentlest
+        budget = ResourceBudget(kind=kind, target=target)
+        schedule = make_schedule(evaluator.result, budget=budget, limits=limits)
+        if (drop := trials.measure(schedule)) <= allowed_drop:
+            gentlest, best = target, schedule
         else:
-            strongest = middle
-    return best
+            strongest = target
+        if best is None:
+            raise InfeasibleBudget(
+                f"A drop of at most {allowed_drop:g} cannot be met: the gentlest schedule already drops {drop:.4g}.",
+                nearest=drop,
+            )
+    assert best is not None
+    return StrongestFound(
+        schedule=trials.sized(best), allowed_drop=allowed_drop, repaired=repair, tried=tuple(trials.tried)
+    )
 
 
 @dataclass(slots=True)
 class Trials:
-    """Schedules tried so far: what each truly saves, and what it does on the curves' images.
+    """Schedules tried so far: what each truly saves, and what it does on the images that repairs are fitted to.
 
-    With ``repair``, they are repaired where they do better so. Where a loss is ``tolerable``, those that lose no more
-    are not, and the images are those that repairs are fitted to: faster, for searches whose outcome is proven.
+    With ``repair``, those that lose more than ``tolerable`` are repaired where they do better so.
     """
 
     evaluator: ScheduleEvaluator
@@ -118,18 +93,15 @@ class Trials:
     metric: str
     repair: bool
     groups: tuple[CoupledGroup, ...]
-    tolerable: float | None = None
+    tolerable: float
     tried: list[TriedTarget] = field(default_factory=list)
 
     def measure(self, schedule: Schedule) -> float:
         """Measure a schedule, and return what it loses."""
-        applied = self.evaluator.reconstruction.apply(schedule)
-        if self.tolerable is not None:
-            changes, repaired = measured_quickly(self.evaluator, applied, self.metric, tolerable=self.tolerable)
-        else:
-            curves = self.evaluator.images.curves
-            found = measured(self.evaluator, applied, self.metric, repair=self.repair, images=curves)
-            changes, repaired = found.best, found.delivered == "repaired"
+        applied = self.evaluator.apply(schedule)
+        changes, repaired = measured_quickly(
+            self.evaluator, applied, self.metric, tolerable=self.tolerable, repair=self.repair
+        )
         target = TriedTarget(figure=self.sized(schedule).achieved[self.kind], changes=changes, repaired=repaired)
         change = target.change(self.metric)
         if change is None:

@@ -53,7 +53,7 @@ def _with_bits(evaluator: ScheduleEvaluator, runtime: Runtime, threads: int, bat
     """Write the uncompressed network of a run, and time its layers in float and in int8."""
     network, layers = evaluator.original_file(runtime), {layer.name for layer in evaluator.profile.layers}
     size = runtime.open(network).fixed_batch or batch
-    quantizer = runtime.quantizer(network, evaluator.reconstruction.calibration())
+    quantizer = runtime.quantizer(network, evaluator.calibration())
     evaluator.progress("Timing every layer in float and in int8")
     owners = runtime.layers_of_nodes(network, layers)
     times = runtime.time_layers(network, quantizer, owners, threads=threads, batch=size)
@@ -83,7 +83,7 @@ def _with_widths(evaluator: ScheduleEvaluator, runtime: Runtime, threads: int, b
     files = {scale.untouched: evaluator.original_file(runtime)}
     for level in evaluator.result.levels:
         evaluator.progress(f"Timing every layer at {scale.text(level)}")
-        files[level] = exporter.write(evaluator.reconstruction.apply(_uniform(evaluator, level)).model)
+        files[level] = exporter.write(evaluator.apply(_uniform(evaluator, level)).model)
     network = files[scale.untouched]
     image = call_of(evaluator, runtime.open(network).fixed_batch or batch)
     return TimedNetwork(
@@ -91,7 +91,7 @@ def _with_widths(evaluator: ScheduleEvaluator, runtime: Runtime, threads: int, b
         image=image,
         threads=threads,
         beside=FileTimes(runtime, network, image, threads=threads),
-        file=lambda schedule: exporter.write(evaluator.reconstruction.apply(schedule).model),
+        file=lambda schedule: exporter.write(evaluator.apply(schedule).model),
     )
 
 

@@ -101,6 +101,11 @@ class NormSite:
         """The number of channels."""
         return len(self._mean)
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The running mean and variance, which a match changes."""
+        return self._mean, self._variance
+
     def moments(self, values: Tensor) -> Moments:
         """Return the moments of the input ``values``, (N, C) or (N, C, ...)."""
         return moments_of(values, 1)
@@ -180,6 +185,11 @@ class LayerSite:
     def width(self) -> int:
         """The number of output channels."""
         return len(self._bias)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Weight, bias and scale of the grid, which a match changes."""
+        return (self._weight, self._bias, *(() if self._grid is None else (self._grid[1],)))
 
     def moments(self, values: Tensor) -> Moments:
         """Return the moments that the output ``values`` would have had without a correction."""

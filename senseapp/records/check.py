@@ -180,7 +180,7 @@ class TensorDivergence:
 
     Attributes:
         tensors: compared ones, in the order in which the reference computes them.
-        matched_by: how tensors were matched: ``name`` or ``order``.
+        matched_by: how tensors were matched: ``name``, ``order``, or as outputs of a ``layer``.
         images: compared on.
     """
 

@@ -92,7 +92,8 @@ class QuantizationHistogram:
 register(QuantizationHistogram)
 
 
-FindingKind = Literal["scaled channel", "outlier weight", "dead filter", "outlier input", "tiny norm", "large norm"]
+# The kinds after the third are in records of earlier versions only.
+FindingKind = Literal["scaled channel", "outlier weight", "outlier input", "dead filter", "tiny norm", "large norm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class LayerAnswers(FinishedRunTask[ChangedAnswers]):
         evaluator = open_evaluator(context)
         result = evaluator.result
         context.observer.phase(f"Comparing the answers with {self.layer} compressed")
-        applied = evaluator.reconstruction.apply(manual_schedule(result, {self.layer: self.level}))
+        applied = evaluator.apply(manual_schedule(result, {self.layer: self.level}))
         subject = f"{self.layer} at {result.compression.scale.text(self.level)}"
         curves = evaluator.images.curves
         before, after = evaluator.judge(curves).original.outputs, evaluator.judged(applied, curves).outputs
@@ -108,6 +108,6 @@ class Int8Trial(FinishedRunTask[Int8Timing]):
         from senseapp.prove.file_times import time_int8  # torch loads here
 
         runtime = evaluator.runtime(self.runtime)
-        network, few = evaluator.original_file(runtime), evaluator.reconstruction.calibration()[:1]
+        network, few = evaluator.original_file(runtime), evaluator.calibration()[:1]
         evaluator.progress("Timing the network in float and in int8")
         return time_int8(runtime, network, few, threads=self.threads, batch=self.batch)

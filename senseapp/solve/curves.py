@@ -152,7 +152,12 @@ class LayerCurve:
 
         Savings are linear in the level; for damage see :meth:`~senseapp.compressions.LevelScale.damage`.
         """
-        return choices_of([(self, tuple(levels))])[0]
+        known = np.array([[point.damage for point in self.points]])
+        damages = self.scale.damage(self.measured, known, levels)[0].tolist()
+        compression = self.description
+        return tuple(
+            self._choice_with(compression, level, damage) for level, damage in zip(levels, damages, strict=True)
+        )
 
     def choice(self, level: float) -> Choice:
         """Return the choice of one level; see :meth:`choices`."""
@@ -160,10 +165,9 @@ class LayerCurve:
 
     def saving(self, level: float, kind: BudgetKind) -> float:
         """Return the saving of ``level``, without predicting its damage."""
-        return self.choice_with(self.description, level, 0.0).saving(kind)
+        return self._choice_with(self.description, level, 0.0).saving(kind)
 
-    def choice_with(self, compression: CompressionDescription, level: float, damage: float) -> Choice:
-        """Return the choice of a level whose ``damage`` is known; ``compression`` is :attr:`description`."""
+    def _choice_with(self, compression: CompressionDescription, level: float, damage: float) -> Choice:
         if level == compression.scale.untouched:
             return Choice(num_params=self.num_params)
         part = Part(compression=self.compression, level=level, damage=damage)
@@ -192,26 +196,6 @@ class LayerCurve:
             gentler.removed_params + share * (stronger.removed_params - gentler.removed_params),
             gentler.removed_macs + share * (stronger.removed_macs - gentler.removed_macs),
         )
-
-
-def choices_of(asked: Sequence[tuple[LayerCurve, tuple[float, ...]]]) -> list[tuple[Choice, ...]]:
-    """Return :meth:`LayerCurve.choices` of each curve at its levels.
-
-    The damage of curves that were measured, and are asked for, at the same levels is computed together: that of 2,000
-    layers one by one takes a second.
-    """
-    alike: dict[tuple[str, tuple[float, ...], tuple[float, ...]], list[int]] = {}
-    for place, (curve, levels) in enumerate(asked):
-        alike.setdefault((curve.compression, curve.measured, levels), []).append(place)
-    found: dict[int, tuple[Choice, ...]] = {}
-    for (kind, measured, levels), places in alike.items():
-        compression, curves = get(kind), [asked[place][0] for place in places]
-        known = np.array([[point.damage for point in curve.points] for curve in curves])
-        damages = compression.scale.damage(measured, known, levels).tolist()
-        for place, curve, own in zip(places, curves, damages, strict=True):
-            choices = zip(levels, own, strict=True)
-            found[place] = tuple(curve.choice_with(compression, level, damage) for level, damage in choices)
-    return [found[place] for place in range(len(asked))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

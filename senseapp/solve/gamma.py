@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.records.measurement import RunResult
@@ -14,7 +13,6 @@ from senseapp.solve.curve_set import CurveSet, curves_of
 from senseapp.solve.problem import Problem, infeasible
 
 DEFAULT_MAXIMUM = 0.9  # fasterai's default, unless a stronger level was measured
-_OFFSET_TOLERANCE = 1e-13  # near float precision for levels up to 1
 
 
 def level_bounds(problem: Problem) -> tuple[float, float]:
@@ -58,12 +56,13 @@ def offset_to_budget(problem: Problem, preferred: Mapping[str, float]) -> dict[s
 
 def least_offset(spare: Callable[[float], float]) -> float:
     """Return the offset of fractions, in [-1, 1], at which the non-decreasing ``spare`` becomes non-negative."""
-    if spare(-1.0) >= 0 or spare(1.0) <= 0:
-        return -1.0 if spare(-1.0) >= 0 else 1.0
-    offset, step = float(brentq(spare, -1.0, 1.0, xtol=_OFFSET_TOLERANCE)), _OFFSET_TOLERANCE
-    while spare(offset) < 0 and offset < 1.0:
-        offset, step = min(1.0, offset + step), 2 * step
-    return offset
+    low, high = -1.0, 1.0
+    if spare(low) >= 0:
+        return low
+    for _ in range(50):  # halvings: to float precision
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if spare(middle) >= 0 else (middle, high)
+    return high
 
 
 def preferred_levels(deltas: ArrayLike, *, target: float, low: float, high: float, gamma: float) -> NDArray[np.float64]:

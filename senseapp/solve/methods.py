@@ -13,7 +13,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.solve.curve_set import damage_metric
-from senseapp.solve.curves import Choice, LayerCurve, check_kind, choices_of
+from senseapp.solve.curves import Choice, LayerCurve, check_kind
 from senseapp.solve.gamma import level_bounds, offset_to_budget, scheduled_levels
 from senseapp.solve.knapsack import solve
 from senseapp.solve.problem import (
@@ -80,8 +80,7 @@ class ChoiceTable:
 def choices_by_layer(problem: Problem) -> dict[str, tuple[Choice, ...]]:
     """Return the admissible choices of each layer, gentlest first."""
     curves = problem.curve_set.curves
-    choices = choices_of([(curve, admissible_levels(problem, curve)) for curve in curves])
-    return {curve.layer: own for curve, own in zip(curves, choices, strict=True)}
+    return {curve.layer: curve.choices(admissible_levels(problem, curve)) for curve in curves}
 
 
 def optimal_choices(problem: Problem) -> Callable[[Problem], dict[str, Choice]]:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule
-from senseapp.core.texts import plural
 from senseapp.descriptions import BudgetKind
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import RunResult
@@ -14,7 +13,7 @@ from senseapp.records.profile import ModelProfile, standardised_note
 from senseapp.records.resolution import unseen_below
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.solve.curve_set import CurveSet, check_own_bounds, curves_of, fixed_levels
-from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind, choices_of
+from senseapp.solve.curves import Accounting, Choice, LayerCurve, check_kind
 
 _UNITS = {"params": "weights", "bytes": "weight bytes", "macs": "multiply-accumulates"}
 PRUNING_NOTE = (
@@ -101,8 +100,7 @@ def assemble(
     locked: Collection[str] = (),
 ) -> Schedule:
     """Return the schedule of one level per curve, and of the layers left alone."""
-    choices = choices_of([(curve, (levels[curve.layer],)) for curve in curve_set.curves])
-    chosen = [(curve, choice) for curve, (choice,) in zip(curve_set.curves, choices, strict=True)]
+    chosen = [(curve, curve.choice(levels[curve.layer])) for curve in curve_set.curves]
     entries = [
         entry
         for curve, choice in chosen
@@ -126,23 +124,8 @@ def assemble(
             *_predicted_beyond(chosen),
             *((PRUNING_NOTE,) if curve_set.description.removes_channels else ()),
             *hidden_damage(curve_set, damage),
-            *_interactions(curve_set, sum(choice.damage for _, choice in chosen), damage),
         ),
         file_notes=curve_set.file_notes,
-    )
-
-
-def _interactions(curve_set: CurveSet, alone: float, together: float) -> tuple[str, ...]:
-    """Return a note if the predicted joint damage is much larger or smaller than the sum."""
-    metric, joint = METRICS[curve_set.metric], curve_set.joint
-    if joint is None or max(alone, together) < 0.1 * metric.notable:
-        return ()
-    if 0.8 < together / max(alone, 1e-30) < 1.25:
-        return ()
-    images = plural(joint.num_images, "image")
-    return (
-        f"The layers alone lose {metric.change_text(alone)} in sum; together {metric.change_text(together)} are "
-        f"predicted, from what each of them does to the answers for {images}.",
     )
 
 

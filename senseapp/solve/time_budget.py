@@ -14,24 +14,23 @@ from senseapp.core.texts import listed, plural
 from senseapp.records.deployment import INT8, INT8_BITS, MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.solve.border_program import taken_choices
 from senseapp.solve.curves import LayerCurve
 from senseapp.solve.methods import admissible_levels
+from senseapp.solve.node_precisions import taken_choices
 from senseapp.solve.problem import Problem, assemble, build_problem
 from senseapp.solve.trade_off import TradeOffPoint
 
 _POINTS = 15  # of the curve of damage against time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TimedChoices:
-    """The levels of each layer, concatenated: damage, seconds, and whether they run in int8."""
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """One level of one curve, with its predicted damage and the seconds of all members."""
 
-    owners: list[int]
-    levels: list[float]
-    damage: list[float]
-    seconds: list[float]
-    int8: list[bool]
+    curve: LayerCurve
+    level: float
+    damage: float
+    seconds: float
 
 
 def schedule_within(
@@ -48,17 +47,18 @@ def schedule_within(
     problem = any_problem(result, limits or Limits())
     curves = problem.curve_set.curves
     choices = _choices(problem, times)
-    levels = _untouched(curves, choices)
-    if levels is None or predicted_seconds(curves, times, levels) > most_seconds:
-        levels = _solved(curves, choices, times, most_seconds)
-    if levels is None:
+    untouched = predicted_seconds(curves, times, {})
+    possible = {(each.curve.layer, each.level) for each in choices}
+    levels = {curve.layer: curve.scale.untouched for curve in curves}
+    if untouched > most_seconds or not possible.issuperset(levels.items()):
+        levels = _solved(curves, choices, times, most_seconds) or {}
+    if not levels:
         least = _solved(curves, choices, times, None)
         assert least is not None
         nearest = 1000 * predicted_seconds(curves, times, least)
-        untouched = 1000 * predicted_seconds(curves, times, {})
         raise InfeasibleBudget(
             f"{1000 * most_seconds:.3g} ms cannot be met by {problem.curve_set.compression}: at least "
-            f"{nearest:.3g} ms, and {untouched:.3g} ms as it is ({times.source}).",
+            f"{nearest:.3g} ms, and {1000 * untouched:.3g} ms as it is ({times.source}).",
             nearest=nearest,
         )
     seconds = predicted_seconds(curves, times, levels)
@@ -123,54 +123,43 @@ def any_problem(result: RunResult, limits: Limits) -> Problem:
     return build_problem(result, anything, limits, check_budget=False)
 
 
-def _choices(problem: Problem, times: LayerTimes) -> _TimedChoices:
-    found = _TimedChoices(owners=[], levels=[], damage=[], seconds=[], int8=[])
-    timed = times.layers()
-    if not any(member in timed for curve in problem.curve_set.curves for member in curve.members):
+def _choices(problem: Problem, times: LayerTimes) -> list[_Timed]:
+    curves, timed = problem.curve_set.curves, times.layers()
+    if not any(member in timed for curve in curves for member in curve.members):
         raise InvalidSpec(f"No layer that was measured in this run has a time ({times.source}).")
-    for index, curve in enumerate(problem.curve_set.curves):
+    found = []
+    for curve in curves:
         levels = admissible_levels(problem, curve)
         for choice, level in zip(curve.choices(levels), levels, strict=True):
-            found.owners.append(index)
-            found.levels.append(level)
-            found.damage.append(choice.damage)
-            found.seconds.append(sum(times.seconds(member, level, curve.scale) for member in curve.members))
-            found.int8.append(curve.description.sets_bits and level <= INT8_BITS)
+            seconds = sum(times.seconds(member, level, curve.scale) for member in curve.members)
+            found.append(_Timed(curve, level, choice.damage, seconds))
     return found
 
 
-def _untouched(curves: Sequence[LayerCurve], choices: _TimedChoices) -> dict[str, float] | None:
-    """Return the levels that leave every layer unchanged; None if limits exclude that."""
-    levels = {curve.layer: curve.scale.untouched for curve in curves}
-    possible = set(zip(choices.owners, choices.levels, strict=True))
-    return levels if all((index, levels[curve.layer]) in possible for index, curve in enumerate(curves)) else None
-
-
 def _solved(
-    curves: Sequence[LayerCurve], choices: _TimedChoices, times: LayerTimes, most_seconds: float | None
+    curves: Sequence[LayerCurve], choices: Sequence[_Timed], times: LayerTimes, most_seconds: float | None
 ) -> dict[str, float] | None:
     """Return the level of each curve; with ``most_seconds`` None the fastest ones; None if infeasible."""
-    place = {member: index for index, curve in enumerate(curves) for member in curve.members}
-    columns: dict[int, list[int]] = {}
-    for column, (owner, int8) in enumerate(zip(choices.owners, choices.int8, strict=True)):
-        columns.setdefault(owner, []).extend([column] if int8 else [])
-    others = times.layers() - place.keys()
-    base = times.other_seconds + sum(
-        times.seconds(layer, curves[0].scale.untouched, curves[0].scale) for layer in others
-    )
-    quantizes = curves[0].description.sets_bits  # of other compressions nothing computes in int8
+    scale, quantizes = curves[0].scale, curves[0].description.sets_bits
+    measured = {member: curve.layer for curve in curves for member in curve.members}
+    others = times.layers() - measured.keys()
+    base = times.other_seconds + sum(times.seconds(layer, scale.untouched, scale) for layer in others)
+    int8: dict[str, list[int]] = {curve.layer: [] for curve in curves}
+    for column, each in enumerate(choices):
+        if quantizes and each.level <= INT8_BITS:  # of other compressions nothing computes in int8
+            int8[each.curve.layer].append(column)
     taken = taken_choices(
-        choices.damage if most_seconds is not None else [0.0] * len(choices.damage),
-        choices.seconds,
-        ends={member: columns[index] for member, index in place.items()},
+        [each.damage if most_seconds is not None else 0.0 for each in choices],
+        [each.seconds for each in choices],
+        ends={member: int8[layer] for member, layer in measured.items()},
         borders={
             (each.first, each.second): each.seconds for each in times.conversions if quantizes and each.seconds > 0
         },
         always=INT8,
         most_seconds=math.inf if most_seconds is None else most_seconds - base,
-        owners=choices.owners,
+        owners=[each.curve.layer for each in choices],
     )
-    return None if taken is None else {curves[choices.owners[each]].layer: choices.levels[each] for each in taken}
+    return None if taken is None else {choices[each].curve.layer: choices[each].level for each in taken}
 
 
 def _time_notes(curves: Sequence[LayerCurve], times: LayerTimes, seconds: float) -> tuple[str, ...]:

@@ -18,10 +18,11 @@ from senseapp.measure.readings import reading_of
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.check.outputs import ComparedFile, Interpreted, kind_of_outputs, read_as
-from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener, is_runtime_file, shape_problem
+from senseapp.prove.check.outputs import OpenSide, kind_of_outputs, read_as
+from senseapp.prove.check.sides import NotComparable, SideOpener, is_runtime_file, shape_problem
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.runtimes.foreign import ForeignFile
 from senseapp.tasks import Task, task_named
 from senseapp.tasks.reading import Reading
 
@@ -55,16 +56,20 @@ def prepare_reference(
     progress("Opening the original")
     model, data = spec.reference, spec.data
     file, content = opener.file(model) if is_runtime_file(model) else (None, None)
-    loaded = opener.described(model, file)
+    loaded = load_model(model if file is None else replace(model, outputs=()), progress=progress)
     if data.preparation == "auto":
         model, data, loaded = _chosen_preparation(model, data, loaded, data_roots, progress)
     if loaded.task and loaded.task != model.task:
         model = replace(model, task=loaded.task)
     task, preprocessing = task_named(model.task), effective_preprocessing(data, loaded.preprocessing)
-    compared = None
+    side = None
     if file is not None:
-        compared = ComparedFile(file, preprocessing)
-        loaded = _with_outputs_of(compared, model, task, loaded)
+        size = len(content or b"")
+        notes = loaded.onnx.notes if loaded.onnx is not None and (data.mean or data.std) else loaded.notes
+        side = OpenSide(
+            spec=model, preprocessing=preprocessing, file=file, content=content, file_bytes=size, notes=notes
+        )
+        loaded = _with_outputs_of(side, file, task, loaded)
     progress("Loading the images")
     images = images_for(
         loaded,
@@ -75,12 +80,8 @@ def prepare_reference(
         data_roots=data_roots,
         progress=progress,
     )
-    if compared is None:
-        side = opener.weights(model, loaded, images, task)
-    else:
-        size = len(content or b"")
-        notes = loaded.onnx.notes if loaded.onnx is not None and (data.mean or data.std) else loaded.notes
-        side = OpenSide(spec=model, network=compared, file=compared, content=content, file_bytes=size, notes=notes)
+    if side is None:
+        side = opener.weights(model, loaded, images, preprocessing, task)
     return PreparedReference(
         reference=side,
         images=images,
@@ -105,25 +106,22 @@ def _chosen_preparation(
     chosen = choose_preparation(asked, model=loaded, data_roots=data_roots, progress=progress).settled
     if chosen.model == asked.model:
         return model, chosen.data, loaded
-    if loaded.onnx is None and is_runtime_file(model):
-        readers = (task_named(model.task).reader_of(chosen.model.layout),) if chosen.model.layout else ()
-        return replace(chosen.model, outputs=model.outputs), chosen.data, replace(loaded, readers=readers)
     return replace(chosen.model, outputs=model.outputs), chosen.data, load_model(chosen.model, progress=progress)
 
 
-def _with_outputs_of(file: ComparedFile, model: ModelSpec, task: Task, loaded: LoadedModel) -> LoadedModel:
+def _with_outputs_of(side: OpenSide, file: ForeignFile, task: Task, loaded: LoadedModel) -> LoadedModel:
     """Choose the outputs of the reference to compare and what reads them; return its facts with their number."""
     shape = loaded.preprocessing.input_shape
     noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
-    own = loaded.onnx.outputs if loaded.onnx is not None else file.file.output_names
-    known = {name for name, _ in file.file.facts.outputs}
+    own, model = loaded.onnx.outputs if loaded.onnx is not None else file.output_names, side.spec
+    known = {name for name, _ in file.facts.outputs}
     wanted = model.outputs or own
     if known.issuperset(wanted) or (model.outputs and not model.layout):
-        file.file.choose(wanted)
-        file.reader = next(iter(loaded.readers), None)
+        file.choose(wanted)
+        side.reader = next(iter(loaded.readers), None)
     else:  # it was read before a selection of boxes, or before a softmax
-        read_as(task, file, noise, num_classes=loaded.num_classes)
-    raw = file.run(noise)
+        read_as(task, side, file, noise, num_classes=loaded.num_classes)
+    raw = side.run(noise)
     task.check_output(raw, len(noise))
     width = task.num_outputs(task.output(raw))
     names = loaded.class_names if len(loaded.class_names) == width else ()
@@ -137,12 +135,12 @@ def align_outputs(prepared: PreparedReference, candidate: OpenSide) -> None:
         NotComparable: it fails on the images, or its outputs have another form.
     """
     reference, task, first = prepared.reference, prepared.task, prepared.first_images()
-    before, count = _raw(reference.network, first)
+    before, count = _raw(reference, first)
     task.check_output(before, count)
     try:
         if candidate.file is not None:
-            _choose_outputs(candidate.file, candidate.spec, reference, task, first, prepared.num_outputs)
-        after, count = _raw(candidate.network, first)
+            _choose_outputs(candidate, candidate.file, reference, task, first, prepared.num_outputs)
+        after, count = _raw(candidate, first)
         task.check_output(after, count)
     except InvalidInput as error:
         raise NotComparable(f"{candidate.name} cannot be compared: {error}", candidate) from error
@@ -162,19 +160,18 @@ def align_outputs(prepared: PreparedReference, candidate: OpenSide) -> None:
     for side, kind in ((reference, like), (candidate, kind_of_outputs(task, after, like))):
         side.kind = kind
         if kind is not None:
-            side.network = Interpreted(side.network, kind)
             side.notes = (*side.notes, kind.note)
 
 
 def _choose_outputs(
-    file: ComparedFile, spec: ModelSpec, reference: OpenSide, task: Task, first: Tensor, num_classes: int
+    candidate: OpenSide, file: ForeignFile, reference: OpenSide, task: Task, first: Tensor, num_classes: int
 ) -> None:
-    known = {name for name, _ in file.file.facts.outputs}
-    wanted = reference.file.file.output_names if reference.file is not None else ()
-    if spec.outputs or (wanted and known.issuperset(wanted)):
-        file.file.choose(spec.outputs or wanted)
-    some = first[: file.fixed_batch or len(first)]
-    read_as(task, file, some, num_classes=num_classes, like=reference.file)
+    known, asked = {name for name, _ in file.facts.outputs}, candidate.spec.outputs
+    wanted = reference.file.output_names if reference.file is not None else ()
+    if asked or (wanted and known.issuperset(wanted)):
+        file.choose(asked or wanted)
+    some, like = first[: file.fixed_batch or len(first)], None if reference.file is None else reference
+    read_as(task, candidate, file, some, num_classes=num_classes, like=like)
 
 
 def _raw(network: Network, images: Tensor) -> tuple[object, int]:

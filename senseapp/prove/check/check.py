@@ -7,7 +7,7 @@ reference needs them, and the candidate gets the same, in the layout and type th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,10 +27,9 @@ from senseapp.networks.onnx.metadata import class_names_in
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
-from senseapp.prove.check.layers import layer_divergence
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
-from senseapp.prove.check.outputs import ComparedFile
-from senseapp.prove.check.sides import NotComparable, OpenSide, SideOpener
+from senseapp.prove.check.outputs import OpenSide
+from senseapp.prove.check.sides import NotComparable, SideOpener
 from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -83,7 +82,7 @@ def check_files(
             spec.candidate, prepared.reference.spec, prepared.images, prepared.preprocessing, prepared.task
         )
         align_outputs(prepared, candidate)
-        told = candidate.file.file.facts.metadata if candidate.file is not None else {}
+        told = candidate.file.facts.metadata if candidate.file is not None else {}
         names = prepared.class_names or class_names_in(told, prepared.num_outputs)
         prepared.class_names = names or tuple(prepared.images.class_names)
     except NotComparable as error:
@@ -134,7 +133,7 @@ class _Comparison:
             progress("Looking for likely causes")
             with self.steps.trying("likely causes"):
                 findings = likely_causes(
-                    judged, candidate.network, prepared.preprocessing, task=prepared.task, names=prepared.class_names
+                    judged, candidate, prepared.preprocessing, task=prepared.task, names=prepared.class_names
                 )
         operators: tuple[OperatorShare, ...] = ()
         progress("Timing operators")
@@ -175,8 +174,8 @@ class _Comparison:
         self.steps.progress(FILES_ARE_OPEN)
         judge = Judge(
             prepared.task,
-            JudgingImages(count=len(images), batches=self._batches, labels=images.labels),
-            prepared.reference.network,
+            JudgingImages.of_images(images, _BATCH, labels=images.labels),
+            prepared.reference,
             num_outputs=prepared.num_outputs,
             progress=self.steps.progress,
         )
@@ -189,12 +188,8 @@ class _Comparison:
             )
         judge.require_answers()
         self.steps.progress("Running the compressed file")
-        judged = judge.judged(self.candidate.network)
+        judged = judge.judged(self.candidate)
         return judged, num_not_finite(judged.outputs) if counts else 0
-
-    def _batches(self, start: int, stop: int) -> Iterator[Tensor]:
-        for low in range(start, stop, _BATCH):
-            yield self.prepared.images.batch(low, min(low + _BATCH, stop))
 
     def _metric_and_limit(self, judge: Judge) -> tuple[str, float]:
         asked = self.spec.metric
@@ -212,14 +207,13 @@ class _Comparison:
         Two networks in PyTorch are timed there; of one beside a file an ONNX file is made.
         """
         sides, threads = (self.prepared.reference, self.candidate), torch.get_num_threads()
-        both_are_weights = all(side.module is not None for side in sides)
+        both_are_weights = all(side.file is None for side in sides)
         networks, notes = list[Network](), list[str]()
         for side in sides:
-            how = "" if side.module is None else "in PyTorch"
-            network = side.network
+            how, network = "" if side.file is not None else "in PyTorch", side
             if not both_are_weights and (content := self._as_file(side)) is not None:
                 own = ForeignFile(content, threads=self.spec.threads)
-                network = ComparedFile(own, self.prepared.preprocessing)
+                network = replace(side, file=own, reader=None, kind=None)
                 how = how and "as an ONNX file that was made of its weights"
             networks.append(network)
             if how:
@@ -237,18 +231,18 @@ class _Comparison:
         timed = []
         for side in (self.prepared.reference, self.candidate):
             content = self._as_file(side)
-            if content is None or (side.file is not None and None in side.file.file.facts.image_shape):
+            if content is None or (side.file is not None and None in side.file.facts.image_shape):
                 return ()
-            batch = side.network.fixed_batch or self.spec.batch
+            batch = side.fixed_batch or self.spec.batch
             timed.append(self.opener.runtime.operators(content, threads=self.spec.threads, batch=batch))
         return operator_shares(*timed)
 
     def _as_file(self, side: OpenSide) -> bytes | None:
         """Return the file of a side, made of its weights where it is none; None where that is not possible."""
-        if side.content is None and side.module is not None:
+        if side.content is None and side.context is not None:
             example = self.prepared.images.batch(0, 1).cpu()
             with suppress(InvalidSpec):
-                side.content = self.opener.runtime.exporter(side.module, example).write(side.module)
+                side.content = self.opener.runtime.exporter(side.context.model, example).write(side.context.model)
         return side.content
 
     def _answers(self, judged: Judgement) -> ChangedAnswers | None:
@@ -268,23 +262,20 @@ class _Comparison:
         sides = self.prepared.reference, self.candidate
         # images that tensors inside are compared on
         images = self.prepared.images.batch(0, min(4, len(self.prepared.images))).cpu()
-        if sides[0].module is not None and sides[1].module is not None:
-            self.steps.progress("Comparing layers")
-            return layer_divergence(sides[0].module, sides[1].module, images)
-        if sides[0].content is None or sides[1].content is None:
+        reference, candidate = map(self._as_file, sides)
+        if reference is None or candidate is None:
             return None
-        count = min([len(images), *(side.network.fixed_batch or len(images) for side in sides)])
-        given = [images[:count] if side.file is None else side.file.given(images[:count]) for side in sides]
-        found = tensor_divergence(
-            sides[0].content, sides[1].content, (given[0], given[1]), progress=self.steps.progress
-        )
+        count = min([len(images), *(side.fixed_batch or len(images) for side in sides)])
+        given = [side.given(images[:count]) for side in sides]
+        found = tensor_divergence(reference, candidate, (given[0], given[1]), progress=self.steps.progress)
         if found is None:
             return None
-        if sides[0].module is not None:
-            return replace(found, tensors=self._by_layer(sides[0].content, sides[0].module, found.tensors))
+        if sides[0].context is not None:
+            tensors = self._by_layer(reference, sides[0].context.model, found.tensors)
+            return replace(found, matched_by="layer", tensors=tensors)
         if sides[0].kind is sides[1].kind or sides[0].file is None:
             return found
-        ends = sides[0].file.file.output_names  # of both, one returns other things than scores
+        ends = sides[0].file.output_names  # of both, one returns other things than scores
         return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))
 
     def _by_layer(

@@ -1,16 +1,18 @@
-"""Outputs of files that are compared: which are read, by what layout, and how they become class scores."""
+"""The two sides of a check, and their outputs: which are read, by what layout, and how they become class scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
+from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Network
+from senseapp.records.check import CheckedFile, file_name
+from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.foreign import ForeignFile, shape_text
 from senseapp.tasks import Task
 from senseapp.tasks.classification import Classification
@@ -18,38 +20,8 @@ from senseapp.tasks.reading import OutputReader
 
 _SMALLEST = 1e-7  # probability whose logarithm is still taken
 _SLACK = 0.01  # of rounded probabilities beyond 0 and 1
-PIXELS = 255.0
-"""Of 8 bits, the value of white."""
+_PIXELS = 255.0  # of 8 bits, the value of white
 _LIKELY = ("logit", "prob", "score", "class", "cls", "pred", "softmax", "output")
-
-
-class ComparedFile:
-    """A file of a runtime as a :class:`~senseapp.networks.network.Network` for images prepared as the reference's are.
-
-    Files that take whole numbers get pixels from 0 to 255 instead. ``reader`` makes of each output what its task reads.
-    """
-
-    def __init__(self, file: ForeignFile, preprocessing: Preprocessing, reader: OutputReader | None = None) -> None:
-        self.file, self._preprocessing, self.reader = file, preprocessing, reader
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call computes; fewer are filled up."""
-        return self.file.fixed_batch
-
-    def given(self, batch: Tensor) -> Tensor:
-        """Return images as values that the file takes, still float32 (N, C, H, W)."""
-        if not self.file.facts.takes_pixels:
-            return batch
-        return (as_shares(batch, self._preprocessing) * PIXELS).round().clamp(0, PIXELS)
-
-    def raw(self, batch: Tensor) -> object:
-        """Return the outputs for ``batch`` as the file has them."""
-        return self.file.run(self.given(batch.detach().cpu()))
-
-    def run(self, batch: Tensor) -> object:
-        """Return the outputs for ``batch`` as its task reads them."""
-        return self.raw(batch) if self.reader is None else self.reader(self.raw(batch))
 
 
 def as_shares(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -95,28 +67,92 @@ def kind_of_outputs(task: Task, raw: object, like: OutputKind | None = None) -> 
     return PROBABILITIES if sums or like is PROBABILITIES else None
 
 
-class Interpreted:
-    """A network whose outputs are brought to class scores."""
+@dataclass(slots=True, kw_only=True)
+class OpenSide:
+    """One file of a check, open: a :class:`~senseapp.networks.network.Network` for images as the reference takes them.
 
-    def __init__(self, network: Network, kind: OutputKind) -> None:
-        self._network, self._kind = network, kind
+    Attributes:
+        spec: which it is.
+        preprocessing: of the images; a file that takes whole numbers gets pixels from 0 to 255 instead.
+        file: open in a runtime; None for weights in PyTorch.
+        context: the network in PyTorch; None for files of a runtime.
+        content: of the file, or of the one that was made of the weights; None without one.
+        file_bytes: size on disk, of the weights in memory where there is no file.
+        reader: makes of each output of the file what its task reads.
+        kind: what outputs are in place of class scores; None for scores.
+        notes: sentences on how it was read.
+    """
+
+    spec: ModelSpec
+    preprocessing: Preprocessing
+    file: ForeignFile | None = None
+    context: MeasurementContext | None = None
+    content: bytes | None = None
+    file_bytes: int
+    reader: OutputReader | None = None
+    kind: OutputKind | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the file or the network."""
+        return file_name(self.spec)
 
     @property
     def fixed_batch(self) -> int | None:
-        """That of the network."""
-        return self._network.fixed_batch
+        """Images that each call computes; fewer are filled up."""
+        return None if self.file is None else self.file.fixed_batch
+
+    def given(self, batch: Tensor) -> Tensor:
+        """Return images as values that the file takes, still float32 (N, C, H, W)."""
+        if self.file is None or not self.file.facts.takes_pixels:
+            return batch
+        return (as_shares(batch, self.preprocessing) * _PIXELS).round().clamp(0, _PIXELS)
+
+    def raw(self, batch: Tensor) -> object:
+        """Return the outputs for ``batch`` as the file or the network has them."""
+        if self.file is not None:
+            return self.file.run(self.given(batch.detach().cpu()))
+        assert self.context is not None
+        return self.context.run(batch)
 
     def run(self, batch: Tensor) -> object:
-        """Return the scores for ``batch``."""
-        found = self._network.run(batch)
+        """Return the outputs for ``batch`` as its task reads them, brought to class scores."""
+        found = self.raw(batch) if self.reader is None else self.reader(self.raw(batch))
+        if self.kind is None:
+            return found
         assert isinstance(found, Tensor)
-        return self._kind.scores(found).float()
+        return self.kind.scores(found).float()
+
+    def unsaturated(self) -> OpenSide | None:
+        """Return the file as :meth:`.ForeignFile.unsaturated` does, read as the file is; None for weights."""
+        file = None if self.file is None else self.file.unsaturated()
+        return None if file is None else replace(self, file=file)
+
+    @property
+    def record(self) -> CheckedFile:
+        """Facts of the file, without times."""
+        facts = None if self.file is None else self.file.facts
+        return CheckedFile(
+            name=self.name,
+            kind="PyTorch weights" if facts is None else "ONNX file",
+            file_bytes=self.file_bytes,
+            takes="" if facts is None else facts.takes,
+            returns="" if facts is None else facts.returns,
+            notes=self.notes,
+        )
 
 
 def read_as(
-    task: Task, network: ComparedFile, images: Tensor, *, num_classes: int = 0, like: ComparedFile | None = None
+    task: Task,
+    side: OpenSide,
+    file: ForeignFile,
+    images: Tensor,
+    *,
+    num_classes: int = 0,
+    like: OpenSide | None = None,
 ) -> Sequence[OutputReader]:
-    """Choose the first outputs of a file that ``task`` can read, all together or one alone, and what reads them.
+    """Choose the first outputs of the ``file`` of a side that ``task`` can read, all or one, and what reads them.
 
     Outputs that are shaped as those of the reference, ``like``, come first, and are read as they are.
 
@@ -126,17 +162,17 @@ def read_as(
     Raises:
         UnsupportedModel: it can read none; the message lists them.
     """
-    facts, size = network.file.facts, (images.shape[2], images.shape[3])
+    facts, size = file.facts, (images.shape[2], images.shape[3])
     names = tuple(name for name, _ in facts.outputs)
     wanted = None if like is None else _shapes(like.raw(images))
     found: list[tuple[tuple[str, ...], Sequence[OutputReader]]] = []
-    alike = () if like is None else tuple(name for name in like.file.output_names if name in names)
-    several = (alike or network.file.output_names, network.file.output_names, names)
+    alike = () if like is None or like.file is None else tuple(name for name in like.file.output_names if name in names)
+    several = (alike or file.output_names, file.output_names, names)
     for chosen in dict.fromkeys((*several, *((name,) for name in sorted(names, key=_rank)))):
-        network.file.choose(chosen)
-        raw = network.raw(images)
+        file.choose(chosen)
+        raw = side.raw(images)
         if like is not None and _shapes(raw) == wanted:
-            network.reader = like.reader
+            side.reader = like.reader
             return () if like.reader is None else (like.reader,)
         try:
             readers = task.readers(raw, size, num_classes)
@@ -145,12 +181,12 @@ def read_as(
             continue
         found.append((chosen, readers))
     if not found:
-        network.file.choose(names)
+        file.choose(names)
         listed = ", ".join(f"“{name}” {shape_text(shape)}" for name, shape in facts.outputs[:8])
         raise UnsupportedModel(f"No output of the file is one of {task.label.lower()}: {listed}. Choose another task.")
     chosen, readers = found[0]
-    network.file.choose(chosen)
-    network.reader = next(iter(readers), None)
+    file.choose(chosen)
+    side.reader = next(iter(readers), None)
     return readers
 
 

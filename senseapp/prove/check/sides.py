@@ -1,91 +1,25 @@
-"""The two sides of a check, open: files as they are, weights in PyTorch, and what their outputs are read as."""
+"""Opens the two sides of a check: files as they are, weights in PyTorch."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-
-from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec, UnsupportedModel
+from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.measure.context import MeasurementContext
-from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, LoadedModel, Preprocessing
-from senseapp.networks.network import Network
-from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, preparation_in
-from senseapp.networks.onnx.preparation import prepared_with
+from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.check.outputs import PIXELS, ComparedFile, Interpreted, OutputKind, read_as
-from senseapp.records.check import CheckedFile, file_name
-from senseapp.records.inputs import USUAL_SIZES
+from senseapp.prove.check.outputs import OpenSide
+from senseapp.records.check import file_name
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.foreign import FileFacts, ForeignFile, with_weights_beside
-from senseapp.tasks import Task, task_named
-from senseapp.tasks.reading import Evidence
-
-
-@dataclass(slots=True, kw_only=True)
-class OpenSide:
-    """One file of a check, open.
-
-    Attributes:
-        spec: which it is.
-        network: returns outputs of its task for images as the reference takes them.
-        file: the open file of a runtime, as it is compared; None for weights in PyTorch.
-        content: of that file, or of the one that was made of the weights; None without one.
-        module: the network in PyTorch; None for files of a runtime.
-        file_bytes: size on disk, of the weights in memory where there is no file.
-        kind: what its outputs are in place of class scores; None for scores.
-        notes: sentences on how it was read.
-    """
-
-    spec: ModelSpec
-    network: Network
-    file: ComparedFile | None = None
-    content: bytes | None = None
-    module: nn.Module | None = None
-    file_bytes: int
-    kind: OutputKind | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Of the file or the network."""
-        return file_name(self.spec)
-
-    @property
-    def facts(self) -> FileFacts | None:
-        """The declarations of the file; None for weights."""
-        return None if self.file is None else self.file.file.facts
-
-    def unsaturated(self) -> Network | None:
-        """Return the file as :meth:`.ForeignFile.unsaturated` does, read as the file is; None for weights."""
-        file = None if self.file is None else self.file.file.unsaturated()
-        if self.file is None or file is None:
-            return None
-        network = copy.copy(self.file)
-        network.file = file
-        return network if self.kind is None else Interpreted(network, self.kind)
-
-    @property
-    def record(self) -> CheckedFile:
-        """Facts of the file, without times."""
-        facts = self.facts
-        return CheckedFile(
-            name=self.name,
-            kind="PyTorch weights" if facts is None else "ONNX file",
-            file_bytes=self.file_bytes,
-            takes="" if facts is None else facts.takes,
-            returns="" if facts is None else facts.returns,
-            notes=self.notes,
-        )
+from senseapp.tasks import Task
 
 
 class NotComparable(Exception):
@@ -127,20 +61,14 @@ class SideOpener:
         except InvalidInput as error:
             raise type(error)(f"{path.name} cannot be checked: {str(error).rstrip('.')}.") from error
 
-    def described(self, spec: ModelSpec, file: ForeignFile | None) -> LoadedModel:
-        """Return the reference as a network in PyTorch; if only a runtime opens it, the facts of its images."""
-        if file is None:
-            return load_model(spec, progress=self.progress)
-        with suppress(UnsupportedModel, InvalidCheckpoint, InvalidSpec):  # onnxruntime has it open all the same
-            return load_model(replace(spec, outputs=()), progress=self.progress)
-        return _from_facts(spec, file)
-
-    def weights(self, spec: ModelSpec, loaded: LoadedModel, images: ImageSet, task: Task) -> OpenSide:
+    def weights(
+        self, spec: ModelSpec, loaded: LoadedModel, images: ImageSet, preprocessing: Preprocessing, task: Task
+    ) -> OpenSide:
         """Return a network in PyTorch as a side."""
         context = MeasurementContext.prepare(loaded.module, images, own=True, task=task)
         stored = Path(spec.checkpoint) if spec.checkpoint else None
         size = context.profile.num_bytes if stored is None else stored.stat().st_size
-        return OpenSide(spec=spec, network=context, module=context.model, file_bytes=size, notes=loaded.notes)
+        return OpenSide(spec=spec, preprocessing=preprocessing, context=context, file_bytes=size, notes=loaded.notes)
 
     def candidate(
         self, spec: ModelSpec, reference: ModelSpec, images: ImageSet, preprocessing: Preprocessing, task: Task
@@ -152,10 +80,10 @@ class SideOpener:
             InvalidInput: it cannot be opened.
         """
         if not is_runtime_file(spec):
-            return self.weights(spec, self._candidate_weights(spec, reference), images, task)
+            return self.weights(spec, self._candidate_weights(spec, reference), images, preprocessing, task)
         file, content = self.file(spec)
-        compared = ComparedFile(file, preprocessing)
-        side = OpenSide(spec=spec, network=compared, file=compared, content=content, file_bytes=len(content))
+        size = len(content)
+        side = OpenSide(spec=spec, preprocessing=preprocessing, file=file, content=content, file_bytes=size)
         problem = _input_problem(file.facts, tuple(images.batch(0, 1).shape[1:]))
         if problem:
             raise NotComparable(f"{side.name} {problem}", side)
@@ -220,48 +148,3 @@ def _notes_on_input(facts: FileFacts, preprocessing: Preprocessing) -> Iterator[
     parts = ("mean", "std", "channel_order")
     if told is not None and any(getattr(told, part) != getattr(preprocessing, part) for part in parts):
         yield "It says itself that its images are prepared otherwise than those of the original."
-
-
-class _AsModule(nn.Module):
-    """A file that only a runtime opens, in place of a network in PyTorch."""
-
-    def __init__(self, file: ComparedFile) -> None:
-        super().__init__()
-        self._file = file
-
-    def forward(self, images: Tensor) -> object:
-        return self._file.raw(images)
-
-
-def _from_facts(spec: ModelSpec, file: ForeignFile) -> LoadedModel:
-    """Return the model that a file describes; only the runtime opens its network."""
-    facts, task = file.facts, task_named(spec.task)
-    channels, height, width = facts.image_shape
-    side = spec.img_size or USUAL_SIZES[0]
-    shape = channels or 3, height or side, width or side
-    told = preparation_in(facts.metadata, shape)
-    evidence: Evidence = "file" if told is not None else "graph" if facts.takes_pixels else "assumed"
-    if told is None:
-        values = ((0.0,), (1 / PIXELS,)) if facts.takes_pixels else (IMAGENET_MEAN, IMAGENET_STD)
-        told = prepared_with(shape, values, is_classifier=task.prepared_by_answers)
-    network = ComparedFile(file, told)
-    if spec.outputs:
-        file.choose(spec.outputs)
-    noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
-    readers = read_as(task, network, noise, num_classes=num_classes_in(facts.metadata))
-    if spec.layout:
-        readers = (task.reader_of(spec.layout),)
-        network.reader = readers[0]
-    count = task.num_outputs(task.output(network.run(noise)))
-    return LoadedModel(
-        module=_AsModule(network),
-        title=file_name(spec),
-        preprocessing=told,
-        preparation_evidence=evidence,
-        prepared_as="mean and std of ImageNet" if evidence == "assumed" else "as the file takes them",
-        readers=tuple(readers),
-        num_classes=count,
-        pretrained=True,
-        class_names=class_names_in(facts.metadata, count),
-        notes=("The original is run in onnxruntime alone: senseapp cannot read all of its operators.",),
-    )

@@ -7,10 +7,10 @@ once, for any number of changed modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,50 +20,10 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
 from senseapp.measure.replay import Replay
 from senseapp.reconstruct.repair import Repair
-from senseapp.reconstruct.repair_sites import Site, pooled
+from senseapp.reconstruct.repair_sites import NormSite, pooled
 
-
-class ModuleVisit(Protocol):
-    """The change of one module in the pass."""
-
-    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """Change the module, given its inputs, by batch, in the uncompressed network and in this one."""
-        ...
-
-    def undo(self) -> None:
-        """Restore the module."""
-        ...
-
-    def is_finite(self) -> bool:
-        """Return whether all changed values are finite."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SiteVisit:
-    """Matches the mean and the spread at a ``site``; ``kept`` are its kept channels, if some were removed."""
-
-    site: Site
-    kept: Sequence[int] | None = None
-
-    def undo(self) -> None:
-        """See :class:`ModuleVisit`."""
-        self.site.undo()
-
-    def is_finite(self) -> bool:
-        """See :class:`ModuleVisit`."""
-        return self.site.is_finite()
-
-
-@dataclass(frozen=True, slots=True)
-class NormVisit(SiteVisit):
-    """Matches the statistics of a BatchNorm."""
-
-    def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`ModuleVisit`."""
-        goal, found = (pooled([self.site.moments(part) for part in batches]) for batches in (original, inputs))
-        goal = goal if self.kept is None else goal.kept(self.kept)
-        self.site.match(goal, found, inputs[0], sum(map(len, inputs)))
+Change = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+"""Changes one module, given its inputs, by batch, in the uncompressed network and in the compressed one."""
 
 
 class SequentialPass(Repair):
@@ -87,14 +47,23 @@ class SequentialPass(Repair):
         self.model, self.trace = model, dense.trace
         self._networks = dense, replace(dense, model=model)
         self._batches, self._progress = batches, progress
-        self._visits: list[tuple[int, str, ModuleVisit]] = []
+        self._visits: list[tuple[int, str, Change]] = []
+        self._old: list[tuple[Tensor, Tensor]] = []
 
-    def visit(self, name: str, change: ModuleVisit, position: int | None = None) -> None:
-        """Visit the module ``name`` at its first call, or at ``position``; never if it is not called."""
+    def visit(self, name: str, change: Change, tensors: Iterable[Tensor | None], position: int | None = None) -> None:
+        """Visit the module ``name`` at its first call, or at ``position``; never if it is not called.
+
+        ``tensors`` are those that ``change`` writes to.
+        """
         starts = (call.start for call in self.trace.calls if call.module == name)
         place = next(starts, None) if position is None else position
         if place is not None:
             self._visits.append((place, name, change))
+            self._old += [(tensor, tensor.detach().clone()) for tensor in tensors if tensor is not None]
+
+    def visit_norm(self, name: str, site: NormSite, kept: Sequence[int] | None = None) -> None:
+        """Match the statistics of the BatchNorm ``name``; ``kept`` are its kept channels, if some were removed."""
+        self.visit(name, partial(_match_norm, site, kept), site.tensors)
 
     def fit(self, batches: Sequence[int] | None = None) -> bool:
         """Change the initial network on all or some batches; if the result is not finite, undo it and return False.
@@ -102,39 +71,29 @@ class SequentialPass(Repair):
         The same if the model calls its layers in another order than in its trace.
         """
         self.undo()
-        try:
-            with torch.no_grad(), self.streams(batches) as streams:
-                self._run(streams)
-        except (ReplayMismatch, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # documented, not exported
+        passed = self.passed(range(len(self._batches)) if batches is None else batches)
+        if not passed:
             self.undo()
-            return False
-        finite = self.is_finite()
-        if not finite:
-            self.undo()
-        return finite
+        return passed
 
-    def is_finite(self) -> bool:
-        """Return whether all changed values are finite."""
-        return all(change.is_finite() for _, _, change in self._visits)
+    def passed(self, batches: Sequence[int]) -> bool:
+        """Change the network as it is; return whether the pass ended and all changed values are finite."""
+        try:
+            with torch.no_grad():
+                self._run(batches)
+        except (ReplayMismatch, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # documented, not exported
+            return False
+        return all(bool(tensor.isfinite().all()) for tensor, _ in self._old)
 
     def undo(self) -> None:
         """Restore the initial network."""
-        with torch.no_grad():
-            for _, _, change in reversed(self._visits):
-                change.undo()
+        for tensor, old in self._old:
+            tensor.data.copy_(old)
 
     @property
     def num_images(self) -> int:
         """Number of images in a fit to all batches."""
         return sum(map(len, self._images(range(len(self._batches)))))
-
-    @contextmanager
-    def streams(self, batches: Sequence[int] | None = None) -> Iterator[tuple[Stream, Stream]]:
-        """Yield streams of the uncompressed network and this one over all or some batches, limited by memory."""
-        chosen = self._images(range(len(self._batches)) if batches is None else batches)
-        original, changed = (Stream(network, chosen) for network in self._networks)
-        with original.installed(), changed.installed():
-            yield original, changed
 
     def _images(self, chosen: Sequence[int]) -> list[Tensor]:
         """Return the images of these batches, limited by memory, in micro-batches."""
@@ -146,14 +105,23 @@ class SequentialPass(Repair):
         images = torch.cat([self._batches[index] for index in chosen])[: max(1, min(most, 128))]
         return [part.contiguous(memory_format=_order(part)) for part in torch.split(images, dense.layout.micro_batch)]
 
-    def _run(self, streams: Sequence[Stream]) -> None:
-        for number, (position, name, change) in enumerate(sorted(self._visits, key=lambda each: each[0]), start=1):
-            self._progress(f"{self.title}: {name}, {number} of {len(self._visits)}")
-            original, inputs = (stream.inputs(name, position) for stream in streams)
-            change.adapt(original, inputs)
+    def _run(self, batches: Sequence[int]) -> None:
+        images = self._images(batches)
+        original, changed = (_Stream(network, images) for network in self._networks)
+        with original.installed(), changed.installed():
+            for number, (position, name, change) in enumerate(sorted(self._visits, key=lambda each: each[0]), start=1):
+                self._progress(f"{self.title}: {name}, {number} of {len(self._visits)}")
+                change(original.inputs(name, position), changed.inputs(name, position))
 
 
-class Stream:
+def _match_norm(
+    site: NormSite, kept: Sequence[int] | None, original: Sequence[Tensor], inputs: Sequence[Tensor]
+) -> None:
+    goal, found = (pooled([site.moments(part) for part in batches]) for batches in (original, inputs))
+    site.match(goal if kept is None else goal.kept(kept), found, inputs[0], sum(map(len, inputs)))
+
+
+class _Stream:
     """A single pass of one network over batches of images, which stops at positions, inside :meth:`installed`."""
 
     def __init__(self, context: MeasurementContext, batches: Sequence[Tensor]) -> None:
@@ -165,15 +133,14 @@ class Stream:
         """Enable continuation from the last position inside the block."""
         return self._replay.installed()
 
-    def module(self, name: str) -> nn.Module:
-        """Return a submodule of the network."""
-        return self._model.get_submodule(name)
-
     def inputs(self, module: str, position: int) -> list[Tensor]:
         """Continue to the call of ``module`` that starts at ``position``; return its input in each batch."""
         if self._here[:2] != (module, position):
             found: list[Tensor] = []
-            with watched(self.module(module), lambda inputs: found.append(inputs[0])), torch.inference_mode():
+            with (
+                watched(self._model.get_submodule(module), lambda inputs: found.append(inputs[0])),
+                torch.inference_mode(),
+            ):
                 for prefix in self._prefixes:
                     self._replay.advance(prefix, position)
             self._here = module, position, found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -25,38 +25,19 @@ from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.texts import plural
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.layer_product import InputSums, LayerProduct
-from senseapp.reconstruct.adapt.sequential_pass import NormVisit, SequentialPass
+from senseapp.reconstruct.adapt.sequential_pass import SequentialPass
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair_sites import NormSite, batch_norms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """Method of a weight update.
-
-    Attributes:
-        title: display name of the step.
-        aimed: fit the weights to the uncompressed network's outputs rather than to the products of its weights with the
-            compressed network's inputs; not for grouped convolutions, which have too few inputs.
-    """
-
-    title: str
-    aimed: bool = False
-
-
-UPDATES = (
-    Update(title="Weights updated, statistics matched"),
-    Update(title="Weights updated towards the original's outputs, statistics matched", aimed=True),
-)
-
-
 @dataclass(slots=True, kw_only=True)
-class LayerVisit:
-    """One layer with new weights, and a bias that keeps the mean of its outputs.
+class AdaptedLayer:
+    """One layer that gets new weights, and a bias that keeps the mean of its outputs.
 
     Attributes:
         dense: its weight before compression.
         constraint: of its new weights.
+        old_bias: its bias before compression.
         scale: of its weights where these lie on a grid; changes with them.
         found: the new weights.
     """
@@ -66,49 +47,31 @@ class LayerVisit:
     product: LayerProduct
     dense: Tensor
     constraint: UpdateConstraint
-    aimed: bool
     seed: int
-    scale: Tensor | None = None
-    found: obs.AdaptedWeight | None = field(init=False, default=None)
-    plain: Tensor = field(init=False)
-    bias: Tensor | None = field(init=False)
-    old_bias: Tensor | None = field(init=False)
-    old_scale: Tensor | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.plain, self.bias = self.weight.parameter.detach().clone(), _bias_of(self.weight.module)
-        self.old_bias = None if self.bias is None else self.bias.detach().clone()
-        self.old_scale = None if self.scale is None else self.scale.clone()
+    bias: Tensor | None
+    old_bias: Tensor | None
+    scale: Tensor | None
+    found: obs.AdaptedWeight | None = None
 
     def adapt(self, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
+        """Fit the weights to inputs in the uncompressed network and in this one."""
         draw = partial(layer_generator, self.seed, self.name)
-        sums = InputSums.of(self.product, original, inputs, draw, cross=self.aimed)
+        # Grouped convolutions have too few inputs to make up for errors of earlier layers.
+        aimed = self.product.groups == 1
+        sums = InputSums.of(self.product, original, inputs, draw, cross=aimed)
         dense = self.product.matrix(self.dense).float()
-        wanted, second = _aimed(dense, sums) if self.aimed else dense, obs.damped(sums.second, sums.count)
-        found = obs.adapted(wanted, second, self.constraint)
-        parameter, self.found = self.weight.parameter, found
+        wanted, second = _aimed(dense, sums) if aimed else dense, obs.damped(sums.second, sums.count)
+        found, parameter = obs.adapted(wanted, second, self.constraint), self.weight.parameter
+        self.found = found
         parameter.data.copy_(self.product.weight(found.matrix, parameter))
         if self.scale is not None and found.scale is not None:
             self.scale.copy_(found.scale.reshape(-1)[: len(self.scale)].view_as(self.scale))
         if self.bias is not None and self.old_bias is not None:
             self.bias.data.copy_(self.old_bias + _outputs(dense, sums.original) - _outputs(found.matrix, sums.mean))
 
-    def undo(self) -> None:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
-        self.weight.parameter.data.copy_(self.plain)
-        if self.scale is not None and self.old_scale is not None:
-            self.scale.copy_(self.old_scale)
-        if self.bias is not None and self.old_bias is not None:
-            self.bias.data.copy_(self.old_bias)
-
-    def is_finite(self) -> bool:
-        """See :class:`~senseapp.reconstruct.adapt.sequential_pass.ModuleVisit`."""
-        return all(bool(each.isfinite().all()) for each in (self.weight.parameter, self.bias) if each is not None)
-
 
 class Adaptation(SequentialPass):
-    """Fits new weights for the compressed layers of ``applied``.
+    """Fits new weights for the compressed layers of ``applied``: their outputs come near the uncompressed network's.
 
     ``dense``, ``batches`` and ``progress`` are those of a :class:`SequentialPass`.
 
@@ -117,25 +80,26 @@ class Adaptation(SequentialPass):
         left: reasons why other layers are not adapted, by name.
     """
 
+    title = "Weights updated, statistics matched"
+
     def __init__(
         self,
         dense: MeasurementContext,
         applied: AppliedModel,
         batches: Sequence[Tensor],
-        update: Update,
         *,
         seed: int = 0,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(dense, applied.model, batches, progress=progress)
-        self.title, self._update, self._seed = update.title, update, seed
+        self._seed = seed
         self.left: dict[str, str] = {}
-        self.layers: dict[str, LayerVisit] = {}
+        self.layers: dict[str, AdaptedLayer] = {}
         for position, layer in self._found(dense.model, applied):
-            self.visit(layer.name, layer, position)
+            self.visit(layer.name, layer.adapt, (layer.weight.parameter, layer.bias, layer.scale), position)
             self.layers[layer.name] = layer
         for name, module in batch_norms(applied.model).items():
-            self.visit(name, NormVisit(NormSite(module)))
+            self.visit_norm(name, NormSite(module))
 
     def sentences(self, *, fitted: bool) -> tuple[str, ...]:
         """Return sentences on the update, and on layers that were not changed."""
@@ -147,7 +111,7 @@ class Adaptation(SequentialPass):
             notes.append(f"{plural(len(self.left), 'compressed layer')} kept their weights (first: {name}: {reason}).")
         return tuple(notes)
 
-    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, LayerVisit]]:
+    def _found(self, dense: nn.Module, applied: AppliedModel) -> Iterator[tuple[int, AdaptedLayer]]:
         """Yield the adaptable layers, each with the position of its call; record why others are not."""
         weights, left = find_weights(applied.model, applied.after.layers)
         self.left = {name: reason for name, reason in left.items() if name in applied.constraints}
@@ -166,16 +130,18 @@ class Adaptation(SequentialPass):
             if reason:
                 self.left[name] = reason
                 continue
+            bias = _bias_of(weight.module)
             yield (
                 starts.pop(),
-                LayerVisit(
+                AdaptedLayer(
                     name=name,
                     weight=weight,
                     product=product,
                     dense=dense.get_parameter(weight.profile.parameter).detach(),
                     constraint=applied.constraints[name],
-                    aimed=self._update.aimed and product.groups == 1,
                     seed=self._seed,
+                    bias=bias,
+                    old_bias=None if bias is None else bias.detach().clone(),
                     scale=applied.grids[name][1] if name in applied.grids else None,
                 ),
             )

@@ -135,7 +135,10 @@ def test_a_hostile_file_takes_the_memory_that_it_may_in_a_process_of_its_own(
     )
     assert len(content) < 1000
     Path("hostile.onnx").write_bytes(content)
+    Path("plain.onnx").write_bytes(file_of([node("GlobalAveragePool", "x", "y")], {}, shape=("N", 1, 1, 1)))
     assert main(["check", "hostile.onnx", "hostile.onnx", "--data", "random", "--samples", "2"]) == 2
+    assert "more than fit in memory" in capsys.readouterr().err  # what is read as a network is refused before it runs
+    assert main(["check", "plain.onnx", "hostile.onnx", "--data", "random", "--samples", "2"]) == 2
     assert "more than the 1.2 GB of memory that a file of its size may take" in capsys.readouterr().err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 
 from senseapp.data.images import PreparedImages
 from senseapp.networks.loaded import Preprocessing
-from senseapp.prove.answers import changed_answers, class_drops
+from senseapp.prove.answers import changed_answers, class_drops, counted_drops
 from senseapp.tasks import CLASSIFICATION, MULTILABEL
 
 NUM, CLASSES = 60, 4
@@ -95,6 +96,11 @@ def test_labels_that_change_are_those_of_a_plain_loop(labelled) -> None:
     )
 
 
+def drops_of_counts(worse, better, totals, *, by_labels):
+    mean = float((worse - better).sum() / totals.sum())
+    return class_drops(partial(counted_drops, worse, better, totals, by_labels=by_labels), mean, str)
+
+
 @pytest.mark.parametrize("by_labels", [True, False])
 def test_among_many_alike_classes_hardly_ever_one_stands_out(by_labels) -> None:
     """At a significance of 5 % for each class alone, 19 of 20 tables of 60 classes would have a mark."""
@@ -104,14 +110,14 @@ def test_among_many_alike_classes_hardly_ever_one_stands_out(by_labels) -> None:
         totals = np.full(60, 40)
         worse = draw.binomial(40, 0.1, 60)
         better = draw.binomial(40 - worse, 0.03) if by_labels else np.zeros(60, dtype=np.int64)
-        marked += any(each.stands_out for each in class_drops(worse, better, totals, str, by_labels=by_labels))
+        marked += any(each.stands_out for each in drops_of_counts(worse, better, totals, by_labels=by_labels))
     assert marked <= 6
 
 
 def test_a_class_that_pays_is_marked() -> None:
     totals, worse = np.full(30, 40), np.full(30, 2)
     worse[7] = 25
-    found = class_drops(worse, np.zeros(30, dtype=np.int64), totals, str, by_labels=True)
+    found = drops_of_counts(worse, np.zeros(30, dtype=np.int64), totals, by_labels=True)
     assert [each.name for each in found if each.stands_out] == ["7"]
     assert found[0].drop == 25 / 40
 

@@ -95,7 +95,7 @@ def test_noise_is_drawn_anew(sparse):
 def test_a_proof_equals_measuring_by_hand(evaluator):
     schedule = a_schedule(evaluator.result, 0.25)
     proven = prove(evaluator, schedule, repair=False)
-    applied, proof = evaluator.reconstruction.apply(schedule), evaluator.images.proof
+    applied, proof = evaluator.apply(schedule), evaluator.images.proof
     with torch.no_grad():
         correct = (applied.model(proof.batch(0, 269)).argmax(1) == proof.labels).double().mean()
         dense = (load_model(ModelSpec()).module(proof.batch(0, 269)).argmax(1) == proof.labels).double().mean()
@@ -164,8 +164,8 @@ def test_the_strongest_schedule_stays_within_the_drop(evaluator):
     said: list[str] = []
     reporting = replace(evaluator, progress=Progress(said.append))
     found = strongest_schedule(reporting, "params", 0.03, repair=True, rounds=4)
-    applied = evaluator.reconstruction.apply(found.schedule)
-    evaluator.reconstruction.repair(applied)
+    applied = evaluator.apply(found.schedule)
+    evaluator.matching(applied).fit()
     assert of(evaluator.judged(applied, evaluator.images.curves).changes).delta <= 0.03
     assert found.schedule.achieved["params"] > 0.2
     held = [tried.figure for tried in found.tried if tried.change("top1").delta <= 0.03]

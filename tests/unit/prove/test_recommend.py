@@ -93,7 +93,7 @@ class MadeUp:
             dense=SimpleNamespace(model=None),
             profile=self.result.profile,
             progress=Progress(),
-            reconstruction=SimpleNamespace(usual_adapting="off"),
+            usual_adapting="off",
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recommend, "Trials", self.trials)

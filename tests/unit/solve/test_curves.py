@@ -8,7 +8,7 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.solve.curve_set import curves_of, damage_metric
-from senseapp.solve.curves import Choice, CurvePoint, LayerCurve, choices_of, cleaned, weight_bytes
+from senseapp.solve.curves import Choice, CurvePoint, LayerCurve, cleaned, weight_bytes
 from tests.schedule_cases import change, measurement, quantized_run, run_of, sparse_run
 
 
@@ -60,20 +60,10 @@ def test_interpolated_damage_never_falls():
     assert damages == sorted(damages)
 
 
-def test_choices_of_many_curves_are_those_of_each_alone():
-    asked = [
-        (curve((0.25, 0.01), (0.5, 0.04)), (0.0, 0.1, 0.5)),
-        (curve((0.2, 0.3), (0.5, 0.3), num_params=7), (0.0, 0.1, 0.5)),
-        (curve((0.25, 0.2), (0.5, 0.9)), (0.0, 0.1, 0.5)),
-        (curve((0.25, 0.2), (0.5, 0.9)), (0.4,)),
-        (curve((8, 0.001), (4, 0.256), compression="quantization"), (32.0, 6.0)),
-        (curve((8, 0.002), (4, 0.1), compression="quantization"), (32.0, 6.0)),
-    ]
-    for (layer, levels), choices in zip(asked, choices_of(asked), strict=True):
-        assert choices == tuple(layer.choice(level) for level in levels)
-        if layer.compression == "sparsity":
-            cubic = PchipInterpolator([0.0, *layer.measured], [0.0, *(point.damage for point in layer.points)])
-            assert [choice.damage for choice in choices] == pytest.approx(cubic(levels).tolist())
+def test_fractions_follow_a_monotone_cubic_through_zero():
+    layer, levels = curve((0.2, 0.3), (0.5, 0.3), (0.9, 2.0), num_params=7), (0.0, 0.1, 0.5, 0.7)
+    cubic = PchipInterpolator([0.0, *layer.measured], [0.0, *(point.damage for point in layer.points)])
+    assert [choice.damage for choice in layer.choices(levels)] == pytest.approx(cubic(levels).tolist())
 
 
 def test_bits_are_interpolated_in_the_logarithm():

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from senseapp.core.errors import InfeasibleBudget
-from senseapp.prove.strongest import strongest_within
 from senseapp.records.schedule import ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import trade_off, with_true_size
@@ -66,21 +65,6 @@ def _most(make):
     with pytest.raises(InfeasibleBudget) as caught:
         make(0.999)
     return caught.value.nearest - 1e-9
-
-
-def test_the_strongest_schedule_within_a_drop():
-    def make(asked):
-        return make_schedule(chain_run(), budget=ResourceBudget(kind="params", target=asked))
-
-    def measured(schedule):
-        return 1.5 * schedule.predicted_damage
-
-    found = strongest_within(make, measured, 0.05, gentlest=0.01, strongest=0.9, rounds=8)
-    assert measured(found) <= 0.05
-    assert found.budget is not None
-    assert measured(make(found.budget.target + 0.01)) > 0.05
-    with pytest.raises(InfeasibleBudget, match="the gentlest schedule already drops"):
-        strongest_within(make, measured, 1e-9, gentlest=0.5, strongest=0.9)
 
 
 def test_the_trade_off_uses_the_same_figures():
