@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from senseapp.networks.onnx.infer import Facts
 from senseapp.networks.onnx.rewrite.activations import merge_activations
-from senseapp.networks.onnx.rewrite.branches import take_branches
-from senseapp.networks.onnx.rewrite.folding import fold_constants
 from senseapp.networks.onnx.rewrite.shapes import (
     fix_known_values,
     fix_reshape_targets,
@@ -28,13 +26,6 @@ BUILDING: tuple[Callable[[TorchGraph, Facts], TorchGraph], ...] = (
     merge_activations,
 )
 """Passes that need the values of the graph for some numbers of images."""
-
-
-def read(graph: TorchGraph) -> TorchGraph:
-    """Return the graph as it is measured and cut: constants folded, and branches taken that these decide."""
-    graph = fold_constants(graph)
-    taken = take_branches(graph)
-    return graph if taken is graph else fold_constants(taken)
 
 
 def simplified(graph: TorchGraph, facts: Facts) -> TorchGraph:
