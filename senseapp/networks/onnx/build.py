@@ -11,14 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from senseapp.networks.onnx.growth import counted_numbers, counted_target
+from senseapp.networks.onnx.growth import counted_numbers, reshape_target
 from senseapp.networks.onnx.infer import Facts, is_scalar
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation, Positional, Scope, Slot, Step, Stored
 from senseapp.networks.onnx.names import Names, without_folding
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
-from senseapp.networks.onnx.rewrite import simplified
+from senseapp.networks.onnx.rewrite.activations import merge_activations
+from senseapp.networks.onnx.rewrite.folding import fix_known_values
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _RESERVED = frozenset(dir(OnnxNetwork()))
@@ -70,7 +71,7 @@ def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
         graph: in topological order.
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
-    return _Builder(graph=simplified(graph, facts), facts=facts).build()
+    return _Builder(graph=merge_activations(fix_known_values(graph, facts)), facts=facts).build()
 
 
 _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
@@ -246,7 +247,7 @@ class _Builder:
         if not name:
             return Fixed(None)
         is_number = position in operator.numbers
-        if is_number and node.op == "Reshape" and (target := counted_target(node, self.facts)) is not None:
+        if node.op == "Reshape" and is_number and (target := reshape_target(node, self.facts)) is not None:
             return target
         if is_number and constant is not None:
             return Fixed(constant.value.tolist())

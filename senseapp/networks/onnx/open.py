@@ -222,9 +222,13 @@ class _Building:
 
     def _for_any_batch(self) -> tuple[BuiltNetwork, float]:
         few, more = 2 * self.batch, 3 * self.batch
-        if batch_of(self.graph) is None:
-            with contextlib.suppress(UnsupportedModel, InvalidCheckpoint):  # it declares any number, but bakes one in
+        if self.batch > 1 or batch_of(self.graph) is None:
+            try:
                 return self._built(self.graph, few, infer(self.graph, self._shapes(few)), more)
+            except (UnsupportedModel, InvalidCheckpoint):
+                if self.batch > 1:
+                    raise
+        # It was exported for one image, though it may declare any number.
         graph, values = free_batch(self.graph, self.reference, self._shapes(few))
         return self._built(graph, few, values, more)
 

@@ -209,17 +209,9 @@ def test_a_batch_is_freed_that_is_joined_with_lengths_of_the_image(op: str) -> N
     assert opened.network(torch.rand(5, 3, 8, 8)).shape == (5, 3, 8, 8)
 
 
-def test_a_file_for_ten_images_takes_any_number() -> None:
-    token = np.repeat(weights(1, 1, 6), 10, axis=0)
-    nodes = [node("Reshape", "x flat", "f"), node("Concat", "f token", "c", axis=1), node("Add", "c token", "y")]
-    tensors = {"flat": np.array([10, 32, 6]), "token": token}
-    opened = open_onnx(file_of(nodes, tensors, shape=(10, 3, 8, 8)))
-    assert opened.batch is None
-    assert opened.network(torch.rand(3, 3, 8, 8)).shape == (3, 33, 6)
-
-
-def test_a_file_that_differs_by_place_in_the_batch_stays_at_its_own() -> None:
-    opened = open_onnx(file_of([node("Add", "x b", "y")], {"b": weights(4, 1, 1, 1)}, shape=(4, 3, 8, 8)))
+def test_a_file_for_several_images_stays_at_its_own_number() -> None:
+    nodes = [node("Reshape", "x flat", "y")]
+    opened = open_onnx(file_of(nodes, {"flat": np.array([4, 32, 6])}, shape=(4, 3, 8, 8)))
     assert opened.batch == 4
     assert "fixed to 4 images" in opened.notes[-1]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.infer import Folding, TooLarge, evaluate
+from senseapp.networks.onnx.infer import Facts, Folding, TooLarge, evaluate
 from senseapp.networks.onnx.operators import entry_of
 from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 
@@ -103,3 +104,23 @@ def _hashable(value: Any) -> object:
     if isinstance(value, Tensor):
         return (value.shape, value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
     return tuple(value) if isinstance(value, list) else value
+
+
+def fix_known_values(graph: TorchGraph, facts: Facts) -> TorchGraph:
+    """Turn values that are known and the same at every batch into constants; drop what only led to them."""
+    constants = dict(graph.constants)
+    nodes = []
+    for node in graph.nodes:
+        found = {name: _same([values[name] for _, values in facts if name in values]) for name in node.outputs if name}
+        if all(each is not None for each in found.values()):
+            constants.update({name: Constant(value=each) for name, each in found.items() if each is not None})
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _same(values: Sequence[Tensor]) -> Tensor | None:
+    first = values[0] if values else None
+    if first is None or any(each.is_meta for each in values):
+        return None
+    return first if all(torch.equal(first, each) for each in values[1:]) else None
