@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import nn
 
@@ -84,7 +83,6 @@ class _Builder:
     network: OnnxNetwork = field(default_factory=OnnxNetwork)
     names: Names = field(default_factory=lambda: Names(_RESERVED))
     paths: dict[object, str] = field(default_factory=dict)  # by what makes calls those of one module
-    owners: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # by tensor: its layer, order there
     parameters: dict[Tensors, nn.Parameter] = field(default_factory=dict)
     tensors: dict[str, StoredAs] = field(default_factory=dict)
     readers: dict[str, list[ReadAt]] = field(default_factory=dict)
@@ -110,7 +108,7 @@ class _Builder:
         return BuiltNetwork(network=self.network.eval(), tensors=self.tensors, readers=readers)
 
     def _layers(self) -> dict[str, Layer]:
-        """Return the layers, by node; a weight that an earlier layer holds in another way makes no second one."""
+        """Return the layers, by node."""
         readers: dict[str, int] = dict.fromkeys(self.graph.outputs, 2)
         sums: dict[str, Node] = {}
         for node in self.graph.nodes:
@@ -120,13 +118,9 @@ class _Builder:
                     sums[name] = node
         finder = LayerFinder(constants=self.graph.constants, values=self.facts[-1][1], readers=readers, sums=sums)
         found: dict[str, Layer] = {}
-        holders: dict[str, object] = {}
         for node in self.graph.nodes:
             layer = finder.layer(node)
-            if layer is None:
-                continue
-            is_vector = self.graph.constants[layer.weight.name].value.ndim < 2
-            if is_vector or holders.setdefault(self._key(layer.weight.name), layer.identity) == layer.identity:
+            if layer is not None:
                 found[node.name] = layer
                 self._claim(node, layer)
         return found
@@ -172,7 +166,6 @@ class _Builder:
     def _add_module(self, node: Node, layer: Layer) -> None:
         path = self.paths[layer.identity] = self.names.claim(self._layer_name(node, layer))
         self._place(path, layer.module(self.graph.constants, self.parameters))
-        self.owners.setdefault(self._key(layer.weight.name), (path, self._order(layer.weight)))
         for attribute, tensors in layer.tensors.items():
             self._record(f"{path}.{attribute}", tensors)
 
@@ -260,15 +253,11 @@ class _Builder:
         return Positional(len(tensors) - 1, as_numbers=is_number)
 
     def _use(self, name: str) -> None:
-        """Make sure that the network can read the constant ``name``, from a layer that holds it or on its own."""
+        """Make sure that the network can read the constant ``name``."""
         constant = self.graph.constants.get(name)
         if constant is None or name in self.stored:
             return
         self.stored.add(name)
-        owner = self.owners.get(self._key(name))
-        if owner is not None and constant.value.ndim >= 2:
-            self._borrow(name, *owner)
-            return
         path = self.names.claim(constant.initializer or name)
         holder, attribute = self._holder(path)
         value = constant.value.detach().clone()
@@ -281,15 +270,3 @@ class _Builder:
             holder.register_buffer(attribute, value)
         self.network.stored.append(Stored(name=name, holder=holder, attribute=attribute))
         self._record(path, Tensors(name=name))
-
-    def _borrow(self, name: str, path: str, held: tuple[int, ...]) -> None:
-        """Read ``name`` from the layer at ``path``, so that a change of its weight is one for every use."""
-        layer = self.network.get_submodule(path)
-        permutation = [held.index(axis) for axis in self._order(Tensors(name=name))]
-        if permutation == sorted(permutation):
-            self.network.stored.append(Stored(name=name, holder=layer, attribute="weight"))
-            return
-        own = f"{name} as stored"
-        self.network.stored.append(Stored(name=own, holder=layer, attribute="weight"))
-        self.stored.add(own)
-        self._add_function(f"{path}_permuted", "Transpose", partial(torch.permute, dims=permutation), own, name)

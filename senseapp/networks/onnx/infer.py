@@ -26,6 +26,8 @@ Facts = Sequence[tuple[int, Values]]
 _LARGEST = 1 << 31  # elements of one value, for one batch that is looked at
 _KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
 _WORK = 1 << 31  # elements that are read to compute them; some seconds
+LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Operators that are layers where they multiply by a tensor of the file."""
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})
 
 
@@ -150,7 +152,11 @@ def _products(node: Node, operands: Sequence[Tensor]) -> int:
 
 def start(graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
     """Return the values before the first node: constants, and inputs of ``shapes`` on the meta device."""
-    values = {name: each.value.to("meta") if each.held else each.value for name, each in graph.constants.items()}
+    values = {name: each.value for name, each in graph.constants.items()}
+    for node in graph.nodes:  # what layers compute is not known, also of constants: their weights are compressed
+        for name in node.inputs[1:2]:
+            if node.op in LAYERS and name in graph.constants:
+                values[name] = values[name].to("meta")
     for each in graph.inputs:
         values[each.name] = torch.empty(shapes[each.name], dtype=dtype_of(each.element_type), device="meta")
     return values

@@ -103,7 +103,7 @@ def test_a_sigmoid_far_from_the_middle_is_equal_within_the_rounding_of_its_range
     opened = open_onnx(content)
     [known] = by_onnxruntime(content, images)
     assert known.max() < 1e-7
-    assert check(opened.network, OnnxGraph(content), {"x": images}, batch=1) == 0.0
+    assert check(opened.network, OnnxGraph(content), {"x": images}, batch=1) <= 1e-5
 
 
 def test_one_changed_weight_changes_the_numbers_of_one_tensor() -> None:
