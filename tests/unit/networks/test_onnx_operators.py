@@ -54,8 +54,8 @@ def case(op: str, *inputs: Any, opset: int = 18, outputs: int = 1, **attributes:
 
 _UNARY = (
     *("Abs", "Atan", "Asinh", "Ceil", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish"),
-    *("Identity", "LeakyRelu", "Mish", "Neg", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh"),
-    *("Softplus", "Softsign", "Tan", "Tanh", "IsNaN"),
+    *("Identity", "LeakyRelu", "Mish", "Neg", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
+    *("Softplus", "Softsign", "Tan", "Tanh", "ThresholdedRelu", "IsNaN", "IsInf"),
 )
 ELEMENTWISE = [
     *(case(op) for op in _UNARY),
@@ -74,6 +74,7 @@ ELEMENTWISE = [
     case("Mod", X, POSITIVE, fmod=1),
     *(case(op, SMALL, SMALL[::-1], opset=18) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")),
     case("BitwiseNot", SMALL),
+    *(case("BitShift", SMALL.astype(np.uint8), SMALL.astype(np.uint8), direction=way) for way in ("LEFT", "RIGHT")),
     case("PRelu", X, _random(3, 1, 1)),
     case("Clip", X, np.float32(-0.5), np.float32(0.5)),
     case("Clip", X, None, np.float32(0.5)),
@@ -87,6 +88,7 @@ ELEMENTWISE = [
     case("Elu", alpha=0.5),
     case("LeakyRelu", alpha=0.3),
     case("Selu", alpha=1.1, gamma=1.2),
+    case("Shrink", bias=0.2, lambd=0.3),
     *(
         case("Cast", X * 3, to=to)
         for to in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.DOUBLE)
@@ -94,9 +96,9 @@ ELEMENTWISE = [
     case("CastLike", X, INTS),
     case("Dropout", X),
     case("Dropout", X, opset=7, ratio=0.3),
-    *(case(op, X) for op in ("Softmax", "LogSoftmax")),
-    *(case(op, X, axis=1) for op in ("Softmax", "LogSoftmax")),
-    *(case(op, X, opset=11) for op in ("Softmax", "LogSoftmax")),
+    *(case(op, X) for op in ("Softmax", "LogSoftmax", "Hardmax")),
+    *(case(op, X, axis=1) for op in ("Softmax", "LogSoftmax", "Hardmax")),
+    *(case(op, X, opset=11) for op in ("Softmax", "LogSoftmax", "Hardmax")),
     case("Softmax", X, opset=9, axis=2),
 ]
 SHAPES = [
@@ -131,6 +133,8 @@ SHAPES = [
     case("ConstantOfShape", _ints(2, 3)),
     case("Range", np.int64(2), np.int64(11), np.int64(3)),
     case("Range", np.float32(5), np.float32(1), np.float32(-0.5)),
+    case("EyeLike", X[0, 0]),
+    case("EyeLike", X[0, 0], k=1),
     case("DepthToSpace", _random(1, 8, 2, 3), blocksize=2),
     case("DepthToSpace", _random(1, 8, 2, 3), blocksize=2, mode="CRD"),
     case("SpaceToDepth", _random(1, 2, 4, 6), blocksize=2),
@@ -158,10 +162,14 @@ SELECTION = [
     case("ScatterElements", X[0, 0], np.array([[0, 0], [1, 2]]), _random(2, 2), axis=1, reduction="add"),
     case("ScatterND", X, np.array([[0, 1], [1, 0]]), _random(2, 5, 6)),
     case("ScatterND", X, np.array([[0, 1], [0, 1]]), _random(2, 5, 6), reduction="add"),
+    case("OneHot", SMALL, np.int64(6), np.array([0, 2], np.float32)),
+    case("OneHot", INTS[0], _ints(8), np.array([-1, 1], np.float32), axis=0),
     case("CumSum", X, np.int64(1)),
     case("CumSum", X, np.int64(-1), exclusive=1, reverse=1),
     case("Trilu", X),
     case("Trilu", X, np.int64(1), upper=0),
+    case("TopK", X, _ints(2), axis=2, outputs=2),
+    case("TopK", X, _ints(3), largest=0, outputs=2),
 ]
 _REDUCE = ("L1", "L2", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 REDUCTIONS = [
@@ -171,6 +179,9 @@ REDUCTIONS = [
     case("ReduceMean", X),
     case("ReduceSum", X, opset=13, noop_with_empty_axes=1),
     case("ReduceSum", INTS, _ints(0)),
+    case("ArgMax", X, axis=1),
+    case("ArgMax", X.round(), axis=-1, keepdims=0, select_last_index=1),
+    case("ArgMin", X, axis=2),
 ]
 W = _random(4, 3, 3, 3, seed=5)
 T = _random(3, 4, 3, 3, seed=6)
@@ -198,6 +209,9 @@ WINDOWS = [
     case("MaxPool", LARGE, kernel_shape=[2, 2], strides=[3, 3], pads=[0, 0, 1, 1], ceil_mode=1),
     case("MaxPool", LARGE, kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
     case("MaxPool", LARGE, kernel_shape=[2, 2], dilations=[2, 3]),
+    case("MaxPool", LARGE, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 0], outputs=2),
+    case("MaxPool", LARGE[:, :, 0], kernel_shape=[2], strides=[2], ceil_mode=1, outputs=2),
+    case("MaxUnpool", X[:, :, :2, :2], np.arange(24).reshape(2, 3, 2, 2) * 4 + 1, kernel_shape=[2, 2], strides=[2, 2]),
     case("MaxPool", LARGE[:, :, 0], kernel_shape=[3], strides=[2]),
     case("AveragePool", LARGE, kernel_shape=[3, 2], strides=[2, 2]),
     case("AveragePool", LARGE, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
@@ -206,11 +220,15 @@ WINDOWS = [
     case("AveragePool", LARGE, kernel_shape=[3, 3], pads=[0, 0, 1, 2], count_include_pad=1),
     case("AveragePool", LARGE, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, opset=19),
     case("AveragePool", LARGE, kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_LOWER"),
+    case("AveragePool", LARGE, kernel_shape=[2, 2], dilations=[2, 1], opset=19),
     *(case(op, LARGE) for op in ("GlobalAveragePool", "GlobalMaxPool")),
     case("GridSample", LARGE, UNIT[:, :2, :4, :2].copy(), opset=16),
     case("GridSample", LARGE, X[:, :2, :4, :2].copy(), opset=16, padding_mode="border", align_corners=1),
     case("GridSample", LARGE, X[:, :2, :4, :2].copy(), opset=16, mode="nearest", padding_mode="reflection"),
     case("AffineGrid", _random(2, 2, 3), _ints(2, 3, 4, 5), opset=20),
+    case("RoiAlign", LARGE, np.array([[0, 0, 5, 5], [1, 2, 8, 7]], np.float32), _ints(0, 1), opset=16,
+         output_height=3, output_width=2, sampling_ratio=2),
+    case("RoiAlign", LARGE, np.array([[0, 0, 5, 5]], np.float32), _ints(1), opset=13, output_height=2, output_width=2),
 ]  # fmt: skip
 
 
@@ -262,6 +280,7 @@ PRODUCTS = [
     case("Gemm", M, _random(4, 3), transA=1),
     case("Einsum", X, _random(2, 3, 6, 4), equation="bchw,bcwd->bchd"),
     case("Einsum", M, M, equation="ij, ij -> i"),
+    case("Det", _random(2, 3, 3)),
     case("Attention", _random(2, 4, 5, 6), _random(2, 2, 7, 6), _random(2, 2, 7, 3), opset=23),
 ]
 SCALE = np.float32(0.05)

@@ -65,7 +65,15 @@ enter(
         "Selu": lambda x, *, alpha=1.6732632423543772, gamma=1.0507009873554805: gamma * F.elu(x, alpha),
         "Swish": lambda x, *, alpha=1.0: F.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x),
         "Gelu": lambda x, *, approximate="none": F.gelu(x, approximate=approximate),
+        "ThresholdedRelu": lambda x, *, alpha=1.0: torch.where(x > alpha, x, 0),
+        "Shrink": lambda x, *, bias=0.0, lambd=0.5: torch.where(
+            x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0)
+        ),
+        "IsInf": lambda x, *, detect_positive=True, detect_negative=True: (
+            (torch.isposinf(x) & detect_positive) | (torch.isneginf(x) & detect_negative)
+        ),
         "Mod": lambda a, b, *, fmod=False: torch.fmod(a, b) if fmod else torch.remainder(a, b),
+        "BitShift": lambda x, by, *, direction="LEFT": x << by if direction == "LEFT" else x >> by,
         "Clip": lambda x, *, min=-_LARGEST_FLOAT, max=_LARGEST_FLOAT: torch.clamp(x, min, max),
         "Cast": lambda x, *, to=0: x.to(dtype_of(to)),
         "CastLike": lambda x, like: x.to(like.dtype),
@@ -99,6 +107,10 @@ def _dropout(x: Tensor, _ratio: float | None = None, training: bool | None = Non
     return x, torch.ones((), dtype=torch.bool, device=x.device).expand(x.shape)
 
 
+def _hardmax(x: Tensor, dim: int) -> Tensor:
+    return F.one_hot(x.argmax(dim), x.shape[dim]).movedim(-1, dim).to(x.dtype)
+
+
 def _of_rest(function: Callable[..., Tensor], x: Tensor, *, axis: int = 1) -> Tensor:
     """Apply ``function`` where all axes from ``axis`` on are one."""
     return function(x.flatten(axis if axis >= 0 else x.ndim + axis), dim=-1).reshape(x.shape)
@@ -108,7 +120,9 @@ def _of_axis(function: Callable[..., Tensor], x: Tensor, *, axis: int = -1) -> T
     return function(x, dim=axis)
 
 
-_OF_ONE_AXIS: dict[str, Callable[..., Tensor]] = {"Softmax": torch.softmax, "LogSoftmax": torch.log_softmax}
+_OF_ONE_AXIS: dict[str, Callable[..., Tensor]] = {
+    "Softmax": torch.softmax, "LogSoftmax": torch.log_softmax, "Hardmax": _hardmax,
+}  # fmt: skip
 for _name, _function in _OF_ONE_AXIS.items():
     operator(_name)(partial(_of_rest, _function))
     operator(_name, since=13)(partial(_of_axis, _function))
@@ -151,3 +165,14 @@ def _reduce(
 
 for _name, _function in _REDUCTIONS.items():
     operator(_name, numbers=(1,))(partial(_reduce, _function))
+
+
+def _position(
+    function: Callable[..., Tensor], x: Tensor, *, axis: int = 0, keepdims: bool = True, select_last_index: bool = False
+) -> Tensor:
+    if select_last_index:
+        return x.shape[axis] - 1 - function(x.flip(axis), dim=axis, keepdim=keepdims)
+    return function(x, dim=axis, keepdim=keepdims)
+
+
+enter({"ArgMax": partial(_position, torch.argmax), "ArgMin": partial(_position, torch.argmin)})

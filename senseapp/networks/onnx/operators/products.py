@@ -14,6 +14,7 @@ from senseapp.networks.onnx.torch_graph import Node
 enter(
     {
         "MatMul": torch.matmul,
+        "Det": torch.linalg.det,
         "Einsum": lambda *tensors, equation="": torch.einsum(equation.replace(" ", ""), *tensors),
     }
 )
@@ -34,18 +35,17 @@ def _gemm(
     return product if c is None else product + beta * c
 
 
-def _lacks(node: Node) -> str:
-    at = node.attributes
-    windows = any(at.get(name, -1) >= 0 for name in ("left_window_size", "right_window_size"))
-    if not (any(node.outputs[1:]) or any(node.inputs[4:]) or windows or at.get("softcap")):
+def _lacks_of_attention(node: Node) -> str:
+    windows = any(node.attributes.get(name, -1) >= 0 for name in ("left_window_size", "right_window_size"))
+    if not (any(node.outputs[1:]) or any(node.inputs[4:]) or windows):
         return ""
     return (
-        "only queries, keys, values and a mask are. Past and present keys, lengths of sequences, windows and caps are "
-        "not read. Export the network without a cache."
+        "only queries, keys, values and a mask are. Past and present keys, lengths of sequences and windows are not "
+        "read. Export the network without a cache."
     )
 
 
-@operator("Attention", lacks=_lacks)
+@operator("Attention", lacks=_lacks_of_attention)
 def _attention(
     queries: Tensor,
     keys: Tensor,
@@ -53,6 +53,7 @@ def _attention(
     mask: Tensor | None = None,
     *,
     scale: float = 0.0,
+    softcap: float = 0.0,
     is_causal: bool = False,
     q_num_heads: int = 0,
     kv_num_heads: int = 0,
@@ -61,16 +62,25 @@ def _attention(
     if q_num_heads:
         queries = torch.unflatten(queries, -1, (q_num_heads, -1)).transpose(1, 2)  # (N, H, Q, D)
         keys, values = (torch.unflatten(each, -1, (kv_num_heads, -1)).transpose(1, 2) for each in (keys, values))
-    if mask is not None and is_causal:  # torch takes one of the two
-        later = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).triu(1)
-        mask = mask.masked_fill(later, False if mask.dtype == torch.bool else -math.inf)
-    result = F.scaled_dot_product_attention(
-        queries,
-        keys,
-        values,
-        attn_mask=mask,
-        is_causal=is_causal and mask is None,
-        scale=scale or None,
-        enable_gqa=queries.shape[1] != keys.shape[1],
-    )
+    served = queries.shape[1] // keys.shape[1]
+    keys, values = (each.repeat_interleave(served, 1) if served > 1 else each for each in (keys, values))
+    scores = torch.matmul(queries * (scale or 1 / math.sqrt(queries.shape[-1])), keys.transpose(-2, -1))
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    weights = torch.softmax(scores if mask is None else _masked(scores, mask), -1)
+    if mask is not None:  # which may leave a row without keys
+        weights = torch.where(weights.isnan(), 0, weights)
+    result = torch.matmul(weights, values)
     return result.transpose(1, 2).flatten(2) if q_num_heads else result
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    """Add ``mask``, or leave what is True of it; keys behind its end are left out."""
+    missing = scores.shape[-1] - mask.shape[-1] if mask.ndim and mask.shape[-1] > 1 else 0
+    if mask.dtype == torch.bool:
+        mask = F.pad(mask, (0, missing), value=False) if missing else mask
+        return scores.masked_fill(torch.logical_not(mask), -math.inf)
+    return scores + (F.pad(mask, (0, missing), value=-math.inf) if missing else mask)

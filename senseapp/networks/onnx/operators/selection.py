@@ -93,6 +93,15 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
     return x.index_put(_index(x, indices), updates, accumulate=reduction == "add")
 
 
+@operator("OneHot", numbers=(1,))
+def _one_hot(indices: Tensor, depth: Numbers, values: Tensor, *, axis: int = -1) -> Tensor:
+    length = _one(depth)
+    hot = _from_start(indices, length).unsqueeze(axis)
+    positions = torch.arange(length, device=indices.device)
+    shape = [length if each == axis % hot.ndim else 1 for each in range(hot.ndim)]
+    return torch.where(hot == positions.reshape(shape), values[1], values[0])
+
+
 @operator("CumSum", numbers=(1,))
 def _cumsum(x: Tensor, axis: Numbers, *, exclusive: bool = False, reverse: bool = False) -> Tensor:
     axis = _one(axis)
@@ -105,3 +114,10 @@ def _cumsum(x: Tensor, axis: Numbers, *, exclusive: bool = False, reverse: bool 
 @operator("Trilu", numbers=(1,))
 def _trilu(x: Tensor, shift: Numbers | None = None, *, upper: bool = True) -> Tensor:
     return x.triu(_one(shift or 0)) if upper else x.tril(_one(shift or 0))
+
+
+@operator("TopK", numbers=(1,))
+def _topk(
+    x: Tensor, wanted: Numbers | None = None, *, k: int = 0, axis: int = -1, largest: bool = True
+) -> tuple[Tensor, ...]:
+    return tuple(torch.topk(x, k if wanted is None else _one(wanted), axis, largest=largest, sorted=True))

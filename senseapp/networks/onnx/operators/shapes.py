@@ -17,6 +17,7 @@ enter(
     {
         "Transpose": lambda x, *, perm=None: x.permute(tuple(reversed(range(x.ndim)) if perm is None else perm)),
         "Concat": lambda *tensors, axis=1: torch.cat(tensors, dim=axis),
+        "EyeLike": lambda x, *, k=0: torch.ones_like(x).triu(k).tril(k),
         "Size": lambda x: torch.tensor(x.numel(), dtype=torch.int64, device="cpu" if x.is_meta else x.device),
     }
 )

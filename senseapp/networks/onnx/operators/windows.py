@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchvision.ops import roi_align
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
 from senseapp.networks.onnx.torch_graph import Node
@@ -154,40 +156,57 @@ def cropped(x: Tensor, *, ends: Ends) -> Tensor:
     return F.pad(x, [-length for length in flat(ends)])
 
 
-def _lacks(node: Node) -> str:
-    if any(node.outputs[1:]):
-        return "it returns positions. Export the network without them."
-    return (
-        "it has gaps in its window."
-        if node.op == "AveragePool" and max(node.attributes.get("dilations", [1])) > 1
-        else ""
-    )
-
-
-@operator("MaxPool", lacks=_lacks)
-def _max_pool(x: Tensor, *, at: Settings) -> Tensor:
+@operator("MaxPool")
+def _max_pool(x: Tensor, *, at: Settings, num_outputs: int = 1, storage_order: int = 0) -> Any:
+    """Return largest numbers, and their positions in the whole of ``x`` where they are asked for."""
     window = Window.of(at)
     pool, padding = _MAX_POOLS[window.rank], window.torch_padding(x.shape[2:])
-    if padding is not None:
-        return pool(x, window.kernel, window.strides, padding, window.dilations, window.ceil)  # type: ignore[no-any-return]
-    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    padded = F.pad(x, flat(window.whole_ends(x.shape[2:])), value=lowest)
-    return pool(padded, window.kernel, window.strides, 0, window.dilations)  # type: ignore[no-any-return]
+    if num_outputs > 1 and (storage_order or padding is None):
+        raise FormNotRead("it returns positions, column by column or with more padding on one side.")
+    if padding is None:
+        lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+        padded = F.pad(x, flat(window.whole_ends(x.shape[2:])), value=lowest)
+        return pool(padded, window.kernel, window.strides, 0, window.dilations)
+    found = pool(
+        x, window.kernel, window.strides, padding, window.dilations, window.ceil, return_indices=num_outputs > 1
+    )
+    if num_outputs == 1:
+        return found
+    images = torch.arange(x.shape[0] * x.shape[1], device=x.device).reshape(*x.shape[:2], *[1] * window.rank)
+    return found[0], found[1] + images * math.prod(x.shape[2:])
 
 
-@operator("AveragePool", lacks=_lacks)
+@operator("MaxUnpool", numbers=(2,))
+def _max_unpool(x: Tensor, places: Tensor, wanted: Sequence[int] | None = None, *, at: Settings) -> Tensor:
+    """Put numbers at their positions in a whole of zeros, as a max pool counted them."""
+    window = Window.of(at)
+    sides = zip(x.shape[2:], window.strides, window.kernel, window.pads, strict=True)
+    shape = [*x.shape[:2], *((length - 1) * stride + kernel - sum(ends) for length, stride, kernel, ends in sides)]
+    if wanted is not None and list(wanted) != shape:
+        raise FormNotRead("it makes another size than its window does.")
+    return x.new_zeros(math.prod(shape)).scatter(0, places.reshape(-1), x.reshape(-1)).reshape(shape)
+
+
+@operator("AveragePool")
 def _mean_pool(x: Tensor, *, at: Settings, count_include_pad: bool = False) -> Tensor:
     window = Window.of(at)
-    pool, padding = _MEAN_POOLS[window.rank], window.torch_padding(x.shape[2:])
-    if padding is not None:
+    padding = window.torch_padding(x.shape[2:])
+    if padding is not None and set(window.dilations) == {1}:
+        pool = _MEAN_POOLS[window.rank]
         return pool(x, window.kernel, window.strides, padding, window.ceil, count_include_pad)  # type: ignore[no-any-return]
     ends, whole = window.ends(x.shape[2:]), window.whole_ends(x.shape[2:])
-    counted = F.pad(torch.ones_like(x[:1, :1]), flat(ends), value=1.0 if count_include_pad else 0.0)
+    counted = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
+    counted = F.pad(counted, flat(ends), value=1.0 if count_include_pad else 0.0)
     more = tuple((0, want - have) for (_, want), (_, have) in zip(whole, ends, strict=True))
-    means, shares = (
-        pool(F.pad(each, flat(added)), window.kernel, window.strides) for each, added in ((x, whole), (counted, more))
-    )
-    return means / shares  # type: ignore[no-any-return]
+    return _window_sums(F.pad(x, flat(whole)), window) / _window_sums(F.pad(counted, flat(more)), window)
+
+
+def _window_sums(x: Tensor, window: Window) -> Tensor:
+    """Return the sum in each window of a padded input."""
+    ones = torch.ones((1, 1, *window.kernel), dtype=x.dtype, device=x.device)
+    images = x.reshape(-1, 1, *x.shape[2:])
+    sums: Tensor = _CONVOLUTIONS[window.rank](images, ones, None, window.strides, 0, window.dilations)
+    return sums.reshape(*x.shape[:2], *sums.shape[2:])
 
 
 _SAMPLED = {  # as torch calls the modes, by their names before and since opset 20
@@ -209,3 +228,28 @@ enter(
     {"AffineGrid": lambda theta, size, *, align_corners=False: F.affine_grid(theta, size, align_corners=align_corners)},
     numbers=(1,),
 )
+
+
+def _lacks(node: Node) -> str:
+    takes_maxima = node.attributes.get("mode", "avg") != "avg"
+    return "it takes maxima. Export it with mean values." if takes_maxima else ""
+
+
+@operator("RoiAlign", since=16, lacks=_lacks)
+def _roi_align(
+    x: Tensor,
+    boxes: Tensor,
+    images: Tensor,
+    *,
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str = "half_pixel",
+) -> Tensor:
+    numbered = torch.cat([images.to(boxes.dtype).unsqueeze(1), boxes], dim=1)  # (K, 5)
+    size, aligned = (output_height, output_width), coordinate_transformation_mode == "half_pixel"
+    return roi_align(x, numbered, size, spatial_scale, sampling_ratio or -1, aligned)  # type: ignore[no-any-return]
+
+
+operator("RoiAlign", lacks=_lacks)(partial(_roi_align, coordinate_transformation_mode="output_half_pixel"))
