@@ -239,22 +239,26 @@ def _resize(scales: Any = None, sizes: Any = None, x: np.ndarray = LARGE, opset:
     return case("Resize", x, roi, scales, *(() if sizes is None else (sizes,)), opset=opset, **attributes)
 
 
-_OF_TORCH = ("half_pixel", "pytorch_half_pixel", "align_corners")
-_COORDINATES = {"nearest": (*_OF_TORCH, "asymmetric"), "linear": _OF_TORCH, "cubic": _OF_TORCH}
-_MODES = tuple(_COORDINATES)
+_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+_MODES = ("nearest", "linear", "cubic")
 RESIZE = [
-    *(_resize(scales, mode=mode, coordinate_transformation_mode=way) for scales in ([1, 1, 2, 2], [1, 1, 0.6, 1.7])
-      for mode in _MODES for way in _COORDINATES[mode]),
+    *(_resize([1, 1, 2, 2], mode=mode, coordinate_transformation_mode=way) for mode in _MODES for way in _COORDINATES),
+    *(_resize([1, 1, 0.6, 1.7], mode=mode, coordinate_transformation_mode=way) for mode in _MODES
+      for way in _COORDINATES),
     *(_resize(sizes=[2, 3, 5, 17], mode=mode) for mode in _MODES),
     *(_resize([1, 1, 3, 2], mode="nearest", coordinate_transformation_mode=way, nearest_mode=rounding)
       for way in ("asymmetric", "half_pixel")
       for rounding in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")),
+    _resize([1, 1, 2, 2], mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1),
     _resize([2, 0.5], mode="linear", axes=[2, 3]),
+    *(_resize([1, 1, 0.37, 1.7], mode=mode, antialias=1, exclude_outside=excluded, coordinate_transformation_mode=way)
+      for mode in ("linear", "cubic") for excluded in (0, 1) for way in ("half_pixel", "align_corners")),
     _resize([1, 2, 2, 1], x=LARGE, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
     _resize([1, 1, 2, 2], opset=11, mode="nearest", coordinate_transformation_mode="tf_half_pixel_for_nn"),
     case("Resize", LARGE, np.array([1, 1, 2, 3], np.float32), opset=10),
+    case("Resize", LARGE, np.array([1, 1, 2, 3], np.float32), opset=10, mode="linear"),
     case("Upsample", LARGE, np.array([1, 1, 2, 2], np.float32), opset=9),
-    case("Upsample", LARGE, opset=7, scales=[1.0, 1.0, 2.0, 3.0]),
+    case("Upsample", LARGE, opset=7, scales=[1.0, 1.0, 2.0, 3.0], mode="linear"),
 ]  # fmt: skip
 C = _random(3, seed=9)
 NORMS = [
@@ -384,17 +388,10 @@ def test_a_form_that_torch_does_not_compute_is_refused_by_its_node() -> None:
         _by_table(_cell("GRU", 3, 1))
 
 
-@pytest.mark.parametrize(
-    ("attributes", "why"),
-    [
-        ({"antialias": 1}, "antialiasing"),
-        ({"coordinate_transformation_mode": "asymmetric"}, "in coordinates asymmetric"),
-    ],
-)
-def test_a_resize_that_torch_has_no_kernel_for_is_refused(attributes: dict[str, Any], why: str) -> None:
-    with pytest.raises(UnsupportedModel, match=rf"Node “resize” \(Resize\) is not supported: .*{why}"):
-        _by_table(_resize([1, 1, 2, 2], mode="linear", **attributes))
-
-
 def test_every_operator_of_the_table_has_a_case() -> None:
-    assert {name for name, _ in TABLE} - {case.op for case in CASES} <= {"ExpandLike", "Scatter"}
+    assert {name for name, _ in TABLE} - {case.op for case in CASES} <= {
+        "ExpandLike",
+        "ImageNormalization",
+        "Roll",
+        "Scatter",
+    }
