@@ -111,6 +111,11 @@ def add_model_arguments(group: argparse._ArgumentGroup, *, several: bool) -> Non
         f"{PUBLISHED} for the library's published weights, which are downloaded; without it weights are random",
     )
     group.add_argument(
+        "--runtime",
+        choices=("onnxruntime",),
+        help="let it compute nodes of an ONNX file that are not read: without quick estimates and pruning",
+    )
+    group.add_argument(
         "--network",
         default="",
         metavar="NAME",

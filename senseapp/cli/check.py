@@ -187,6 +187,7 @@ def _model(arguments: argparse.Namespace, path: Path) -> ModelSpec:
         checkpoint=str(path),
         network="",
         onnx_output=arguments.onnx_output if is_onnx else None,
+        runtime=None,  # a file is run as it is
         num_classes=None,
         in_chans=None,
         img_size=arguments.img_size if is_onnx else None,

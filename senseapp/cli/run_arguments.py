@@ -135,6 +135,7 @@ def model_from(arguments: argparse.Namespace) -> ModelSpec:
         checkpoint=checkpoint,
         network=arguments.network,
         outputs=tuple(arguments.onnx_output or ()),
+        in_runtime=arguments.runtime is not None,
         pretrained=arguments.checkpoint == PUBLISHED,
         num_classes=arguments.num_classes,
         in_chans=arguments.in_chans,

@@ -34,7 +34,7 @@ from senseapp.measure.replay import (
     replayed,
 )
 from senseapp.metrics.predictions import Gathered, Predictions, equal, joined, stored
-from senseapp.networks.network import images_per_pass
+from senseapp.networks.network import Abilities, abilities_of, images_per_pass
 from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
 from senseapp.networks.usage import add_uses, leaves_weights_out, others_note, weights_used
@@ -161,6 +161,11 @@ class MeasurementContext:
             channels_last=layout.channels_last,
             prediction_bytes=prediction_bytes(len(images)),
         )
+
+    @property
+    def abilities(self) -> Abilities:
+        """What else can be done with it: all, but for what its nodes lack."""
+        return abilities_of(self.model)
 
     @property
     def fixed_batch(self) -> None:

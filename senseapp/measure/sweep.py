@@ -30,7 +30,7 @@ from senseapp.measure.precision import choose_precision
 from senseapp.measure.replay import plain_note
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Predictions, joined, num_bytes, num_not_finite
-from senseapp.networks.network import images_per_pass
+from senseapp.networks.network import Abilities, images_per_pass
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.profile import select_layers
 from senseapp.records.resolution import default_metric, undecided
@@ -134,6 +134,7 @@ class Sweep:
         _take_layout(context, spec, layout)
         if note := context.admit(context.look_at_all_images()):
             notes.append(note)
+        _require_abilities(spec, context.abilities)
         compressor, planned = bind_compression(context, spec, calibration, progress)
         if spec.mode != "quick":
             context.check_replay(representative_positions(planned))
@@ -297,6 +298,14 @@ def _take_layout(context: MeasurementContext, spec: SensitivitySpec, layout: Lay
     most = min(usual_most, num_images, images_per_pass(context.model) or num_images)
     usual = usual_layout(context.trace, most=most, channels_last=context.channels_last, device=context.device)
     context.take(replace(usual, precision="bf16" if spec.precision == "bf16" else "fp32"))
+
+
+def _require_abilities(spec: SensitivitySpec, abilities: Abilities) -> None:
+    """Raise InvalidSpec if ``spec`` requires an ability that the network lacks."""
+    if spec.compression.description.removes_channels and abilities.structural_pruning:
+        raise InvalidSpec(f"{abilities.structural_pruning} Choose sparsity or quantization.")
+    if spec.mode == "quick" and abilities.gradients:
+        raise InvalidSpec(f"{abilities.gradients} Measure exactly.")
 
 
 def bind_compression(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +12,24 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.core.foreign_values import read_json, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """Abilities of a torch module besides running it: each is empty, or the reason why it is missing.
+
+    Attributes:
+        gradients: back-propagation, which the quick scan and gradient histograms need.
+        structural_pruning: removal of whole channels.
+    """
+
+    gradients: str = ""
+    structural_pruning: str = ""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The sentences on what cannot be done."""
+        return tuple(filter(None, (self.gradients, self.structural_pruning)))
 
 
 class Network(Protocol):
@@ -25,6 +44,8 @@ class Network(Protocol):
         """Return the raw output for images (N, C, H, W): tensors in any nesting of lists, tuples and dictionaries."""
         ...
 
+
+_SHOWN = 3  # nodes that are named
 
 OUTPUTS = "senseapp.outputs"
 """The entry of a file's metadata that says how its output tensors are nested, where it is not one tensor alone."""
@@ -73,6 +94,19 @@ def nested(tensors: Sequence[Tensor], text: str) -> object:
 def in_calls(network: Network, batch: Tensor) -> Sequence[Tensor]:
     """Return ``batch`` (N, C, H, W) in parts as large as calls of ``network`` must be."""
     return torch.split(batch, network.fixed_batch) if network.fixed_batch else (batch,)
+
+
+def abilities_of(module: nn.Module) -> Abilities:
+    """Return the abilities of ``module``: all, unless onnxruntime computes some nodes of its file."""
+    nodes: Sequence[str] = getattr(module, "in_runtime", ())
+    if not nodes:
+        return Abilities()
+    named = ", ".join(nodes[:_SHOWN]) + (f" and {len(nodes) - _SHOWN} others" if len(nodes) > _SHOWN else "")
+    return Abilities(
+        gradients=f"onnxruntime computes {named} and has no gradients of that: there are no quick estimates, and "
+        "weights are not tuned by descent.",
+        structural_pruning=f"Channels are not removed: which of them {named} couples is not known.",
+    )
 
 
 def images_per_pass(module: nn.Module) -> int | None:

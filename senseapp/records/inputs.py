@@ -169,6 +169,9 @@ class OnnxReport:
         notes: sentences on what was changed or left out.
         problem: why these outputs cannot be measured with this task; empty where they can.
         fitting_tasks: where there is a problem, the tasks that outputs of the file fit; one alone is sure.
+        unread: why a node is not read, where the file can be measured with onnxruntime computing that; else empty.
+        barrier: a node that the network ends before although onnxruntime could compute it; empty without one.
+        in_runtime: nodes that onnxruntime computes, or would.
     """
 
     spec: ModelSpec
@@ -182,6 +185,9 @@ class OnnxReport:
     notes: tuple[str, ...]
     problem: str = ""
     fitting_tasks: tuple[str, ...] = ()
+    unread: str = ""
+    barrier: str = ""
+    in_runtime: tuple[str, ...] = ()
 
     @property
     def image_size(self) -> tuple[int, int]:

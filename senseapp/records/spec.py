@@ -64,7 +64,7 @@ class ModelSpec:
             (``state_dict_ema``, ``teacher``), or a part of it; empty takes the first.
         outputs: of an ONNX file, the names of the values to measure; empty takes those that fit the task.
         layout: of these outputs, as the reading of the file writes it; empty takes the one that fits.
-        in_runtime: only in runs of earlier versions, of ONNX files that are no longer read.
+        in_runtime: of an ONNX file, whether onnxruntime computes nodes that senseapp does not read.
         num_classes, in_chans, img_size: overrides; None keeps the architecture's own, or what the checkpoint has.
         task: one of :data:`senseapp.tasks.TASKS`; empty takes that of the source's network, and is an error for
             sources whose networks do not say it, such as ONNX files.
@@ -96,6 +96,8 @@ class ModelSpec:
             if not SOURCES[self.library].chooses_outputs:
                 raise InvalidSpec(f"A layout of outputs is of an ONNX file, and the model is {self.title}.")
             task_named(self.task).reader_of(self.layout)
+        if self.in_runtime and not SOURCES[self.library].chooses_outputs:
+            raise InvalidSpec(f"Only nodes of an ONNX file are left to onnxruntime, and the model is {self.title}.")
         for what in ("num_classes", "in_chans", "img_size"):
             value = getattr(self, what)
             if value is not None and value < 1:

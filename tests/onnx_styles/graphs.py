@@ -1,4 +1,4 @@
-"""Habits of many exporters: preparation inside the graph, several outputs, many nodes, opsets."""
+"""Habits of many exporters: preparation inside the graph, several outputs, known branches, many nodes, opsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from onnx import TensorProto
+from onnx import GraphProto, TensorProto, helper
 
 from tests.onnx_styles.writer import Writer
 
@@ -37,6 +37,49 @@ def three_outputs() -> bytes:
         y = w.op("Reshape", w.conv(x, 8, 14, 1), w.ints(1, 2, 7, side, side))
         outputs.append(w.op("Sigmoid", w.op("Transpose", y, perm=[0, 1, 3, 4, 2])))
     return w.file(*outputs)
+
+
+def _branch(name: str, kind: str, read: str, **attributes: object) -> GraphProto:
+    made = helper.make_node(kind, [read], [f"{name}_out"], **attributes)
+    infos = [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)]
+    return helper.make_graph([made], name, [], infos)
+
+
+def branch_on_a_constant() -> bytes:
+    """An If whose condition is a constant of the file."""
+    w = Writer(opset=12, names="If_")
+    x = w.op("Relu", w.conv(w.input(["n", 3, 8, 8]), 3, 4))
+    branches = {"then_branch": _branch("then", "Neg", x), "else_branch": _branch("else", "Abs", x)}
+    x = w.op("If", w.const(False), **branches)
+    return w.file(w.conv(x, 4, 4))
+
+
+def branch_on_a_shape() -> bytes:
+    """torch's older exporter writes squeeze(2) so: If the axis has one element, Squeeze, else Identity."""
+    w = Writer(opset=11, names="If_")
+    x = w.op("GlobalAveragePool", w.op("Relu", w.conv(w.input(["n", 3, 8, 8]), 3, 4)))
+    for axis in (3, 2):
+        length = w.op("Gather", w.op("Shape", x), w.const(axis, np.int64), axis=0)
+        one = w.op("Equal", length, w.const(1, np.int64))
+        then = _branch(f"then{axis}", "Squeeze", x, axes=[axis])
+        x = w.op("If", one, then_branch=then, else_branch=_branch(f"else{axis}", "Identity", x))
+    return w.file(w.dense(x, 4, 5))
+
+
+def branch_in_a_branch() -> bytes:
+    """An If within an If, whose body has weights of its own and reads values of both graphs outside."""
+    w = Writer(opset=13, names="If_")
+    x = w.op("Relu", w.conv(w.input(["n", 3, 8, 8]), 3, 4))
+    inner = Writer(opset=13, names="inner_")
+    y = inner.op("Mul", "twice", inner.weight(4, 1, 1))
+    deep = helper.make_graph(inner.nodes, "deep", [], [helper.make_tensor_value_info(y, 1, None)], inner.initializers)
+    outer = Writer(opset=13, names="outer_")
+    outer.op("Add", x, x, into="twice")
+    result = outer.op("If", "yes", then_branch=deep, else_branch=_branch("no", "Identity", "twice"))
+    outer_graph = helper.make_graph(outer.nodes, "then", [], [helper.make_tensor_value_info(result, 1, None)])
+    w.const(True, name="yes")
+    x = w.op("If", "yes", then_branch=outer_graph, else_branch=_branch("else", "Identity", x))
+    return w.file(w.conv(x, 4, 4))
 
 
 def old_torch() -> bytes:
@@ -100,6 +143,9 @@ def of_opset(opset: int) -> bytes:
 STYLES: dict[str, Callable[[], bytes]] = {
     "preparation inside": preparation_inside,
     "three outputs": three_outputs,
+    "branch on a constant": branch_on_a_constant,
+    "branch on a shape": branch_on_a_shape,
+    "branch in a branch": branch_in_a_branch,
     "old torch": old_torch,
     **{f"opset {opset}": partial(of_opset, opset) for opset in OPSETS},
 }

@@ -203,3 +203,18 @@ def test_a_graph_and_its_weights_are_one_upload(analyze: AppTest, service: Servi
     assert kept_files(tmp_path / "home") == ["net.zip"]
     assert "output `scores` 1 × 6" in texts(analyze)
     assert Path(started(analyze, service).checkpoint).name == "net.zip"
+
+
+def test_nodes_that_are_not_read_are_left_to_onnxruntime_only_when_that_is_wanted(
+    analyze: AppTest, service: Service
+) -> None:
+    offsets = node("Conv", "x v", "o", pads=[1, 1, 1, 1])
+    nodes = [offsets, node("DeformConv", "x w o", "c", pads=[1, 1, 1, 1]), *HEAD[1:], node("Identity", "f", "y")]
+    upload(analyze, file_of(nodes, {"v": weights(18, 3, 3, 3), "w": weights(4, 3, 3, 3)}, opset=19))
+    assert "(DeformConv) is not supported" in " ".join(each.value for each in analyze.warning)
+    assert analyze.button(key="analyze.run").disabled
+    next(each for each in analyze.toggle if "onnxruntime" in each.label).set_value(True).run()
+    wait_for_card(analyze)
+    assert not analyze.warning
+    assert "output `y` 1 × 4" in texts(analyze)
+    assert started(analyze, service).in_runtime

@@ -11,6 +11,7 @@ import streamlit as st
 from senseapp.app.analyze.blocks import choose_one
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, show_notes
+from senseapp.app.common.state import kept
 from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.core.markdown import Markdown, code, md
@@ -48,6 +49,12 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         st.session_state[TASK_KEY] = held
     file = ModelSpec(library="onnx", checkpoint=str(path), task=choose_task())
     usual = _report(file, path)
+    if usual is not None and (usual.unread or usual.barrier):
+        if _leaves_to_the_runtime(usual, draft, path):
+            file = replace(file, in_runtime=True)
+            usual = _report(file, path)
+        elif usual.unread:
+            return None
     if usual is None:
         return None
     if len(usual.fitting_tasks) == 1 and guessed not in st.session_state:
@@ -65,6 +72,23 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
         st.warning(report.problem, icon=":material/help:")
         return None
     return model
+
+
+def _leaves_to_the_runtime(report: OnnxReport, draft: ModelSpec, path: Path) -> bool:
+    """Offer to measure a file of which only onnxruntime computes some nodes; False until that is wanted."""
+    wanted = st.toggle(
+        "Let onnxruntime compute what is not read",
+        value=draft.in_runtime,
+        **kept(f"analyze.model.runtime.{path.parent.name}"),
+        help=md(
+            "{}: layers before and behind are measured exactly for sparsity and quantization. There are no quick "
+            "estimates, and no channels are removed.",
+            report.barrier or ", ".join(report.in_runtime[:5]),  # nodes
+        ),
+    )
+    if report.unread and not wanted:
+        st.warning(report.unread, icon=":material/help:")
+    return wanted
 
 
 def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport | None:

@@ -71,6 +71,9 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
     if (fixed := images_per_pass(sweep.context.model) or 1) > 1:
         _note(sweep, f"There is no quick scan: the network is fixed to {fixed} images at a time.")
         return
+    if lacking := sweep.context.abilities.gradients:
+        _note(sweep, lacking)
+        return
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
     complete = False

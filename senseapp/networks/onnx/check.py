@@ -17,11 +17,12 @@ from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line
 from senseapp.networks.onnx.graph import Array, OnnxGraph, label
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.operators.elementwise import dtype_of
+from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.networks.onnx.torch_graph import TorchGraph
 
 _TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
-_ROUNDING = frozenset({"QuantizeLinear", "Round"})
+_ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
 _SMALLEST_SCALE = 0.05  # of an output: onnxruntime approximates a sigmoid to 2⁻²¹, also where all of it is smaller
 _CANNOT_RUN = "onnxruntime cannot run the file"
 
@@ -84,7 +85,7 @@ def sample_inputs(graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]]) -> d
 
 def tolerance_of(graph: TorchGraph, *, exact: float = _TOLERANCE) -> float:
     """Return the tolerance for ``graph``: ``exact`` unless the last bit of a sum can move a value by a whole step."""
-    rounds = any(node.op in _ROUNDING for node in graph.nodes)
+    rounds = any(node.op in _ROUNDING or "Quant" in node.op for node in graph.nodes)
     return TOLERANCE_OF_ROUNDED if rounds else exact
 
 
@@ -104,7 +105,7 @@ def _by_onnxruntime(
 ) -> dict[str, Array]:
     """Return values that onnxruntime computes node by node, ``batch`` images a run, joined along the first axis."""
     try:
-        session = _session(graph.part(names).content())
+        session = open_session(graph.part(names).content(), optimised=False)
         parts = [session.run(list(names), feed) for feed in _feeds(session, inputs, batch)]
     except Exception as error:  # onnxruntime's own errors share no base
         raise InvalidCheckpoint(_why_not(graph, str(error)) or f"{_CANNOT_RUN}: {first_line_of(error)}.") from error
@@ -112,17 +113,6 @@ def _by_onnxruntime(
         each[0] if len(each) == 1 or not each[0].ndim else np.concatenate(each) for each in zip(*parts, strict=True)
     )
     return dict(zip(names, joined, strict=True))
-
-
-def _session(content: bytes) -> Any:
-    """Return a quiet session of onnxruntime on the CPU that computes node by node, with as many threads as torch."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    # Without the fallback a file that cannot be opened is not tried twice, and nothing is printed.
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def _why_not(graph: OnnxGraph, said: str) -> str:

@@ -9,14 +9,16 @@ from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.infer import Values
-from senseapp.networks.onnx.operators import reason_against
-from senseapp.networks.onnx.torch_graph import Node, TorchGraph
+from senseapp.networks.onnx.torch_graph import Node, TorchGraph, UnreadNode
 from senseapp.records.inputs import OutputFacts
 
+CONTROL_FLOW = frozenset({"Loop", "If", "Scan"})
+"""Barriers that are none where onnxruntime computes them."""
 _BARRIERS = frozenset(
     {
         *("NonMaxSuppression", "TopK", "NonZero", "Unique", "Compress", "ArgMax", "ArgMin", "Multinomial"),
-        *("Loop", "If", "Scan", "SequenceConstruct", "SequenceEmpty", "SplitToSequence", "StringNormalizer"),
+        *CONTROL_FLOW,
+        *("SequenceConstruct", "SequenceEmpty", "SplitToSequence", "StringNormalizer"),
     }
 )
 _SAME_NUMBERS = frozenset(
@@ -57,11 +59,9 @@ def cut(graph: TorchGraph) -> GraphCut:
     if lost:
         found += [OutputFacts(name=name, kind="cut", shape=()) for name in _frontier(graph, makers, behind)]
     if not found:
-        assert barrier is not None  # else the outputs of the file would be left
-        raise UnsupportedModel(
-            f"Everything that the file computes lies behind node {barrier.title}, which cannot be measured: "
-            f"{reason_against(barrier.op)}"
-        )
+        named = "" if barrier is None else f" {barrier.title}"
+        kind = UnreadNode if barrier is not None and barrier.op in CONTROL_FLOW else UnsupportedModel
+        raise kind(f"Everything that the file computes lies behind node{named}, which cannot be measured.")
     logits = [each for candidate in found if (each := _logits(candidate.name, makers, graph)) is not None]
     return GraphCut(candidates=(*found, *logits), lost=lost, barrier=barrier)
 
@@ -70,7 +70,7 @@ def _behind_barriers(graph: TorchGraph) -> tuple[set[str], Node | None]:
     behind: set[str] = set()
     first: Node | None = None
     for node in graph.nodes:
-        if node.op in _BARRIERS or not behind.isdisjoint(node.inputs):
+        if (node.op in _BARRIERS and not node.source) or not behind.isdisjoint(node.inputs):
             first = first or node
             behind.update(filter(None, node.outputs))
     return behind, first

@@ -12,6 +12,7 @@ from senseapp.core.foreign_values import (
     number,
     read_json,
     read_python,
+    read_yaml,
     text,
     whole,
 )
@@ -21,6 +22,8 @@ CLASSES, PREPARATION = "senseapp.classes", "senseapp.preparation"
 """Keys of the entries that senseapp writes: a JSON list by output, and a JSON object of Preprocessing's fields."""
 THRESHOLD, ORIGINAL_THRESHOLD = "senseapp.score_threshold", "senseapp.original_score_threshold"
 """Keys of the scores from which answers count, in this file and in the one that it was made of."""
+PADDLEX = "inference.yml"
+"""Name of the settings that PaddleX exports beside a file, under which they are kept in it."""
 LONGEST_NAMES = 2_000_000
 """Characters of all class names together that a file carries."""
 _NAMES = "names"  # of other exporters: a dictionary by output, or a list, as Python writes it
@@ -86,6 +89,8 @@ def preparation_in(metadata: Mapping[str, str], shape: tuple[int, int, int]) -> 
 
     Ultralytics' exports take values from 0 to 1, of the whole picture unless they classify.
     """
+    if PREPARATION not in metadata and PADDLEX in metadata:
+        return _of_paddlex(metadata[PADDLEX], shape)
     if PREPARATION not in metadata and is_of_ultralytics(metadata):
         fit = "crop" if metadata.get("task") == "classify" else "letterbox"
         zeros, ones = (0.0,) * shape[0], (1.0,) * shape[0]
@@ -106,6 +111,40 @@ def preparation_in(metadata: Mapping[str, str], shape: tuple[int, int, int]) -> 
     known = found.interpolation in _INTERPOLATIONS and found.channel_order in ("rgb", "bgr") and found.fit in FITS
     fits = found.input_shape == shape and 0 < found.crop_pct <= 1 and all(each > 0 for each in found.std)
     return found if known and fits else None
+
+
+def _of_paddlex(written: str, shape: tuple[int, int, int]) -> Preprocessing | None:
+    """Return what the steps of PaddleX's settings do to pictures; None where they do not normalise them.
+
+    The entry that names the steps is read alone: others hold anchors of YAML.
+    """
+    lines = written.splitlines()
+    first = next((place for place, line in enumerate(lines) if line.rstrip() in ("PreProcess:", "Preprocess:")), 0)
+    last = next((place for place in range(first + 1, len(lines)) if lines[place][:1] not in (*" -#", "")), len(lines))
+    try:
+        (told,) = mapping(read_yaml("\n".join(lines[first:last])), PADDLEX).values()
+        steps = items(told["transform_ops"] if isinstance(told, dict) else told, "steps")
+        named = [
+            {str(each["type"]): each} if "type" in each else each for each in (mapping(s, "a step") for s in steps)
+        ]
+        found = {name: how if isinstance(how, dict) else {} for each in named for name, how in each.items()}
+        normal = found["NormalizeImage"]
+        if normal.get("norm_type") == "none":
+            normal = {"mean": [0.0] * shape[0], "std": [1.0] * shape[0]}
+        std = _numbers(normal["std"], shape[0])
+        if min(std) <= 0:
+            return None
+        cropped = "CropImage" in found
+        return Preprocessing(
+            input_shape=shape,
+            mean=_numbers(normal["mean"], shape[0]),
+            std=std,
+            crop_pct=224 / 256 if cropped else 1.0,  # its usual steps
+            channel_order="bgr" if found.get("DecodeImage", {}).get("img_mode") == "BGR" else "rgb",
+            fit="crop" if cropped else "stretch",
+        )
+    except (BadValue, KeyError, ValueError):
+        return None
 
 
 def _numbers(told: object, count: int) -> tuple[float, ...]:

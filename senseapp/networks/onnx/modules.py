@@ -148,6 +148,7 @@ class OnnxNetwork(Scope):
 
     Each node is a call of a module, in the order of the graph; no code is generated, so that names in a file are text
     wherever they end up. Modules are looked up at each call: one that takes another's place is called from then on.
+    :attr:`in_runtime` names the nodes that onnxruntime computes.
     """
 
     def __init__(self) -> None:
@@ -159,6 +160,7 @@ class OnnxNetwork(Scope):
         self.images: ImageInput | None = None
         self.reader: Callable[[object], object] | None = None
         self.origin = ""
+        self.in_runtime: tuple[str, ...] = ()
 
     @property
     def images_per_pass(self) -> int | None:

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.onnx.graph import OnnxGraph, read_by
+from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by
 from senseapp.networks.onnx.names import module_path
+from senseapp.networks.onnx.operators import NEVER_RUN, is_read
 from senseapp.networks.onnx.read import read_graph
+from senseapp.networks.onnx.rewrite.branches import take_branches
 from senseapp.networks.onnx.rewrite.folding import fold_constants
-from senseapp.networks.onnx.torch_graph import Constant, GraphInput, Node, TorchGraph
+from senseapp.networks.onnx.torch_graph import Body, Constant, GraphInput, Node, TorchGraph
 
 _NUMBERS = frozenset({AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.FLOATS, AttributeProto.INTS})
 _PLAIN = {"value_int": torch.int64, "value_ints": torch.int64, "value_float": torch.float32}
 _PLAIN |= {"value_floats": torch.float32}
 
 
-def normalise(content: bytes) -> tuple[TorchGraph, OnnxGraph]:
+def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[TorchGraph, OnnxGraph]:
     """Return the graph of the file ``content``, and that of the file as onnxruntime can run it: ordered, in float32.
+
+    With ``in_runtime``, nodes that the operator table lacks keep their own bytes, for onnxruntime to compute them.
 
     Raises:
         InvalidCheckpoint: not an ONNX model, or one that cannot be trusted.
         UnsupportedModel: it needs something that is not read; the message names the node.
     """
-    file, notes = read_graph(content)
+    file, notes = read_graph(content, in_runtime=in_runtime)
     constants = _stored(file.nodes, file.initializers.values())
     inputs = tuple(_input(each) for each in file.model.graph.input if each.name not in constants)
-    nodes = _nodes(file)
+    reading = _Reading(
+        version=file.opset,
+        in_runtime=in_runtime,
+        integers=any(each.op_type.startswith("QLinear") for each in file.nodes),
+    )
+    names = {name: name for name in (*constants, *(each.name for each in inputs), *_outputs(file.nodes))}
+    nodes = reading.nodes(file.nodes, ChainMap(names))
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
     graph = TorchGraph(inputs=inputs, outputs=file.outputs, nodes=nodes, constants=constants, notes=notes)
-    return fold_constants(graph), file
+    folded = fold_constants(graph)
+    taken = take_branches(folded)  # where constants decide
+    return (folded if taken is folded else fold_constants(taken)), file
 
 
 def _stored(nodes: Iterable[NodeProto], initializers: Iterable[TensorProto]) -> dict[str, Constant]:
@@ -50,6 +63,10 @@ def _stored(nodes: Iterable[NodeProto], initializers: Iterable[TensorProto]) -> 
             elif attribute.name in _PLAIN:
                 constants[node.output[0]] = Constant(value=torch.tensor(value, dtype=_PLAIN[attribute.name]))
     return constants
+
+
+def _outputs(nodes: Iterable[NodeProto]) -> list[str]:
+    return [output for each in nodes if each.op_type != "Constant" for output in each.output if output]
 
 
 def _is_numeric(tensor: TensorProto) -> bool:
@@ -90,28 +107,69 @@ def _input(value: ValueInfoProto) -> GraphInput:
     return GraphInput(name=value.name, shape=shape, element_type=declared.elem_type)
 
 
-def _nodes(file: OnnxGraph) -> tuple[Node, ...]:
-    """Return the nodes but Constants, each with a name of its own."""
-    taken, counters = set[str](), Counter[str]()
-    nodes: list[Node] = []
-    for each in file.nodes:
-        if each.op_type == "Constant":
-            continue
-        name, wanted = each.name, each.name or each.op_type
-        while not name or name in taken:
-            counters[wanted] += 1
-            name = f"{wanted}_{counters[wanted]}"
-        taken.add(name)
-        read_inside = sorted(read_by(each).difference(each.input))  # by its bodies
-        nodes.append(
-            Node(
-                name=name,
-                op=each.op_type,
-                version=file.opset,
-                inputs=(*each.input, *read_inside),
-                outputs=tuple(each.output),
-                attributes={attribute.name: _value_of(attribute) for attribute in each.attribute},
-                scope=module_path({entry.key: entry.value for entry in each.metadata_props}, each.name),
-            )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """How nodes are read.
+
+    Attributes:
+        version: of the default domain.
+        in_runtime: whether onnxruntime computes what the table lacks.
+        integers: whether it computes with integers, which the table reads as float.
+    """
+
+    version: int
+    in_runtime: bool
+    integers: bool
+
+    def nodes(self, stored: Iterable[NodeProto], names: ChainMap[str, str], inside: str = "") -> tuple[Node, ...]:
+        """Return the nodes of one graph but Constants, each with a name of its own.
+
+        Args:
+            stored: in the order of the graph.
+            names: what values that the nodes and their bodies may read are called here, by their own names.
+            inside: begins the names of nodes.
+        """
+        taken, counters = set[str](), Counter[str]()
+        nodes: list[Node] = []
+        for each in stored:
+            if each.op_type == "Constant":
+                continue
+            name, wanted = each.name, each.name or each.op_type
+            while not name or name in taken:
+                counters[wanted] += 1
+                name = f"{wanted}_{counters[wanted]}"
+            taken.add(name)
+            nodes.append(self._node(each, inside + name, names))
+        return tuple(nodes)
+
+    def _node(self, stored: NodeProto, name: str, names: ChainMap[str, str]) -> Node:
+        captured = tuple(sorted(name for name in read_by(stored).difference(stored.input) if name in names))
+        op = stored.op_type if stored.domain in DEFAULT_DOMAINS else f"{stored.domain}::{stored.op_type}"
+        attributes = {each.name: _value_of(each) for each in stored.attribute}
+        if op == "If":
+            bodies = [each for each in stored.attribute if each.type == AttributeProto.GRAPH]
+            attributes |= {each.name: self._body(each.g, names, f"{name}/{each.name}/") for each in bodies}
+        node = Node(
+            name=name,
+            op=op,
+            version=self.version,
+            inputs=tuple(names.get(each, each) for each in (*stored.input, *captured)),
+            outputs=tuple(names.get(each, each) for each in stored.output),
+            attributes=attributes,
+            captured=captured,
+            scope=module_path({prop.key: prop.value for prop in stored.metadata_props}, stored.name),
         )
-    return tuple(nodes)
+        in_integers = self.integers and op == "QuantizeLinear"
+        kept = self.in_runtime and op not in NEVER_RUN and (in_integers or not is_read(node))
+        return replace(node, source=stored.SerializeToString()) if kept else node
+
+    def _body(self, graph: GraphProto, names: ChainMap[str, str], inside: str) -> Body:
+        """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
+        stored = _stored(graph.node, graph.initializer)
+        names = names.new_child({name: inside + name for name in (*stored, *_outputs(graph.node))})
+        constants = {
+            names[name]: replace(each, initializer=names[name] if each.initializer else "")
+            for name, each in stored.items()
+        }
+        outputs = tuple(names.get(each.name, each.name) for each in graph.output)
+        return Body(nodes=self.nodes(graph.node, names, inside), constants=constants, outputs=outputs)

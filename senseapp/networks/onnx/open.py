@@ -21,7 +21,7 @@ from senseapp.core.errors import (
 from senseapp.core.texts import plural, printable_text
 from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_network
 from senseapp.networks.onnx.check import Differs, check, sample_inputs, tolerance_of
-from senseapp.networks.onnx.cut import GraphCut, cut, usual_choice, with_shapes
+from senseapp.networks.onnx.cut import CONTROL_FLOW, GraphCut, cut, usual_choice, with_shapes
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, main_input, working_size
 from senseapp.networks.onnx.modules import OnnxNetwork
@@ -55,6 +55,8 @@ class OpenedOnnx:
         tensors: which tensor of the file each parameter holds.
         readers: which nodes of the file read each parameter of a layer.
         difference: from onnxruntime, relative to the largest number of an output.
+        barrier: the node that the network ends before although onnxruntime could compute it; empty without one.
+        in_runtime: whether the file was read so that onnxruntime computes what the operator table lacks.
         metadata: texts that the file holds about itself, by key.
         notes: sentences for people on how the file was read.
     """
@@ -73,6 +75,8 @@ class OpenedOnnx:
     tensors: Mapping[str, StoredAs]
     readers: Mapping[str, tuple[ReadAt, ...]]
     difference: float
+    barrier: str
+    in_runtime: bool
     metadata: Mapping[str, str]
     notes: tuple[str, ...]
 
@@ -83,6 +87,7 @@ def open_onnx(
     outputs: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
     usual_side: int | None = None,
+    in_runtime: bool = False,
 ) -> OpenedOnnx:
     """Return the network in the bytes of an ONNX file, after comparing it with onnxruntime.
 
@@ -91,6 +96,7 @@ def open_onnx(
         outputs: names of values to return; those of :func:`~senseapp.networks.onnx.cut.usual_choice` if None.
         size: height and width where the file leaves them free; a usual one that fits if None.
         usual_side: height and width to try before other usual ones.
+        in_runtime: whether onnxruntime computes nodes that the operator table lacks; they have no gradients.
 
     Raises:
         InvalidCheckpoint: not an ONNX model, or one that cannot be trusted or run.
@@ -98,7 +104,7 @@ def open_onnx(
         OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
     try:
-        opened = _opened(content, outputs, size, usual_side)
+        opened = _opened(content, outputs, size, usual_side=usual_side, in_runtime=in_runtime)
         opened.network.origin = _origin(opened)
         return opened
     except SenseError as error:
@@ -120,9 +126,14 @@ def _origin(opened: OpenedOnnx) -> str:
 
 
 def _opened(
-    content: bytes, outputs: Sequence[str] | None, size: tuple[int, int] | None, usual_side: int | None
+    content: bytes,
+    outputs: Sequence[str] | None,
+    size: tuple[int, int] | None,
+    *,
+    usual_side: int | None,
+    in_runtime: bool,
 ) -> OpenedOnnx:
-    graph, file = normalise(content)
+    graph, file = normalise(content, in_runtime=in_runtime)
     parts = cut(graph)
     graph = graph.needed_for(dict.fromkeys(each.name for each in parts.candidates))
     for node in graph.nodes:
@@ -140,7 +151,8 @@ def _opened(
     graph = graph.needed_for(chosen)
     building = _Building(graph=graph, file=file, size=size, batch=own_batch, reference=reference)
     built, difference, fixed = building.network()
-    main = main_input(graph)
+    main, barrier = main_input(graph), parts.barrier
+    built.network.in_runtime = tuple(node.title for node in graph.nodes if node.source)
     return OpenedOnnx(
         content=content,
         network=built.network,
@@ -156,6 +168,8 @@ def _opened(
         tensors=built.tensors,
         readers=built.readers,
         difference=difference,
+        barrier=barrier.title if barrier is not None and barrier.op in CONTROL_FLOW else "",
+        in_runtime=in_runtime,
         metadata={entry.key: entry.value for entry in file.model.metadata_props},
         notes=(*notes, fixed) if fixed else notes,
     )
@@ -217,6 +231,9 @@ class _Building:
             return built, self._difference(built, self.batch), note
 
     def _for_any_batch(self) -> tuple[BuiltNetwork, float]:
+        ranged = next((node for node in self.graph.nodes if "DynamicQuantize" in node.op), None)
+        if ranged is not None:
+            raise UnsupportedModel(f"node {ranged.title} rounds within the range of all images of a pass")
         few, more = 2 * self.batch, 3 * self.batch
         if self.batch > 1 or batch_of(self.graph) is None:
             try:

@@ -28,11 +28,13 @@ from senseapp.networks.onnx.graph import (
     tensors_in,
 )
 from senseapp.networks.onnx.loops import check_loops
+from senseapp.networks.onnx.torch_graph import UnreadNode
 
 _MOST_NODES = 100_000  # far above exported networks, which have some thousand; each takes time and memory to read
 # operators had other meanings before; the newest that the table of operators was compared with
 _OLDEST_OPSET, _NEWEST_OPSET = 7, 26
 BY_CHANNEL_OPSET = 13  # the first in which QuantizeLinear has an axis
+_RUNTIME_DOMAINS = frozenset({"com.microsoft"})
 _INTEGER_WORDS = ("QLinear", "QGemm", "Integer", "Quantize", "QAttention", "QOrdered")
 _FEW_BITS_WORDS = ("NBits", "Bnb4", "QMoE")
 _OF_DOMAIN = (
@@ -63,8 +65,10 @@ _SNIFFED = 4096  # bytes that tell what a file is
 _FIRST_FIELD = b"\x08"  # ir_version, with which exporters begin
 
 
-def read_graph(content: bytes) -> tuple[OnnxGraph, tuple[str, ...]]:
+def read_graph(content: bytes, *, in_runtime: bool = False) -> tuple[OnnxGraph, tuple[str, ...]]:
     """Return the graph in ``content``, sorted, with functions inlined and float16 as float32, and notes on changes.
+
+    With ``in_runtime``, operators that onnxruntime has beside the standard are read too.
 
     Raises:
         InvalidCheckpoint: it is not an ONNX model, or one that cannot be trusted.
@@ -74,7 +78,7 @@ def read_graph(content: bytes) -> tuple[OnnxGraph, tuple[str, ...]]:
     if model.functions:
         model = inline_local_functions(model)
         del model.functions[:]
-    _check_domains(model)
+    _check_domains(model, in_runtime=in_runtime)
     model = _checked_opset(model)
     narrow = _as_float32(model)
     notes = [f"The file computes in {each}; it is read and measured in float32." for each in sorted(narrow)]
@@ -190,12 +194,14 @@ def _check_calls(model: ModelProto) -> None:
         raise InvalidCheckpoint(f"With its functions written out the graph has more than {_MOST_NODES:,} nodes.")
 
 
-def _check_domains(model: ModelProto) -> None:
+def _check_domains(model: ModelProto, *, in_runtime: bool) -> None:
     for node in nodes_in(model):
-        if node.domain == "com.microsoft":
-            raise UnsupportedModel(f"The {label(node)} {_of_onnxruntime(node.op_type)}")
-        if node.domain not in DEFAULT_DOMAINS:
+        if node.domain in DEFAULT_DOMAINS:
+            continue
+        if node.domain not in _RUNTIME_DOMAINS:
             raise UnsupportedModel(f"The {label(node)} {_FOREIGN.get(node.domain, _OF_DOMAIN.format(node.domain))}")
+        if not in_runtime:
+            raise UnreadNode(f"The {label(node)} {_of_onnxruntime(node.op_type)}")
 
 
 def _of_onnxruntime(op: str) -> str:

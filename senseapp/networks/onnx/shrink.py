@@ -112,7 +112,7 @@ def _change_groups(graph: OnnxGraph, opened: OpenedOnnx, network: OnnxNetwork) -
 
 def _shapes(opened: OpenedOnnx, network: OnnxNetwork) -> tuple[dict[str, Shape], dict[str, Shape]]:
     """Return the shapes of all values at the batch of the file, in its network and in the changed copy ``network``."""
-    graph, _ = normalise(opened.content)
+    graph, _ = normalise(opened.content, in_runtime=opened.in_runtime)
     inputs = sample_inputs(graph, input_shapes(graph, opened.input_shape[0], opened.size))
     found = []
     for each in (opened.network, network):

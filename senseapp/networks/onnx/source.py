@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import InvalidSpec, UnsupportedModel
+from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
+from senseapp.core.texts import plural
 from senseapp.networks.loaded import LoadedModel, Preprocessing
+from senseapp.networks.network import abilities_of
 from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, side_in
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
+from senseapp.networks.onnx.torch_graph import UnreadNode
 from senseapp.networks.onnx.upload import read_file
+from senseapp.networks.profile import compressible_weights
 from senseapp.networks.sources.building import check_side
 from senseapp.networks.sources.catalogue import IMAGENET_CLASSES
 from senseapp.networks.sources.libraries import imagenet_class_names
@@ -37,6 +42,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     """
     report("Reading the ONNX file")
     opened = _fitted(_read(spec), spec)
+    _check_layers(opened)
     task = task_named(spec.task)
     prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
     opened.network.images = ImageInput(
@@ -71,9 +77,18 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
 def examine_onnx(spec: ModelSpec) -> OnnxReport:
     """Return the contents of the file of ``spec``, read as :func:`load_onnx` reads it.
 
-    The errors are the same, but for outputs that do not fit the task, which a choice may change: the report says so.
+    The errors are the same, but for what a choice may change: outputs that do not fit the task, and nodes that only
+    onnxruntime computes. The report says so.
     """
-    opened = _read(spec)
+    unread = ""
+    try:
+        opened = _read(spec)
+    except UnreadNode as error:
+        unread, spec = str(error), replace(spec, in_runtime=True)
+        try:
+            opened = _read(spec)
+        except SenseError:  # then there is no choice to offer
+            raise error from None
     problem, fitting = "", tuple[str, ...]()
     try:
         opened = _fitted(opened, spec)
@@ -92,6 +107,9 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         notes=tuple(_notes(opened, spec)),
         problem=problem,
         fitting_tasks=fitting,
+        unread=unread,
+        barrier=opened.barrier,
+        in_runtime=opened.network.in_runtime,
     )
 
 
@@ -111,6 +129,7 @@ def _opened(spec: ModelSpec, outputs: Sequence[str] | None, side: int | None = N
         outputs=outputs,
         size=None if side is None else (side, side),
         usual_side=task_named(spec.task).usual_side,
+        in_runtime=spec.in_runtime,
     )
     told = side_in(opened.metadata)
     is_free = set(opened.free_axes) >= ({1, 2} if is_channels_last(opened.input_shape) else {2, 3})
@@ -138,11 +157,6 @@ def _fitted(opened: OpenedOnnx, spec: ModelSpec) -> OpenedOnnx:
 
 
 def _check_settings(spec: ModelSpec) -> None:
-    if spec.in_runtime:
-        raise InvalidSpec(
-            "This run left nodes of its ONNX file to onnxruntime, as earlier versions could. Export the network "
-            "with operators that are read."
-        )
     if not spec.checkpoint:
         raise InvalidSpec("A model of the source onnx is a file: give one, or choose a model by name.")
     told = {
@@ -178,6 +192,17 @@ def _check_input(opened: OpenedOnnx, spec: ModelSpec) -> None:
         raise InvalidSpec(
             f"The file is fixed to images of {height} × {width} pixels, got img_size {spec.img_size}. Leave it empty, "
             "or export the file with free height and width."
+        )
+
+
+def _check_layers(opened: OpenedOnnx) -> None:
+    """Require a layer outside of what onnxruntime computes."""
+    left = opened.network.in_runtime
+    if left and not any(True for _ in compressible_weights(opened.network)):
+        others = f" and {plural(len(left) - 1, 'other node')}" if len(left) > 1 else ""
+        raise UnsupportedModel(
+            f"All layers of the file are among what onnxruntime computes, {left[0]}{others}, so there is none to "
+            "compress. Bring the float file that it was made from."
         )
 
 
@@ -287,6 +312,7 @@ def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
     yield from opened.notes
     if Path(spec.checkpoint).suffix.lower() != ".onnx":
         yield "Files that are delivered from it are one ONNX file with all weights inside."
+    yield from abilities_of(opened.network).missing
     if is_channels_last(opened.input_shape):
         yield "The file takes images with channels last; they are brought to that order before it."
     others = [each.name for each in opened.candidates if each.kind != "logits" and each.name not in opened.outputs]

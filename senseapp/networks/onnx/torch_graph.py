@@ -8,6 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from senseapp.core.errors import UnsupportedModel
+
+
+class UnreadNode(UnsupportedModel):
+    """A node that the operator table lacks, and that onnxruntime may compute instead."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -19,8 +25,10 @@ class Node:
         version: opset version of the default domain, which decides what ``op`` means.
         inputs: names of values; empty where an optional input is absent.
         outputs: names of values; empty where an optional output is not asked for.
-        attributes: numbers, text, lists of them and tensors, by name; None in place of others.
+        attributes: numbers, text, lists of them, tensors and bodies, by name.
         scope: dotted path of the module that the exporter found the node in; None where the file has none.
+        source: the node's own bytes, where onnxruntime computes it; empty for operators of the table.
+        captured: names by which its bodies read the last of ``inputs``, which the node itself does not list.
     """
 
     name: str
@@ -30,11 +38,25 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     scope: str | None = None
+    source: bytes = field(default=b"", repr=False)
+    captured: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         """How messages name it."""
         return f"“{self.name}” ({self.op})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A branch of an ``If``: it has no inputs, but reads values of the graph around it by their names.
+
+    Its own names begin with those of the ``If`` and of the branch, so that they are no others'.
+    """
+
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Constant] = field(repr=False)
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

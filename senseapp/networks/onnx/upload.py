@@ -1,4 +1,4 @@
-"""The bytes of an uploaded ONNX file: one file, or a zip or folder of it and the files with its weights.
+"""The bytes of an uploaded ONNX file: one file, or a zip or folder of it and the files with its weights or settings.
 
 Exporters write weights of large networks beside the graph (``model.onnx.data``). A graph names such a file, and it is
 looked up among those that came with it: never on the disk, and never beyond its end.
@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, StringStringEntryProto, TensorProto, helper
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.foreign_zip import MOST_UNPACKED, ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import listed, printable_text
 from senseapp.networks.checkpoints.weights_file import damaged, refuse_program
 from senseapp.networks.onnx.graph import tensors_in
+from senseapp.networks.onnx.metadata import LONGEST_NAMES, PADDLEX
 
 MOST_BYTES = 2**31 - 1  # of one protobuf message
 _MOST_MEMBERS = 10_000  # some exporters write a file for each tensor
@@ -97,7 +98,11 @@ def _joined(files: Mapping[str, _Reader], of: str) -> bytes:
     content = files[graphs[0]]()
     folder = graphs[0][: graphs[0].rfind("/") + 1]
     beside = {name.removeprefix(folder): each for name, each in files.items() if name.startswith(folder)}
-    return with_weights_inside(content, beside)
+    content = with_weights_inside(content, beside)
+    if PADDLEX in beside:  # a message ends in more entries of its lists
+        told = beside[PADDLEX]()[:LONGEST_NAMES].decode("utf-8", "replace")
+        content += ModelProto(metadata_props=[StringStringEntryProto(key=PADDLEX, value=told)]).SerializeToString()
+    return content
 
 
 def with_weights_inside(content: bytes, files: Mapping[str, _Reader]) -> bytes:

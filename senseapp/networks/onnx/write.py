@@ -167,7 +167,7 @@ def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:
     network.images = None  # it is compared on inputs as the file declares them
     batch = opened.input_shape[0]
     try:
-        graph, file = normalise(content)
+        graph, file = normalise(content, in_runtime=opened.in_runtime)
         inputs = sample_inputs(graph, input_shapes(graph, batch, opened.size))
         half = any(each.data_type in HALF for each in OnnxGraph(content).tensors().values())
         tolerance = TOLERANCE_OF_ROUNDED if half else tolerance_of(graph, exact=1e-4)

@@ -13,8 +13,9 @@ import pytest
 from onnx import helper
 from torch import nn
 
-from senseapp.core.errors import SenseError, UnsupportedModel
+from senseapp.core.errors import SenseError
 from senseapp.networks.onnx.open import open_onnx
+from senseapp.networks.onnx.torch_graph import UnreadNode
 from tests.onnx_graphs import model_of, node, weights
 
 _CONTRIB = "com.microsoft"
@@ -80,9 +81,7 @@ NOT_READ = {
 @pytest.mark.parametrize("name", NOT_READ)
 def test_forms_that_are_not_read_are_refused_by_node(name: str) -> None:
     content = file([*_MADE, NOT_READ[name]], {**_APART, "w": weights(3, 24, 1)}, TOKENS, opset=23)
-    with pytest.raises(
-        UnsupportedModel, match=rf"^Node “y” \({NOT_READ[name].op_type}\) is not supported: "
-    ) as refused:
+    with pytest.raises(UnreadNode, match=rf"^Node “y” \({NOT_READ[name].op_type}\) is not supported: ") as refused:
         open_onnx(content)
     assert str(refused.value).endswith(".")
 

@@ -12,10 +12,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.infer import evaluate
 from senseapp.networks.onnx.operators import TABLE
-from senseapp.networks.onnx.torch_graph import Node
+from senseapp.networks.onnx.torch_graph import Node, UnreadNode
 
 
 def _random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -382,9 +381,7 @@ def test_an_operator_computes_what_onnxruntime_computes(case: Case) -> None:
 
 
 def test_a_form_that_torch_does_not_compute_is_refused_by_its_node() -> None:
-    with pytest.raises(
-        UnsupportedModel, match=r"Node “gru” \(GRU\) is not supported: it applies its reset gate before"
-    ):
+    with pytest.raises(UnreadNode, match=r"Node “gru” \(GRU\) is not supported: it applies its reset gate before"):
         _by_table(_cell("GRU", 3, 1))
 
 

@@ -165,6 +165,55 @@ def test_class_names_and_preparation_are_those_in_the_file(tmp_path: Path) -> No
     assert loaded.notes == ()
 
 
+PADDLEX = """Global:
+  model_name: a text detector
+Hpi:
+  shapes: &id001
+    x: [1, 3, 32, 32]
+  others: *id001
+PreProcess:
+  transform_ops:
+  - DecodeImage:
+      img_mode: BGR
+  - DetResizeForTest: null
+  - NormalizeImage:
+      mean: [0.485, 0.456, 0.406]
+      std: [0.229, 0.224, 0.225]
+      scale: 1./255.
+PostProcess:
+  name: DBPostProcess
+"""
+PADDLE_DETECTION = """mode: paddle
+Preprocess:
+- keep_ratio: false
+  target_size: [640, 640]
+  type: Resize
+- norm_type: none
+  type: NormalizeImage
+label_list:
+- a
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (PADDLEX, ((0.485, 0.456, 0.406), "bgr", "stretch", "file")),
+        (PADDLE_DETECTION, ((0.0, 0.0, 0.0), "rgb", "stretch", "file")),
+        (PADDLEX.replace("[0.229", "[0.0"), ((0.485, 0.456, 0.406), "rgb", "crop", "assumed")),
+        ("PreProcess:\n- [[", ((0.485, 0.456, 0.406), "rgb", "crop", "assumed")),
+    ],
+)
+def test_settings_of_paddlex_beside_a_file_say_how_images_are_prepared(
+    tmp_path: Path, told: str, expected: tuple[Any, ...]
+) -> None:
+    classifier(tmp_path / "net.onnx")
+    (tmp_path / "inference.yml").write_text(told)
+    loaded = load_model(spec_of(tmp_path))
+    how = loaded.preprocessing
+    assert (how.mean, how.channel_order, how.fit, loaded.preparation_evidence) == expected
+
+
 @pytest.mark.parametrize(
     "metadata",
     [

@@ -77,6 +77,14 @@ def test_a_style_opens_with_the_numbers_of_onnxruntime_or_is_refused_by_node(nam
         assert np.abs(ours.numpy() - known).max() <= _tolerance(name) * np.abs(known).max()
 
 
+@pytest.mark.parametrize("name", ["branch on a shape", "branch in a branch", "branch on a constant"])
+def test_branches_that_shapes_decide_are_part_of_the_network(name: str) -> None:
+    opened = open_onnx(STYLES[name]())
+    assert opened.outputs == tuple(each.name for each in onnx.load_from_string(STYLES[name]()).graph.output)
+    assert any("(If)" in note for note in opened.notes)
+    assert not any("behind" in note for note in opened.notes)
+
+
 def test_outputs_of_the_file_are_not_cut_again_behind_box_selection() -> None:
     opened = open_onnx(STYLES["tf2onnx: detector with bytes"]())
     assert opened.outputs == ("raw_boxes", "raw_scores")

@@ -11,6 +11,6 @@ from senseapp.networks.onnx.operators import (  # noqa: F401  each enters its op
     shapes,
     windows,
 )
-from senseapp.networks.onnx.operators.registry import TABLE, FormNotRead, entry_of, operation_of, reason_against
+from senseapp.networks.onnx.operators.registry import NEVER_RUN, TABLE, FormNotRead, entry_of, is_read, operation_of
 
-__all__ = ["TABLE", "FormNotRead", "entry_of", "operation_of", "reason_against"]
+__all__ = ["NEVER_RUN", "TABLE", "FormNotRead", "entry_of", "is_read", "operation_of"]

@@ -19,7 +19,8 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.torch_graph import Node
+from senseapp.networks.onnx.operators.in_runtime import InRuntime
+from senseapp.networks.onnx.torch_graph import Node, UnreadNode
 
 Function = Callable[..., Any]
 Decorated = TypeVar("Decorated", bound=Function)
@@ -41,14 +42,23 @@ _UNKNOWN = (
     "the operator is not in the table of those that are read. Export the network without it, or with another opset "
     "version, which writes it as simpler operators."
 )
+_OF_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
+_OF_COUNTS = ("NonMaxSuppression", "NonZero", "Unique", "Compress")
 _REFUSED = {
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"), _INTEGER_ARITHMETIC),
     "DynamicQuantizeLinear": f"it chooses integer ranges anew for every image. {_FLOAT_FILE}",
     **dict.fromkeys(("If", "Loop", "Scan"), _BODIES),
-    **dict.fromkeys(("NonMaxSuppression", "NonZero", "Unique", "Compress"), _COUNTS),
-    **dict.fromkeys(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"), _RANDOM),
+    **dict.fromkeys(_OF_COUNTS, _COUNTS),
+    **dict.fromkeys(_OF_RANDOM, _RANDOM),
 }
 """Why an operator is not read, and what to do, as the end of a sentence and another one."""
+NEVER_RUN = frozenset(
+    {
+        *(*_OF_COUNTS, *_OF_RANDOM, "Bernoulli", "Multinomial", "StringNormalizer", "SplitToSequence"),
+        *("SequenceConstruct", "SequenceEmpty", "SequenceAt", "SequenceInsert", "Optional"),
+    }
+)
+"""Operators that onnxruntime does not compute here either: they return random numbers, or no tensor of known shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +133,21 @@ def entry_of(op: str, version: int) -> Operator | None:
 
 
 def operation_of(node: Node) -> Operator:
-    """Return the table's entry for ``node``; raises UnsupportedModel, naming the node, where there is none."""
+    """Return the table's entry for ``node``, or onnxruntime where the node was read to be computed by it.
+
+    Raises UnsupportedModel, naming the node, where there is none; UnreadNode where onnxruntime may compute it.
+    """
+    if node.source:
+        return Operator(function=InRuntime(node))
     found = entry_of(node.op, node.version)
-    reason = reason_against(node.op) if found is None else found.lacks(node)
+    reason = _REFUSED.get(node.op, _UNKNOWN) if found is None else found.lacks(node)
     if found is not None and not reason:
         return found
-    raise UnsupportedModel(f"Node {node.title} is not supported: {reason}")
+    kind = UnsupportedModel if node.op in NEVER_RUN else UnreadNode
+    raise kind(f"Node {node.title} is not supported: {reason}")
 
 
-def reason_against(op: str) -> str:
-    """Return why an operator that the table lacks is not read, and what to do."""
-    return _REFUSED.get(op, _UNKNOWN)
+def is_read(node: Node) -> bool:
+    """Return whether the table computes ``node``."""
+    found = entry_of(node.op, node.version)
+    return found is not None and not found.lacks(node)

@@ -1,0 +1,136 @@
+"""Nodes that the operator table lacks, computed by onnxruntime: one small model for each, of the file's own node.
+
+Such a node has no gradient. What the bodies of a Loop or an If read from the graph around them is passed in like any
+other input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from torch import Tensor
+
+from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
+from senseapp.networks.onnx.torch_graph import Node
+
+_IR_VERSION = 10  # of ONNX 1.16: knows integers of 4 bits, and every supported onnxruntime reads it
+_WIDENED = frozenset({torch.float16, torch.bfloat16})  # files are read in float32
+_TYPES = {
+    **{torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE},
+    **{torch.int64: TensorProto.INT64, torch.int32: TensorProto.INT32, torch.int16: TensorProto.INT16},
+    **{torch.int8: TensorProto.INT8, torch.uint8: TensorProto.UINT8, torch.bool: TensorProto.BOOL},
+}
+
+
+class InRuntime:
+    """A function of tensors: the node's inputs, in its order, None for absent ones.
+
+    On the meta device it returns outputs of the shapes that inputs of zeros give.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.title = node.title
+        self._source = node.source
+        self._captured = node.captured
+        self._version = node.version
+        self._sessions: dict[tuple[torch.dtype | None, ...], Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave open sessions out: copies of the network open their own."""
+        return {**self.__dict__, "_sessions": {}}
+
+    def __call__(self, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        """Compute the node."""
+        present = [each for each in tensors if each is not None]
+        if any(each.is_meta for each in present):
+            zeros = [None if each is None else torch.zeros_like(each, device="cpu") for each in tensors]
+            real = [z if each is None or each.is_meta else each for each, z in zip(tensors, zeros, strict=True)]
+            return tuple(each.to("meta") for each in self._run(real))
+        if torch.is_grad_enabled() and any(each.requires_grad for each in present):
+            outputs: tuple[Tensor, ...] = _WithoutGradient.apply(self, *tensors)
+            return outputs
+        return self._run(tensors)
+
+    def _run(self, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        cpu = [None if each is None else _plain(each) for each in tensors]
+        device = next((each.device for each in tensors if each is not None), torch.device("cpu"))
+        feed = {_input(index): each.numpy() for index, each in enumerate(cpu) if each is not None}
+        try:
+            found = self._session(tuple(None if each is None else each.dtype for each in cpu)).run(None, feed)
+        except Exception as error:  # onnxruntime's own errors share no base
+            if is_about_memory(error):
+                raise
+            raise UnsupportedModel(f"onnxruntime cannot compute node {self.title}: {first_line_of(error)}.") from error
+        return tuple(torch.from_numpy(np.array(each)).to(device) for each in found)
+
+    def _session(self, types: tuple[torch.dtype | None, ...]) -> Any:
+        if types not in self._sessions:
+            self._sessions = {types: open_session(self._model(types).SerializeToString(), optimised=True)}
+        return self._sessions[types]
+
+    def _model(self, types: tuple[torch.dtype | None, ...]) -> ModelProto:
+        """Return a model of this node alone, whose inputs and outputs are numbered."""
+        node = NodeProto.FromString(self._source)
+        count = len(node.input)
+        outputs = [f"output {index}" if name else "" for index, name in enumerate(node.output)]
+        node.input[:] = [_input(index) if name else "" for index, name in enumerate(node.input)]
+        node.output[:] = outputs
+        captured = [
+            helper.make_node("Identity", [_input(count + index)], [name]) for index, name in enumerate(self._captured)
+        ]
+        opsets = [helper.make_opsetid("", self._version)]
+        if node.domain:
+            opsets.append(helper.make_opsetid(node.domain, 1))
+        model = ModelProto(ir_version=_IR_VERSION, opset_import=opsets)
+        model.graph.name = "node"
+        model.graph.node.extend([*captured, node])
+        for index, dtype in enumerate(types):
+            if dtype is not None:
+                model.graph.input.append(_declared(_input(index), dtype))
+        model.graph.output.extend(ValueInfoProto(name=name) for name in outputs if name)
+        return model
+
+
+class _WithoutGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: InRuntime, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.title = function.title
+        return function._run([None if each is None else each.detach() for each in tensors])
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: Tensor) -> Any:
+        raise UnsupportedModel(f"Node {ctx.title} is computed by onnxruntime, which has no gradient of it.")
+
+
+def open_session(content: bytes, *, optimised: bool) -> Any:
+    """Return a quiet session of onnxruntime on the CPU, with as many threads as torch has."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # Without the fallback a file that cannot be opened is not tried twice, and nothing is printed.
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    plain = tensor.detach().cpu().contiguous()
+    return plain.float() if plain.dtype in _WIDENED else plain
+
+
+def _input(index: int) -> str:
+    return f"input {index}"  # no name of a body has a space and a number so, and none is read by one
+
+
+def _declared(name: str, dtype: torch.dtype) -> ValueInfoProto:
+    if dtype not in _TYPES:
+        raise InvalidCheckpoint(f"onnxruntime is not given numbers of the type {dtype}.")
+    value = ValueInfoProto(name=name)
+    value.type.tensor_type.elem_type = _TYPES[dtype]
+    return value
