@@ -23,6 +23,7 @@ import torch
 from senseapp.core.errors import SenseError
 from senseapp.networks.onnx.open import open_onnx
 from tests.hostile_onnx import BY_HAND, RUN, mutated
+from tests.onnx_styles import STYLES
 
 MOST_MEMORY = 4 << 30
 MOST_SECONDS = 60
@@ -101,6 +102,7 @@ def main() -> int:
     parser.add_argument("--after", type=int, default=0)
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    open_onnx(STYLES["opset 18"]())  # torch loads modules, which need a folder for temporary files, at the first shapes
     counts, slowest = Counter[str](), (0.0, "")
     for number, (name, make) in enumerate(files(asked.files, asked.after), 1):
         found = outcome_of(make())

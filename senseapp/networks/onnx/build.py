@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import nn
 
-from senseapp.networks.onnx.growth import counted_numbers, counted_target
+from senseapp.networks.onnx.growth import counted_numbers, reshape_target
 from senseapp.networks.onnx.infer import Facts, is_scalar
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
 from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation, Positional, Scope, Slot, Step, Stored
 from senseapp.networks.onnx.names import Names, without_folding
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
-from senseapp.networks.onnx.rewrite import simplified
+from senseapp.networks.onnx.rewrite.activations import merge_activations
+from senseapp.networks.onnx.rewrite.folding import fix_known_values
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _RESERVED = frozenset(dir(OnnxNetwork()))
@@ -70,7 +70,7 @@ def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
         graph: in topological order.
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
-    return _Builder(graph=simplified(graph, facts), facts=facts).build()
+    return _Builder(graph=merge_activations(fix_known_values(graph, facts)), facts=facts).build()
 
 
 _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
@@ -83,7 +83,6 @@ class _Builder:
     network: OnnxNetwork = field(default_factory=OnnxNetwork)
     names: Names = field(default_factory=lambda: Names(_RESERVED))
     paths: dict[object, str] = field(default_factory=dict)  # by what makes calls those of one module
-    owners: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # by tensor: its layer, order there
     parameters: dict[Tensors, nn.Parameter] = field(default_factory=dict)
     tensors: dict[str, StoredAs] = field(default_factory=dict)
     readers: dict[str, list[ReadAt]] = field(default_factory=dict)
@@ -109,7 +108,7 @@ class _Builder:
         return BuiltNetwork(network=self.network.eval(), tensors=self.tensors, readers=readers)
 
     def _layers(self) -> dict[str, Layer]:
-        """Return the layers, by node; a weight that an earlier layer holds in another way makes no second one."""
+        """Return the layers, by node."""
         readers: dict[str, int] = dict.fromkeys(self.graph.outputs, 2)
         sums: dict[str, Node] = {}
         for node in self.graph.nodes:
@@ -119,13 +118,9 @@ class _Builder:
                     sums[name] = node
         finder = LayerFinder(constants=self.graph.constants, values=self.facts[-1][1], readers=readers, sums=sums)
         found: dict[str, Layer] = {}
-        holders: dict[str, object] = {}
         for node in self.graph.nodes:
             layer = finder.layer(node)
-            if layer is None:
-                continue
-            is_vector = self.graph.constants[layer.weight.name].value.ndim < 2
-            if is_vector or holders.setdefault(self._key(layer.weight.name), layer.identity) == layer.identity:
+            if layer is not None:
                 found[node.name] = layer
                 self._claim(node, layer)
         return found
@@ -171,7 +166,6 @@ class _Builder:
     def _add_module(self, node: Node, layer: Layer) -> None:
         path = self.paths[layer.identity] = self.names.claim(self._layer_name(node, layer))
         self._place(path, layer.module(self.graph.constants, self.parameters))
-        self.owners.setdefault(self._key(layer.weight.name), (path, self._order(layer.weight)))
         for attribute, tensors in layer.tensors.items():
             self._record(f"{path}.{attribute}", tensors)
 
@@ -246,7 +240,7 @@ class _Builder:
         if not name:
             return Fixed(None)
         is_number = position in operator.numbers
-        if is_number and node.op == "Reshape" and (target := counted_target(node, self.facts)) is not None:
+        if node.op == "Reshape" and is_number and (target := reshape_target(node, self.facts)) is not None:
             return target
         if is_number and constant is not None:
             return Fixed(constant.value.tolist())
@@ -259,15 +253,11 @@ class _Builder:
         return Positional(len(tensors) - 1, as_numbers=is_number)
 
     def _use(self, name: str) -> None:
-        """Make sure that the network can read the constant ``name``, from a layer that holds it or on its own."""
+        """Make sure that the network can read the constant ``name``."""
         constant = self.graph.constants.get(name)
         if constant is None or name in self.stored:
             return
         self.stored.add(name)
-        owner = self.owners.get(self._key(name))
-        if owner is not None and constant.value.ndim >= 2:
-            self._borrow(name, *owner)
-            return
         path = self.names.claim(constant.initializer or name)
         holder, attribute = self._holder(path)
         value = constant.value.detach().clone()
@@ -280,15 +270,3 @@ class _Builder:
             holder.register_buffer(attribute, value)
         self.network.stored.append(Stored(name=name, holder=holder, attribute=attribute))
         self._record(path, Tensors(name=name))
-
-    def _borrow(self, name: str, path: str, held: tuple[int, ...]) -> None:
-        """Read ``name`` from the layer at ``path``, so that a change of its weight is one for every use."""
-        layer = self.network.get_submodule(path)
-        permutation = [held.index(axis) for axis in self._order(Tensors(name=name))]
-        if permutation == sorted(permutation):
-            self.network.stored.append(Stored(name=name, holder=layer, attribute="weight"))
-            return
-        own = f"{name} as stored"
-        self.network.stored.append(Stored(name=own, holder=layer, attribute="weight"))
-        self.stored.add(own)
-        self._add_function(f"{path}_permuted", "Transpose", partial(torch.permute, dims=permutation), own, name)

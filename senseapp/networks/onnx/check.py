@@ -23,7 +23,7 @@ from senseapp.networks.onnx.torch_graph import TorchGraph
 _TOLERANCE = 1e-5  # of the largest number of an output
 TOLERANCE_OF_ROUNDED = 2e-2  # where numbers are rounded on the way, which the last bit of a sum decides
 _ROUNDING = frozenset({"QuantizeLinear", "Round", "ConvInteger", "MatMulInteger"})
-_UNIT_RANGE = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
+_SMALLEST_SCALE = 0.05  # of an output: onnxruntime approximates a sigmoid to 2⁻²¹, also where all of it is smaller
 _CANNOT_RUN = "onnxruntime cannot run the file"
 
 
@@ -57,9 +57,8 @@ def check(
                 raise
             raise Differs(f"The file's network cannot be run as it is read: {first_line_of(error)}.") from error
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    theirs, least = _by_onnxruntime(graph, names, inputs, batch=batch), _rounding_of(graph)
-    pairs = zip(outputs, names, strict=True)
-    worst = max(_difference(mine, theirs[name], least.get(name, 0.0)) for mine, name in pairs)
+    theirs = _by_onnxruntime(graph, names, inputs, batch=batch)
+    worst = max(_difference(mine, theirs[name]) for mine, name in zip(outputs, names, strict=True))
     if worst <= tolerance:
         return worst
     node = graph.maker(first_unlike(network, graph, inputs, batch=batch, tolerance=tolerance))
@@ -90,24 +89,15 @@ def tolerance_of(graph: TorchGraph, *, exact: float = _TOLERANCE) -> float:
     return TOLERANCE_OF_ROUNDED if rounds else exact
 
 
-def _rounding_of(graph: OnnxGraph) -> dict[str, float]:
-    """Return by which absolute difference values from 0 to 1 count as equal, by their names.
-
-    onnxruntime approximates a sigmoid with such an error, also where all of it is smaller.
-    """
-    return {name: 2.0**-21 for node in graph.nodes if node.op_type in _UNIT_RANGE for name in node.output}
-
-
-def _difference(mine: Tensor, theirs: Array, least: float = 0.0) -> float:
-    """Return the largest difference relative to the largest number; differences up to ``least`` are none."""
+def _difference(mine: Tensor, theirs: Array) -> float:
+    """Return the largest difference relative to the largest number, or to a scale that small numbers share."""
     if tuple(mine.shape) != theirs.shape:
         return float("inf")
     ours, known = mine.detach().double().cpu().numpy(), theirs.astype(np.float64)
-    largest = np.abs(known[np.isfinite(known)]).max(initial=1e-30)
+    largest = np.abs(known[np.isfinite(known)]).max(initial=_SMALLEST_SCALE)
     with np.errstate(invalid="ignore"):
         apart = np.where((ours == known) | (np.isnan(ours) & np.isnan(known)), 0.0, np.abs(ours - known))
-    apart = np.nan_to_num(apart, nan=np.inf)
-    return float(np.where(apart <= least, 0.0, apart).max(initial=0.0) / largest)
+    return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0) / largest)
 
 
 def _by_onnxruntime(
@@ -154,7 +144,7 @@ def first_unlike(
     Empty where there is none: outputs that differ all the same are rounding, which the network amplifies. Arguments are
     those of :func:`check`.
     """
-    named_outputs, least = {name for node in graph.nodes for name in node.output if name}, _rounding_of(graph)
+    named_outputs = {name for node in graph.nodes for name in node.output if name}
     is_one_run = max(map(len, inputs.values())) <= batch  # else values that are not one per image are joined wrongly
     values: dict[str, Any] = {name: inputs[name] for name in network.input_names}
     values |= {each.name: getattr(each.holder, each.attribute) for each in network.stored}
@@ -169,7 +159,7 @@ def first_unlike(
                 other = theirs.get(name)
                 if other is None or (other.shape != tuple(mine.shape) and not is_one_run):
                     values[name] = mine
-                elif _difference(mine, other, least.get(name, 0.0)) > tolerance:
+                elif _difference(mine, other) > tolerance:
                     return name
                 else:
                     values[name] = torch.from_numpy(other).to(mine.dtype)

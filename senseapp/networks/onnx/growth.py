@@ -1,14 +1,35 @@
-"""Numbers that grow with the batch: which they are, and where a graph reads the number of images."""
+"""Numbers that follow the images and the channels: targets of reshapes, sizes and repetitions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor
-
 from senseapp.networks.onnx.infer import Facts
-from senseapp.networks.onnx.modules import Counted, PerImage
+from senseapp.networks.onnx.modules import Counted, Length
 from senseapp.networks.onnx.torch_graph import Node
+
+Number = int | Length
+
+
+def reshape_target(node: Node, facts: Facts) -> Counted | None:
+    """Return the target of a Reshape in lengths of its input, for any number of images and perhaps fewer channels.
+
+    The first lengths stay as they are. What is left in one axis, and channels that stay the last axis, get −1.
+    None where the target does not follow from the input so.
+    """
+    shapes = [(tuple(values[node.inputs[0]].shape), tuple(values[node.outputs[0]].shape)) for _, values in facts]
+    old, new = shapes[0]
+    kept = 0
+    while kept < min(len(old), len(new) - 1) and all(a[kept] == b[kept] for a, b in shapes):
+        kept += 1
+    ends_alike = len(old) > kept < len(new) and old[-1] == new[-1]
+    grown = _grown([a for a, _ in shapes], facts)
+    rest = _with_images([b[kept:] for _, b in shapes], facts, grown)
+    if not rest or 0 in old or not (kept or ends_alike):
+        return None
+    last = -1 if len(rest) == 1 or ends_alike else rest[-1]
+    numbers: tuple[Number, ...] = (*map(Length, range(kept)), *rest[:-1], last)
+    return Counted(numbers=numbers, scalar=False, index=0)
 
 
 def counted_numbers(name: str, facts: Facts, makers: Mapping[str, Node]) -> tuple[str, Counted] | None:
@@ -16,63 +37,50 @@ def counted_numbers(name: str, facts: Facts, makers: Mapping[str, Node]) -> tupl
 
     None where they do not simply grow with it. ``makers`` are the nodes that compute each value.
     """
-    known = [(count, values[name]) for count, values in facts]
-    if any(each.is_meta or each.is_floating_point() for _, each in known):
+    known = [values[name] for _, values in facts]
+    if any(each.is_meta or each.is_floating_point() for each in known):
         return None
-    numbers = _per_image(known)
-    source = _source(name, facts, makers) if numbers is not None else None
-    if numbers is None or source is None:
-        return None
-    tensor, axis, unit = source
-    return tensor, Counted(numbers=numbers, scalar=known[0][1].ndim == 0, index=0, axis=axis, unit=unit)
+    for source in _measured(name, makers):
+        grown = _grown([tuple(values[source].shape) for _, values in facts], facts)
+        numbers = _with_images([each.reshape(-1).tolist() for each in known], facts, grown)
+        if grown is not None and numbers is not None:
+            return source, Counted(numbers=numbers, scalar=known[0].ndim == 0, index=0)
+    return None
 
 
-def counted_target(node: Node, facts: Facts) -> Counted | None:
-    """Return the target of a Reshape that moves images to or from the first axis, and leaves channels the last one.
-
-    The number of images is counted, so that channels get the −1 and there may be fewer of them.
-    """
-    shapes = [(count, values[node.inputs[0]].shape, values[node.outputs[0]].shape) for count, values in facts]
-    first, old, new = shapes[0]
-    if len(shapes) < 2 or not (len(old) > 1 and len(new) > 1) or old[-1] != new[-1] or 0 in old:
-        return None
-    before, after = (axis[0] // first for axis in (old, new))
-    follows = all(
-        (tuple(a), tuple(b)) == ((before * count, *old[1:]), (after * count, *new[1:])) for count, a, b in shapes
-    )
-    if not follows or old[0] == new[0]:
-        return None
-    return Counted(numbers=(PerImage(after), *new[1:-1], -1), scalar=False, index=0, axis=0, unit=before)
+def _grown(shapes: Sequence[Sequence[int]], facts: Facts) -> Length | None:
+    """Return the number of images as a length of the first axis that grows with it; None where none does."""
+    for axis, lengths in enumerate(zip(*shapes, strict=True)):
+        unit = lengths[0] // facts[0][0]
+        if unit and lengths[0] != lengths[-1] and list(lengths) == [unit * count for count, _ in facts]:
+            return Length(axis, unit=unit)
+    return None
 
 
-def _per_image(known: Sequence[tuple[int, Tensor]]) -> tuple[int | PerImage, ...] | None:
-    counts = [count for count, _ in known]
-    numbers: list[int | PerImage] = []
-    for column in zip(*(map(int, each.reshape(-1).tolist()) for _, each in known), strict=True):
-        factor = column[0] // counts[0]
+def _with_images(lists: Sequence[Sequence[int]], facts: Facts, images: Length | None) -> tuple[Number, ...] | None:
+    """Return numbers that are ``lists`` for the numbers of images of ``facts``; None where one does not grow so."""
+    numbers: list[Number] = []
+    for column in zip(*lists, strict=True):
+        factor = column[0] // facts[0][0]
         if len(set(column)) == 1:
             numbers.append(column[0])
-        elif list(column) == [factor * count for count in counts]:
-            numbers.append(PerImage(factor))
+        elif images is not None and list(column) == [factor * count for count, _ in facts]:
+            numbers.append(Length(images.axis, unit=images.unit, factor=factor))
         else:
             return None
     return tuple(numbers)
 
 
-def _source(name: str, facts: Facts, makers: Mapping[str, Node]) -> tuple[str, int, int] | None:
-    """Return the tensor whose shape ``name`` was computed from, its axis that grows, and by how much an image."""
-    pending, seen = [name], set()
+def _measured(name: str, makers: Mapping[str, Node]) -> list[str]:
+    """Return the tensors from whose shapes ``name`` was computed."""
+    pending, seen, found = [name], set[str](), list[str]()
     while pending:
         node = makers.get(pending.pop())
         if node is None or node.name in seen:
             continue
         seen.add(node.name)
-        if node.op not in ("Shape", "Size"):
+        if node.op in ("Shape", "Size"):
+            found.append(node.inputs[0])
+        else:
             pending.extend(node.inputs)
-            continue
-        counts = [count for count, _ in facts]
-        for axis, lengths in enumerate(zip(*(values[node.inputs[0]].shape for _, values in facts), strict=True)):
-            unit = lengths[0] // counts[0]
-            if unit and list(lengths) == [unit * count for count in counts] and lengths[0] != lengths[-1]:
-                return node.inputs[0], axis, unit
-    return None
+    return found

@@ -6,7 +6,6 @@ the target of a Reshape, is a real tensor, and bounded in size and in time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,20 +26,9 @@ Facts = Sequence[tuple[int, Values]]
 _LARGEST = 1 << 31  # elements of one value, for one batch that is looked at
 _KNOWN = 1 << 27  # elements of all values that are known before anything runs, but for the file's own
 _WORK = 1 << 31  # elements that are read to compute them; some seconds
-_SAME_SHAPE = frozenset(
-    {
-        *("Relu", "Sigmoid", "HardSwish", "HardSigmoid", "Clip", "Tanh", "Erf", "Gelu", "LeakyRelu", "Softmax", "Sqrt"),
-        *("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "Mish", "Elu"),
-    }
-)
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
+LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Operators that are layers where they multiply by a tensor of the file."""
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN"})
-_SAME_CHANNELS = frozenset(
-    {
-        *("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Clip", "Pad", "Resize", "BatchNormalization"),
-        *("QuantizeLinear", "DequantizeLinear"),
-    }
-)
 
 
 class DoesNotFit(UnsupportedModel):
@@ -71,10 +59,6 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = _LARGEST) -> tu
         if index < len(values) and is_scalar(values[index]):
             inputs[index] = values[index].item()  # type: ignore[union-attr]
     tensors = [each for index, each in enumerate(values) if index not in numbers and each is not None]
-    shape = _plain_shape(node, tensors)
-    if shape is not None:
-        _check_size(node, math.prod(shape), most)
-        return (torch.empty(shape, dtype=tensors[0].dtype, device="meta"),)
     try:
         function = operator.of(node)
         with torch.no_grad():
@@ -92,20 +76,6 @@ def evaluate(node: Node, values: Sequence[Value], *, most: int = _LARGEST) -> tu
         raise
     except Exception as error:  # torch says what does not fit in errors of many kinds
         raise DoesNotFit(f"Node {node.title} cannot be computed: {first_line_of(error)}.") from error
-
-
-def _plain_shape(node: Node, tensors: Sequence[Tensor]) -> Sequence[int] | None:
-    """Return the shape that frequent operators give to floats on the meta device, where torch takes a millisecond."""
-    if len(node.outputs) > 1 or all(not each.is_meta for each in tensors) or not tensors[0].is_floating_point():
-        return None
-    if node.op in _SAME_SHAPE and tensors[0].is_meta:
-        return tensors[0].shape
-    if node.op not in _ARITHMETIC or len(tensors) != 2 or tensors[0].dtype != tensors[1].dtype:
-        return None
-    short, long = sorted((each.shape for each in tensors), key=len)
-    pairs = list(zip((1,) * (len(long) - len(short)) + tuple(short), long, strict=True))
-    fits = all(a == b or 1 in (a, b) for a, b in pairs)  # what does not, torch explains
-    return [b if a == 1 else a for a, b in pairs] if fits else None
 
 
 def _run(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -182,7 +152,11 @@ def _products(node: Node, operands: Sequence[Tensor]) -> int:
 
 def start(graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]]) -> Values:
     """Return the values before the first node: constants, and inputs of ``shapes`` on the meta device."""
-    values = {name: each.value.to("meta") if each.held else each.value for name, each in graph.constants.items()}
+    values = {name: each.value for name, each in graph.constants.items()}
+    for node in graph.nodes:  # what layers compute is not known, also of constants: their weights are compressed
+        for name in node.inputs[1:2]:
+            if node.op in LAYERS and name in graph.constants:
+                values[name] = values[name].to("meta")
     for each in graph.inputs:
         values[each.name] = torch.empty(shapes[each.name], dtype=dtype_of(each.element_type), device="meta")
     return values
@@ -250,21 +224,17 @@ def input_shapes(graph: TorchGraph, batch: int, size: tuple[int, int]) -> dict[s
                 lengths[0] = batch if length is None or length == declared else length
             elif length is None:
                 is_channels = axis == 1 and len(lengths) == 4 and not channels_last
-                lengths[axis] = _channels(graph, each.name) if is_channels else next(free)
+                lengths[axis] = _channels(graph) if is_channels else next(free)
         shapes[each.name] = tuple(length or 1 for length in lengths)
     return shapes
 
 
-def _channels(graph: TorchGraph, name: str) -> int:
-    """Return how many channels the first convolution that reads the input ``name`` takes; 3 where none does."""
-    same = {name}
+def _channels(graph: TorchGraph) -> int:
+    """Return how many channels the first convolution takes; 3 without one."""
     for node in graph.nodes:
-        if node.inputs and node.inputs[0] in same:
-            weight = graph.constants.get(node.inputs[1]) if node.op == "Conv" else None
-            if weight is not None and weight.value.ndim > 1:
-                return int(weight.value.shape[1]) * int(node.attributes.get("group", 1))
-            if node.op in _SAME_CHANNELS:
-                same.update(node.outputs)
+        weight = graph.constants.get(node.inputs[1]) if node.op == "Conv" else None
+        if weight is not None and weight.value.ndim > 1:
+            return int(weight.value.shape[1]) * int(node.attributes.get("group", 1))
     return 3
 
 

@@ -36,29 +36,28 @@ class Positional:
 
 
 @dataclass(frozen=True, slots=True)
-class PerImage:
-    """A number that is ``factor`` times the number of images."""
+class Length:
+    """A number that follows the length of an axis of a tensor: over ``unit``, times ``factor``."""
 
-    factor: int
+    axis: int
+    unit: int = 1
+    factor: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The argument is numbers of which some grow with the batch.
+    """The argument is numbers of which some follow lengths of the tensor at ``index``, such as the number of images."""
 
-    The number of images is the length of ``axis`` of the tensor at ``index``, over ``unit``.
-    """
-
-    numbers: tuple[int | PerImage, ...]
+    numbers: tuple[int | Length, ...]
     scalar: bool
     index: int
-    axis: int
-    unit: int
 
     def of(self, tensors: tuple[Tensor, ...]) -> Any:
         """Return the argument for a call with ``tensors``."""
-        images = tensors[self.index].shape[self.axis] // self.unit
-        found = [each.factor * images if isinstance(each, PerImage) else each for each in self.numbers]
+        shape = tensors[self.index].shape
+        found = [
+            shape[each.axis] // each.unit * each.factor if isinstance(each, Length) else each for each in self.numbers
+        ]
         return found[0] if self.scalar else found
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
+
+from senseapp.core.foreign_values import BadValue, read_python
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 # modules in modules, and characters of one: far above torch's networks; names of functions add some
@@ -30,8 +31,8 @@ def module_path(metadata: Mapping[str, str], node_name: str) -> str | None:
 
 def _listed(text: str) -> list[str]:
     try:
-        found = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = read_python(text)
+    except BadValue:
         return []
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 

@@ -16,7 +16,8 @@ from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by
 from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import NEVER_RUN, is_read
 from senseapp.networks.onnx.read import read_graph
-from senseapp.networks.onnx.rewrite import read
+from senseapp.networks.onnx.rewrite.branches import take_branches
+from senseapp.networks.onnx.rewrite.folding import fold_constants
 from senseapp.networks.onnx.torch_graph import Body, Constant, GraphInput, Node, TorchGraph
 
 _NUMBERS = frozenset({AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.FLOATS, AttributeProto.INTS})
@@ -45,7 +46,10 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[TorchGraph, 
     nodes = reading.nodes(file.nodes, ChainMap(names))
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
-    return read(TorchGraph(inputs=inputs, outputs=file.outputs, nodes=nodes, constants=constants, notes=notes)), file
+    graph = TorchGraph(inputs=inputs, outputs=file.outputs, nodes=nodes, constants=constants, notes=notes)
+    folded = fold_constants(graph)
+    taken = take_branches(folded)  # where constants decide
+    return (folded if taken is folded else fold_constants(taken)), file
 
 
 def _stored(nodes: Iterable[NodeProto], initializers: Iterable[TensorProto]) -> dict[str, Constant]:

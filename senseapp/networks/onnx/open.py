@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,7 +139,7 @@ def _opened(
     for node in graph.nodes:
         operation_of(node)  # refuses by name before anything is computed
     size = size or working_size(graph, usual_side)
-    _refuse_training(graph, size)
+    _refuse_training(graph)
     own_batch = batch_of(graph) or 1
     shapes = input_shapes(graph, own_batch, size)
     _check_inputs(shapes)
@@ -176,21 +175,18 @@ def _opened(
     )
 
 
-def _refuse_training(graph: TorchGraph, size: tuple[int, int]) -> None:
-    """Raise UnsupportedModel where a norm takes its statistics from several images, so that each changes the others."""
-    trained = [node for node in graph.nodes if node.op == "BatchNormalization" and node.attributes.get("training_mode")]
-    batch = batch_of(graph) or 2
-    if not trained or batch == 1:
-        return
-    over = None
-    with contextlib.suppress(UnsupportedModel):  # of a graph that takes one image, though it declares any number
-        values = infer(graph, input_shapes(graph, batch, size))
-        over = next((node for node in trained if values[node.inputs[0]].shape[:1] == (batch,)), None)
-    if over is not None:
-        raise UnsupportedModel(
-            f"Node {over.title} is in training mode: it normalises by all images of a batch. "
-            "Export the network in evaluation mode, after model.eval()."
-        )
+def _refuse_training(graph: TorchGraph) -> None:
+    """Raise UnsupportedModel where a norm takes its statistics from several images, so that each changes the others.
+
+    Norms of each image alone are written so too: torch repeats their weights for each image.
+    """
+    for node in graph.nodes:
+        is_trained = node.op == "BatchNormalization" and node.attributes.get("training_mode")
+        if is_trained and node.inputs[1] in graph.constants and batch_of(graph) != 1:
+            raise UnsupportedModel(
+                f"Node {node.title} is in training mode: it normalises by all images of a batch. "
+                "Export the network in evaluation mode, after model.eval()."
+            )
 
 
 def _check_inputs(shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -239,9 +235,13 @@ class _Building:
         if ranged is not None:
             raise UnsupportedModel(f"node {ranged.title} rounds within the range of all images of a pass")
         few, more = 2 * self.batch, 3 * self.batch
-        if batch_of(self.graph) is None:
-            with contextlib.suppress(UnsupportedModel, InvalidCheckpoint):  # it declares any number, but bakes one in
+        if self.batch > 1 or batch_of(self.graph) is None:
+            try:
                 return self._built(self.graph, few, infer(self.graph, self._shapes(few)), more)
+            except (UnsupportedModel, InvalidCheckpoint):
+                if self.batch > 1:
+                    raise
+        # It was exported for one image, though it may declare any number.
         graph, values = free_batch(self.graph, self.reference, self._shapes(few))
         return self._built(graph, few, values, more)
 

@@ -48,16 +48,10 @@ def follow_shapes(graph: OnnxGraph, opened: OpenedOnnx, network: OnnxNetwork) ->
     parts = _changed_parts(opened.network, network)
     for node in graph.nodes:
         output = next(iter(node.output), "")
-        differs = before.get(output) != after.get(output)
         if output in parts:
             _change_parts(graph, node, parts[output])
-        elif node.op_type == "Reshape" and output not in before:
-            if before.get(node.input[0]) != after.get(node.input[0]):
-                _flatten_whole(graph, node)
-        elif node.op_type == "Reshape" and differs:
+        elif node.op_type == "Reshape" and before.get(output) != after.get(output):
             _change_target(graph, node, before[output], after[output])
-        elif node.op_type == "Gather" and differs:
-            _change_indices(graph, node, after[output])
 
 
 def _change_target(graph: OnnxGraph, node: NodeProto, before: Shape, after: Shape) -> None:
@@ -72,13 +66,6 @@ def _change_target(graph: OnnxGraph, node: NodeProto, before: Shape, after: Shap
             target[axis] = new
     if not np.array_equal(target, stored):
         _store(graph, node, 1, target)
-
-
-def _flatten_whole(graph: OnnxGraph, node: NodeProto) -> None:
-    """Let a Reshape to one row, which the network does together with the next one, make a row of any length."""
-    stored = graph.array(node.input[1])
-    if stored is not None and stored.shape == (1,) and stored.item() > 0:
-        _store(graph, node, 1, np.array([-1], np.int64))
 
 
 def _change_parts(graph: OnnxGraph, node: NodeProto, parts: Mapping[int, tuple[Numbers, Numbers]]) -> None:
@@ -102,15 +89,6 @@ def _changed_parts(before: OnnxNetwork, after: OnnxNetwork) -> dict[str, dict[in
                 if mine != theirs and isinstance(mine, Fixed) and isinstance(theirs, Fixed):
                     found.setdefault(old.outputs[0], {})[position] = mine.value, theirs.value
     return found
-
-
-def _change_indices(graph: OnnxGraph, node: NodeProto, after: Shape) -> None:
-    """Let a Gather that takes all elements of a row in order, as exports of ``as_strided`` do, take fewer."""
-    indices = graph.array(node.input[1])
-    if indices is None:
-        return
-    if np.array_equal(indices.ravel(), np.arange(indices.size)) and indices.ndim == len(after):
-        _store(graph, node, 1, np.arange(np.prod(after), dtype=indices.dtype).reshape(after))
 
 
 def _store(graph: OnnxGraph, node: NodeProto, position: int, numbers: Array) -> None:

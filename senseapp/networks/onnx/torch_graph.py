@@ -69,7 +69,6 @@ class Constant:
         order: how the axes of that tensor were permuted before it was brought to the shape of ``value``.
         reshaped: whether it was brought to another shape.
         weight: whether it is a tensor of the file, perhaps in another form, and not computed by the graph.
-        held: whether a layer multiplies by it: what else is computed from it follows when the layer's weight changes.
     """
 
     value: Tensor
@@ -77,7 +76,6 @@ class Constant:
     order: tuple[int, ...] = ()
     reshaped: bool = False
     weight: bool = False
-    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

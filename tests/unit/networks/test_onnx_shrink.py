@@ -73,26 +73,6 @@ def small_densenet() -> nn.Module:
     return DenseNet(growth_rate=8, block_config=(2, 2), num_classes=5)
 
 
-class Rolled(nn.Module):
-    """Windows of an image that is rolled and rolled back, beside a residual stream, as in Swin."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 12, 4, 4)
-        self.up, self.down = nn.Linear(12, 16), nn.Linear(16, 12)
-        self.head = nn.Linear(12, 5)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.patches(images).permute(0, 2, 3, 1)
-        n, side, _, width = x.shape
-        for _ in range(2):
-            y = torch.roll(x, (-3, -2), (1, 2)).view(n, side // 4, 4, side // 4, 4, width).permute(0, 1, 3, 2, 4, 5)
-            y = self.down(F.relu(self.up(y.reshape(-1, 4, 4, width).view(-1, 16, width)))).view(-1, 4, 4, width)
-            y = y.view(n, side // 4, side // 4, 4, 4, width).permute(0, 1, 3, 2, 4, 5).reshape(n, side, side, width)
-            x = x + torch.roll(y, (3, 2), (1, 2))
-        return self.head(x.mean((1, 2)))
-
-
 class Gated(nn.Module):
     """A split of which one part is read twice, as exporters write GELU, and a join of two others, as in MambaOut."""
 
@@ -116,7 +96,6 @@ NETWORKS = {
     "densenet": small_densenet,
     "unet": UNet,
     "detector": Detector,
-    "rolled": Rolled,
     "mobilenetv2": lambda: timm.create_model("mobilenetv2_035", num_classes=5),
     "mobilenetv3": lambda: timm.create_model("mobilenetv3_small_050", num_classes=5),
     "convnext": lambda: timm.create_model("convnext_atto", num_classes=5),
@@ -200,23 +179,6 @@ def test_a_part_of_a_split_is_read_twice_where_an_exporter_writes_gelu_in_steps(
     assert built_layers == layers != []
     assert {layer: built_kept[layer] for layer in kept} == kept
     torch.testing.assert_close(built(IMAGES), own(IMAGES))
-
-
-def test_a_norm_of_whole_images_is_one_step_where_an_exporter_writes_reshapes() -> None:
-    torch.manual_seed(0)
-    norms = [nn.GroupNorm(1, width) for width in (8, 12)]
-    for each in norms:
-        nn.init.normal_(each.weight)
-        nn.init.normal_(each.bias)
-    layers = [nn.Conv2d(3, 8, 3), norms[0], nn.ReLU(), nn.Conv2d(8, 12, 3, 2), norms[1], nn.AdaptiveAvgPool2d(1)]
-    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(12, 5)).eval()
-    opened = open_onnx(exported(module, side=SIDE))
-    (own, kept, names), (built, built_kept, built_names) = pruned(module), pruned(opened.network)
-    assert built_names == names == ["0", "3"]
-    assert {layer: built_kept[layer] for layer in names} == {layer: kept[layer] for layer in names}
-    torch.testing.assert_close(built(IMAGES), own(IMAGES))
-    edited = with_weights(opened, built)
-    np.testing.assert_allclose(run(edited.content, IMAGES), own(IMAGES), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", first_of(["detector", *(name for name in NETWORKS if name != "detector")]))

@@ -64,8 +64,6 @@ enter(
         "InstanceNormalization": lambda x, scale, bias, *, epsilon=1e-5: F.group_norm(
             x, x.shape[1], scale, bias, epsilon
         ),
-        # Not of ONNX: what exporters write as two reshapes around an instance norm of one channel.
-        "ImageNormalization": lambda x, *, epsilon=1e-5: F.group_norm(x, 1, None, None, epsilon),
         "LpNormalization": lambda x, *, axis=-1, p=2: x / torch.linalg.vector_norm(x, p, axis, keepdim=True),
     }
 )

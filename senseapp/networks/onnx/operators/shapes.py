@@ -18,8 +18,6 @@ enter(
         "Transpose": lambda x, *, perm=None: x.permute(tuple(reversed(range(x.ndim)) if perm is None else perm)),
         "Concat": lambda *tensors, axis=1: torch.cat(tensors, dim=axis),
         "EyeLike": lambda x, *, k=0: torch.ones_like(x).triu(k).tril(k),
-        # Not of ONNX: what files write as two parts of an axis in the other order.
-        "Roll": lambda x, *, shift=0, axis=0: torch.roll(x, shift, axis),
         "Size": lambda x: torch.tensor(x.numel(), dtype=torch.int64, device="cpu" if x.is_meta else x.device),
     }
 )
@@ -72,11 +70,11 @@ def _split(
 
 
 @operator("ExpandLike")
-def _expand_like(x: Tensor, like: Tensor, *, axis: int = 0, like_axis: int = 0) -> Tensor:
-    """Not of ONNX: repeat the one image of a constant for the images of ``like``, to free a batch that is baked in."""
+def _expand_like(x: Tensor, like: Tensor, *, axis: int = 0) -> Tensor:
+    """Not of ONNX: repeat what a file holds for one image for the images of ``like``."""
     lengths = list(x.shape)
-    lengths[axis] = like.shape[like_axis]
-    return x.narrow(axis, 0, 1).expand(lengths)
+    lengths[axis] = like.shape[axis]
+    return x.expand(lengths)
 
 
 @operator("Shape")

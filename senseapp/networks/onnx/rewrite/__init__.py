@@ -1,44 +1,5 @@
-"""Rewrites of a graph between its file and its modules: one small pass each, in the order in which they run.
+"""Rewrites of a graph between its file and its modules: functions of a graph that return another one of equal values.
 
-A pass takes a :class:`~senseapp.networks.onnx.torch_graph.TorchGraph` and returns another one that computes the same.
-``batch.py`` frees a batch that an export has fixed.
+``folding.py`` computes what no image changes, ``batch.py`` frees a batch that an export has fixed, ``activations.py``
+makes one node of activations that are written as several.
 """
-
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from senseapp.networks.onnx.infer import Facts
-from senseapp.networks.onnx.rewrite.activations import merge_activations
-from senseapp.networks.onnx.rewrite.branches import take_branches
-from senseapp.networks.onnx.rewrite.folding import fold_constants
-from senseapp.networks.onnx.rewrite.shapes import (
-    fix_known_values,
-    fix_reshape_targets,
-    merge_image_norms,
-    merge_rolls,
-)
-from senseapp.networks.onnx.torch_graph import TorchGraph
-
-BUILDING: tuple[Callable[[TorchGraph, Facts], TorchGraph], ...] = (
-    fix_known_values,
-    fix_reshape_targets,
-    merge_rolls,
-    merge_image_norms,
-    merge_activations,
-)
-"""Passes that need the values of the graph for some numbers of images."""
-
-
-def read(graph: TorchGraph) -> TorchGraph:
-    """Return the graph as it is measured and cut: constants folded, and branches taken that these decide."""
-    graph = fold_constants(graph)
-    taken = take_branches(graph)
-    return graph if taken is graph else fold_constants(taken)
-
-
-def simplified(graph: TorchGraph, facts: Facts) -> TorchGraph:
-    """Return the graph as modules are built from it."""
-    for rewrite in BUILDING:
-        graph = rewrite(graph, facts)
-    return graph

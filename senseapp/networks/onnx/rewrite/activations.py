@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from senseapp.networks.onnx.infer import Facts, evaluate
+from senseapp.networks.onnx.infer import evaluate
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _PARTS = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Erf", "Sigmoid", "HardSigmoid", "Clip"})
@@ -20,7 +20,7 @@ _KNOWN = (("Gelu", 20, F.gelu), ("HardSwish", 14, F.hardswish), ("Swish", 24, F.
 _ARGUMENTS = torch.linspace(-64, 64, 513, dtype=torch.float64)
 
 
-def merge_activations(graph: TorchGraph, _facts: Facts) -> TorchGraph:
+def merge_activations(graph: TorchGraph) -> TorchGraph:
     """Merge each GELU, hard swish and swish (SiLU) of several nodes into one node.
 
     Nodes before a product are added, the last first, while they work on each element and read constants of one number

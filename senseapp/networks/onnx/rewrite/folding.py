@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.infer import Folding, TooLarge, evaluate
+from senseapp.networks.onnx.infer import LAYERS, Facts, Folding, TooLarge, evaluate
 from senseapp.networks.onnx.operators import entry_of
 from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 
 _FOLDED = 1 << 24  # elements of one computed constant
 _FOLDED_IN_ALL = 1 << 26  # elements of all of them, 256 MB in float32
 _RESHAPING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-_KEPT_WHOLE = frozenset({"Identity", "Transpose"})
-_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _READ_FROM_STORED = frozenset({*_RESHAPING, "Transpose", "Cast", "DequantizeLinear"})
 
 
@@ -29,7 +28,7 @@ def fold_constants(graph: TorchGraph) -> TorchGraph:
     Raises:
         InvalidCheckpoint: a constant would have more elements than any network needs, or take longer.
     """
-    constants = _with_held(graph)
+    constants = dict(graph.constants)
     renamed: dict[str, str] = {}
     computed: dict[object, tuple[str, ...]] = {}
     left, budget, folding = [], _FOLDED_IN_ALL, Folding()
@@ -61,22 +60,8 @@ def fold_constants(graph: TorchGraph) -> TorchGraph:
 
 def _is_constant(node: Node, constants: Mapping[str, Constant]) -> bool:
     known = all(name in constants for name in node.inputs if name)
-    follows = node.op not in _KEPT_WHOLE and any(constants[name].held for name in node.inputs if name in constants)
-    return known and not follows and entry_of(node.op, node.version) is not None
-
-
-def _with_held(graph: TorchGraph) -> dict[str, Constant]:
-    """Return the constants, those marked that a layer multiplies by, as they are or transposed."""
-    constants = dict(graph.constants)
-    sources: dict[str, str] = {}
-    for node in graph.nodes:
-        if node.op in _KEPT_WHOLE and node.inputs and node.outputs:
-            sources[node.outputs[0]] = sources.get(node.inputs[0], node.inputs[0])
-        if node.op in _LAYERS and len(node.inputs) > 1:
-            name = sources.get(node.inputs[1], node.inputs[1])
-            if name in constants and constants[name].value.is_floating_point():
-                constants[name] = replace(constants[name], held=True)
-    return constants
+    is_layer = node.op in LAYERS and any(constants[name].weight for name in node.inputs[1:2] if name in constants)
+    return known and not is_layer and entry_of(node.op, node.version) is not None
 
 
 def _derived(node: Node, source: Constant | None, value: Tensor) -> Constant:
@@ -103,3 +88,23 @@ def _hashable(value: Any) -> object:
     if isinstance(value, Tensor):
         return (value.shape, value.dtype, tuple(value.flatten().tolist()) if value.numel() < 64 else id(value))
     return tuple(value) if isinstance(value, list) else value
+
+
+def fix_known_values(graph: TorchGraph, facts: Facts) -> TorchGraph:
+    """Turn values that are known and the same at every batch into constants; drop what only led to them."""
+    constants = dict(graph.constants)
+    nodes = []
+    for node in graph.nodes:
+        found = {name: _same([values[name] for _, values in facts if name in values]) for name in node.outputs if name}
+        if all(each is not None for each in found.values()):
+            constants.update({name: Constant(value=each) for name, each in found.items() if each is not None})
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _same(values: Sequence[Tensor]) -> Tensor | None:
+    first = values[0] if values else None
+    if first is None or any(each.is_meta for each in values):
+        return None
+    return first if all(torch.equal(first, each) for each in values[1:]) else None
