@@ -78,7 +78,7 @@ def test_weights_that_do_not_keep_a_promise_are_not_written(files, capsys):
     report = json.loads(capsys.readouterr().out)
     weights = report["candidates"][0]
     assert report["before"] - report["repaired"] < weights["upper_bound"] <= 0.6
-    assert weights["bound"].startswith("Loss of right answers: ")
+    assert weights["bound"].startswith("On new images: loss of right answers at most ")
     assert (files / "promised.safetensors").is_file()
 
 

@@ -123,7 +123,7 @@ REFUSED = {
     "dates of a spreadsheet": (
         "sensitivities",
         TABLE.replace("41.25", "25.Jan"),
-        "must be a finite number, got '25.Jan'",
+        "must be a finite number from 0 to 100, got '25.Jan'",
     ),
     "underscores": ("times", TIMES.replace("12.25", "1_2"), "is not a layer, a level and milliseconds"),
 }
