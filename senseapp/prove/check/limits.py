@@ -41,6 +41,7 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
     metric, change = METRICS[name], judged.change(name)
     images, moments = change.num_samples, change.moments
     upper, needed = metric.upper_bound(moments, CONFIDENCE), None
+    is_guaranteed = metric.is_share and not isinstance(metric, RecordMetric)
     if isinstance(metric, Agreement):
         how = "exact binomial"
         needed = images_needed(allowed, CONFIDENCE, rate=moments[2] / images) if allowed else None
@@ -48,19 +49,19 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
         how = "exact for paired answers"
         if allowed and moments[2] == moments[3]:  # no answer became right
             needed = images_needed(allowed, CONFIDENCE, rate=moments[2] / images)
-    elif not metric.is_share:
-        how = "upper end of the interval, for many images"
     elif isinstance(metric, RecordMetric):
         how = "bootstrap over these images and one on which all is lost"
+    elif math.isfinite(metric.least_loss) and math.isfinite(metric.most_loss):
+        how = "betting"
     else:
-        how = "Hoeffding-Bentkus and empirical Bernstein"
+        how, is_guaranteed = "upper end of the interval, for many images", False
     return LossBound(
         metric=name,
         delta=change.delta,
         upper=max(upper, change.delta) if not math.isnan(change.delta) else math.inf,
         allowed=allowed,
         how=how,
-        guaranteed=metric.is_share and not isinstance(metric, RecordMetric),
+        guaranteed=is_guaranteed,
         images=images,
         images_needed=needed if needed is None or needed > images else None,
     )
