@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from senseapp.data.picture_process import DECODERS
-from senseapp.server import time_estimate
+from senseapp.server import machine
 from tests.scheduling import LongestFirst, rank
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # read when torch is loaded; the workers share the cores
@@ -33,7 +33,7 @@ for _name in [name for name in os.environ if name.startswith(("SENSEAPP_", "STRE
     del os.environ[_name]
 os.environ |= dict.fromkeys(_THREADS, "1") | {"SENSEAPP_HOME": _HOME}
 os.fsync = lambda _: None  # tests outlive no power cut; waiting for disks took a twentieth of their time
-time_estimate.share_left = lambda processors: 1.0  # a quiet machine: no prediction depends on the other tests
+machine.share_left = lambda processors: 1.0  # a quiet machine: no prediction depends on the other tests
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")  # no example fails because the machine is busy
 

@@ -9,7 +9,7 @@ from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.time_estimate import MachineSpeed
+from senseapp.server.machine import MachineSpeed
 
 LAYERS = ("stem", "stage.0.conv", "stage.1.conv", "head")
 SPEC = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5)))

@@ -27,6 +27,7 @@ from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, orig
 from senseapp.server.execution import LiveRun, Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
 from senseapp.server.leaderboard import headline
+from senseapp.server.machine import MACHINE_LOAD, MachineSpeed, time_convolutions
 from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
@@ -43,14 +44,11 @@ from senseapp.server.settings import (
 )
 from senseapp.server.tasks import EarlierRun, FinishedRunTask, RunTask, TaskContext
 from senseapp.server.time_estimate import (
-    MACHINE_LOAD,
     SEARCHES_PER_FILE,
     UNKNOWN_STEPS,
-    MachineSpeed,
     RuntimePredictor,
     kind_of,
     num_images,
-    time_convolutions,
 )
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder

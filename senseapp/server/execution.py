@@ -20,9 +20,10 @@ from senseapp.records.spec import RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
+from senseapp.server.machine import time_convolutions
 from senseapp.server.process.requester import model_bytes, num_bytes
 from senseapp.server.tasks import RunObserver, TaskContext
-from senseapp.server.time_estimate import file_works, time_convolutions
+from senseapp.server.time_estimate import file_works
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import RunStore
 

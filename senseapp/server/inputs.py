@@ -24,6 +24,7 @@ from senseapp.records.spec import (
     SensitivitySpec,
 )
 from senseapp.server.image_report import preview_images
+from senseapp.server.machine import MACHINE_LOAD
 from senseapp.server.model_cards import (
     CheckpointReport,
     compare_checkpoint,
@@ -39,7 +40,7 @@ from senseapp.server.process.requester import (
 )
 from senseapp.server.run_requests import read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths
-from senseapp.server.time_estimate import MACHINE_LOAD, num_available, num_images
+from senseapp.server.time_estimate import num_available, num_images
 from senseapp.server.uploads import Uploads
 from senseapp.tasks import task_named
 

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from senseapp.core.codec import register
 from senseapp.core.errors import StorageFailed
 from senseapp.core.files import replace_file
-from senseapp.core.load import share_left
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.goal import makes_files
@@ -37,6 +32,7 @@ from senseapp.records.spec import (
     SensitivitySpec,
 )
 from senseapp.server.job_progress import PlannedStep
+from senseapp.server.machine import MachineSpeed
 
 _SCAN_PASSES, _SCAN_PASSES_PER_LEVEL = 5, 2  # of the quick scan, whose backward pass costs about two forward ones
 _CALLS_PER_LAYER = 4  # a compressible layer usually comes with a norm, an activation and a block around it
@@ -58,14 +54,6 @@ SEARCHES_PER_FILE = 10
 """A file follows a run by itself up to this multiple of the limit for recommendations."""
 Follows: TypeAlias = Literal["nothing", "file", "schedule"]
 """What follows the measurement of a run by itself: the file of the original weights, or the recommendation too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineSpeed:
-    """Speed of a forward pass here: MACs per second of a large convolution, and seconds per call of any module."""
-
-    macs_per_second: float
-    seconds_per_call: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,95 +303,3 @@ class RuntimePredictor:
         speed = {name: getattr(self._speed, name) for name in MachineSpeed.__slots__}
         with suppress(StorageFailed):  # predictions work with a read-only home, until the next start
             replace_file(self._path, json.dumps({"speed": speed, "corrections": self._corrections}, allow_nan=False))
-
-
-_TIMED_SECONDS = 0.1  # of each convolution
-_THREADS_HELP = 0.7  # power of their number by which threads speed a convolution up
-
-
-@cache
-def time_convolutions() -> MachineSpeed:
-    """Time a large and a tiny convolution for about a quarter of a second, once in a process.
-
-    In one thread and in seconds of the processor, so that what else runs here does not count.
-    """
-    import torch  # the app paints before torch is loaded
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode():
-            channels, size = 64, 56
-            large = torch.nn.Conv2d(channels, channels, 3, padding=1)
-            image = torch.zeros(1, channels, size, size)
-            large_seconds = _processor_seconds(lambda: large(image))
-            tiny = torch.nn.Conv2d(1, 1, 1)
-            pixel = torch.zeros(1, 1, 1, 1)
-            call_seconds = _processor_seconds(lambda: tiny(pixel))
-    finally:
-        torch.set_num_threads(threads)
-    macs = threads**_THREADS_HELP * channels * channels * 9 * size * size
-    return MachineSpeed(macs_per_second=macs / max(large_seconds - call_seconds, 1e-7), seconds_per_call=call_seconds)
-
-
-def _processor_seconds(call: Callable[[], object]) -> float:
-    call()  # the first one sets up memory
-    calls, start, end = 0, time.thread_time(), time.perf_counter() + _TIMED_SECONDS
-    while time.perf_counter() < end or not calls:
-        call()
-        calls += 1
-    return max(time.thread_time() - start, 1e-7) / calls
-
-
-_LOAD_SECONDS = 20.0  # for which an answer holds
-_PAUSES = (0.5, 1.0, 1.0)  # seconds before each look: a page that is drawn is busy for a moment
-_KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
-
-
-class LoadWatch:
-    """How busy other programs keep this machine: the quietest of three looks, which are taken in the background.
-
-    Attributes:
-        known: whether an answer is there; before it, the machine counts as quiet.
-    """
-
-    def __init__(self, pauses: Sequence[float] = _PAUSES) -> None:
-        self.known = False
-        self._pauses = pauses
-        self._lock = threading.Lock()
-        self._found = 1.0
-        self._began = -math.inf
-
-    @contextmanager
-    def unknown(self) -> Iterator[None]:
-        """Do not look inside the block, in which this program keeps the processors busy for a moment, but after it."""
-        self._began = math.inf
-        try:
-            yield
-        finally:
-            self._began = -math.inf
-            self.slowdown()
-
-    def slowdown(self) -> float:
-        """Return how many times as long as on a quiet machine a run takes; look again where that is long known."""
-        with self._lock:
-            if time.monotonic() - self._began > _LOAD_SECONDS:
-                self._began = time.monotonic()
-                threading.Thread(target=self._look, name="senseapp-load", daemon=True).start()
-            return self._found
-
-    def _look(self) -> None:
-        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        shares = []
-        for pause in self._pauses:
-            time.sleep(pause)
-            shares.append(share_left(processors))
-        found = [share for share in shares if share is not None]
-        if found:
-            self._found = max(1.0, _KEPT_BUSY / max(found))
-        self.known = True
-
-
-MACHINE_LOAD = LoadWatch()
-"""Of this process's machine."""
-register(MachineSpeed)

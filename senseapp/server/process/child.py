@@ -29,11 +29,11 @@ from senseapp.core.files import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, at_work, give_back_freed_memory, pause
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.records.measurement import LayerMeasurement, RunResult
+from senseapp.server.machine import time_convolutions
 from senseapp.server.process.requester import Line, TaskRequest, answer_here, decode_task, read_line, write_line
 from senseapp.server.quotas import memory_limit
 from senseapp.server.session import load_engine, open_local_session, runs_on_processor
 from senseapp.server.tasks import RunObserver, TaskContext
-from senseapp.server.time_estimate import time_convolutions
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:

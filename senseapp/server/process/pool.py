@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from senseapp.core.errors import SenseError
+from senseapp.server.machine import MachineSpeed
 from senseapp.server.process.processes import CANCEL_SECONDS, JobProcess, answer_in, carry_out_in
 from senseapp.server.process.requester import ANYBODY, Requester, Slots
 from senseapp.server.tasks import RunTask, TaskContext
-from senseapp.server.time_estimate import MachineSpeed
 
 if TYPE_CHECKING:
     from senseapp.server.process.requester import WorkerRequest

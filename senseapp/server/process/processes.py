@@ -26,6 +26,7 @@ from senseapp.core.codec import decode, to_plain
 from senseapp.core.errors import ClusterFailed, ProcessLost, ReadingStopped, SenseError
 from senseapp.core.process import QUIET_FILE, measuring_environment
 from senseapp.records.measurement import LayerMeasurement, RunResult
+from senseapp.server.machine import MachineSpeed
 from senseapp.server.process.requester import (
     ANYBODY,
     Line,
@@ -38,7 +39,6 @@ from senseapp.server.process.requester import (
     write_line,
 )
 from senseapp.server.tasks import RunTask, TaskContext
-from senseapp.server.time_estimate import MachineSpeed
 
 AnswerT = TypeVar("AnswerT")
 

@@ -6,13 +6,11 @@ import pytest
 
 from senseapp.core.steps import StepTitle
 from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.server.machine import LoadWatch, MachineSpeed, time_convolutions
 from senseapp.server.time_estimate import (
-    LoadWatch,
-    MachineSpeed,
     RuntimePredictor,
     RunWork,
     run_works,
-    time_convolutions,
 )
 from tests.fake_session import LAYERS, a_profile, fake_calibration
 
@@ -167,7 +165,7 @@ def test_this_machine_is_at_most_as_quick_as_when_it_is_quiet():
 )
 def test_load_is_the_quietest_of_three_looks_and_none_without_an_answer(monkeypatch, shares, found):
     looks = iter(shares)
-    monkeypatch.setattr("senseapp.server.time_estimate.share_left", lambda processors: next(looks))
+    monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(looks))
     watch = LoadWatch(pauses=[0.0] * 3)
     watch.slowdown()
     assert answer_of(watch) == pytest.approx(found)
@@ -175,7 +173,7 @@ def test_load_is_the_quietest_of_three_looks_and_none_without_an_answer(monkeypa
 
 def test_nothing_is_looked_at_while_this_program_is_busy_itself(monkeypatch):
     looks = []
-    monkeypatch.setattr("senseapp.server.time_estimate.share_left", lambda processors: looks.append(1) or 0.25)
+    monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: looks.append(1) or 0.25)
     watch = LoadWatch(pauses=[0.0])
     with watch.unknown():
         assert watch.slowdown() == 1.0
