@@ -126,10 +126,11 @@ def _searched(spec: ModelSpec, model: LoadedModel, calibration: Sequence[Tensor]
     searching = Searching.of(model, TensorImages(torch.cat(tuple(calibration))), spec, aloud=True)
     found = searching.found
     file, *others = found.made
+    print(found.own_setting, f"{len(file.in_float)} parts in float", sep="\n")
     print(*file.notes, *searching.steps.notes, sep="\n", flush=True)
     return {
-        f"onnxruntime's own: {found.own_setting}": found.compared["default"],
-        f"search, {len(file.in_float)} parts in float": file.content,
+        "onnxruntime's own quantizer": found.compared["default"],
+        "search, some parts in float": file.content,
         **{f"search: {each.notes[0]}": each.content for each in others},
     }
 
