@@ -22,6 +22,7 @@ from senseapp.core.errors import InfeasibleBudget
 
 _GAP = 2e-3  # relative, between the damage found and the least possible
 _EXACT = 300  # choices, up to which the least possible is found
+_FINE = 1e4  # HiGHS's tolerances are absolute, 1e-6
 _SECONDS = 0.5  # of the search
 
 Vector = NDArray[np.float64]
@@ -143,12 +144,12 @@ def _searched(choices: _Choices, kept: Positions, required: float, tolerance: fl
     owner, layers = choices.owner[kept], len(choices.start)
     one_each = coo_array((np.ones(len(kept)), (owner, np.arange(len(kept)))), shape=(layers, len(kept)))
     found = milp(
-        choices.cost[kept],
+        _FINE * choices.cost[kept],
         integrality=np.ones(len(kept), dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=[
             LinearConstraint(one_each.tocsr(), 1, 1),
-            LinearConstraint(choices.saving[kept][None], required, np.inf),
+            LinearConstraint(_FINE * choices.saving[kept][None], _FINE * required, np.inf),
         ],
         options={"mip_rel_gap": tolerance, "time_limit": _SECONDS},
     )

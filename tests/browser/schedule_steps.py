@@ -71,14 +71,14 @@ def lock_the_first_layer(page: Page) -> None:
     expect(unlock).to_be_visible()
 
 
-def verify(page: Page) -> None:
-    """Let the schedule be measured, and see it beside the prediction."""
+def verify(page: Page, *, expert: bool = False) -> None:
+    """Let the schedule be measured, and see it beside the prediction, for an expert with every form of the model."""
     page.get_by_role("button", name="Check the whole schedule").click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     expect(page.get_by_text(re.compile(r"on \d+ other images"))).to_be_visible(timeout=PROOF_MILLISECONDS)
     open_part(page, "Proof")
     expect(page.get_by_role("button", name="Compressed model: weights (")).to_be_visible()
-    for label in ("Before", "Compressed", "Uniform"):
+    for label in ("Before", "Compressed", "Uniform") if expert else ():
         expect(page.locator("[role=gridcell]", has_text=label).first).to_be_attached()
     open_part(page, "Trade-off")
     marks = page.locator("svg text", has_text=re.compile("^Measured$"))

@@ -104,7 +104,7 @@ def test_from_one_button_to_a_target_file(page: Page, tmp_path: Path) -> None:
     move_the_target(page, steps=3)
     target = click_a_dot(page)
     lock_the_first_layer(page)
-    verify(page)
+    verify(page, expert=True)
     files = take_everything(page, tmp_path)
     profile = profile_model(build_demo_network().eval(), torch.zeros(1, 1, 32, 32))
     proven = read_schedule(files["schedule.yaml"], profile)
