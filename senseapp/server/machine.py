@@ -6,7 +6,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -63,53 +64,42 @@ def _processor_seconds(call: Callable[[], object]) -> float:
     return max(time.thread_time() - start, 1e-7) / calls
 
 
-_LOAD_SECONDS = 20.0  # for which an answer holds
-_PAUSES = (0.5, 1.0, 1.0)  # seconds before each look: a page that is drawn is busy for a moment
+_LOAD_SECONDS = 10.0  # for which a look holds
 _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
 class LoadWatch:
-    """How busy other programs keep this machine: the quietest of three looks, which are taken in the background.
+    """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment.
 
-    Attributes:
-        known: whether an answer is there; before it, the machine counts as quiet.
+    Before the second look it counts as quiet.
     """
 
-    def __init__(self, pauses: Sequence[float] = _PAUSES) -> None:
-        self.known = False
-        self._pauses = pauses
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found = 1.0
-        self._began = -math.inf
+        self._found: deque[float] = deque([1.0], maxlen=2)
+        self._looked = -math.inf
+        self.known = True
 
     @contextmanager
     def unknown(self) -> Iterator[None]:
         """Do not look inside the block, in which this program keeps the processors busy for a moment, but after it."""
-        self._began = math.inf
+        self.known = False
         try:
             yield
         finally:
-            self._began = -math.inf
+            self.known, self._looked = True, -math.inf
+            self._found = deque([1.0], maxlen=2)
             self.slowdown()
 
     def slowdown(self) -> float:
-        """Return how many times as long as on a quiet machine a run takes; look again where that is long known."""
+        """Return how many times as long as on a quiet machine a run takes now; as before where that is not known."""
         with self._lock:
-            if time.monotonic() - self._began > _LOAD_SECONDS:
-                self._began = time.monotonic()
-                threading.Thread(target=self._look, name="senseapp-load", daemon=True).start()
-            return self._found
-
-    def _look(self) -> None:
-        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        shares = []
-        for pause in self._pauses:
-            time.sleep(pause)
-            shares.append(share_left(processors))
-        found = [share for share in shares if share is not None]
-        if found:
-            self._found = max(1.0, _KEPT_BUSY / max(found))
-        self.known = True
+            if self.known and time.monotonic() - self._looked > _LOAD_SECONDS:
+                processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+                if (share := share_left(processors)) is not None:
+                    self._found.append(max(1.0, _KEPT_BUSY / share))
+                self._looked = time.monotonic()
+            return min(self._found, default=1.0)
 
 
 MACHINE_LOAD = LoadWatch()

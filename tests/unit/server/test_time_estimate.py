@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from senseapp.core.steps import StepTitle
@@ -141,42 +139,14 @@ def test_this_machine_can_be_timed():
     assert 1e-8 < speed.seconds_per_call < 0.1
 
 
-def answer_of(watch):
-    for _ in range(1000):
-        if watch.known:
-            return watch.slowdown()
-        time.sleep(0.01)
-    raise TimeoutError("no answer in ten seconds")
-
-
 def test_this_machine_is_at_most_as_quick_as_when_it_is_quiet():
-    watch = LoadWatch(pauses=[0.0])
-    assert watch.slowdown() == 1.0
-    assert answer_of(watch) >= 1
+    assert LoadWatch().slowdown() >= 1
 
 
-@pytest.mark.parametrize(
-    ("shares", "found"),
-    [
-        ([0.25, 0.5, 0.25], 1.3),
-        ([None, 0.25, None], 2.6),
-        ([None, None, None], 1.0),
-    ],
-)
-def test_load_is_the_quietest_of_three_looks_and_none_without_an_answer(monkeypatch, shares, found):
-    looks = iter(shares)
-    monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(looks))
-    watch = LoadWatch(pauses=[0.0] * 3)
-    watch.slowdown()
-    assert answer_of(watch) == pytest.approx(found)
-
-
-def test_nothing_is_looked_at_while_this_program_is_busy_itself(monkeypatch):
-    looks = []
-    monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: looks.append(1) or 0.25)
-    watch = LoadWatch(pauses=[0.0])
-    with watch.unknown():
-        assert watch.slowdown() == 1.0
-        time.sleep(0.05)
-        assert not looks
-    assert answer_of(watch) == pytest.approx(2.6)
+def test_load_is_the_quieter_of_two_looks_and_as_before_without_an_answer(monkeypatch):
+    watch, shares, found = LoadWatch(), iter([0.25, 0.25, 0.5, 0.25, None]), []
+    monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(shares))
+    for _ in range(5):
+        watch._looked = float("-inf")
+        found.append(watch.slowdown())
+    assert found == pytest.approx([1.0, 2.6, 1.3, 1.3, 1.3])
