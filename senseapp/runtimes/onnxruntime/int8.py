@@ -103,7 +103,7 @@ def nodes_in_float(graph: OnnxGraph, *, in_attention: bool) -> frozenset[str]:
 
     Such a network adds to one tensor all along, which would be rounded each time, and its norms and GELU compute in
     float between roundings. To round products with weights only did .11, .72 and .76 times the damage, in .63, .99 and
-    1.03 times the time (ViT, Swin, ConvNeXt; the same in OpenVINO).
+    1.03 times the time (ViT, Swin, ConvNeXt with random weights).
     """
     weighted = {node.name for node in graph.nodes if node.op_type in WEIGHTED and node.input[1] in graph.initializers}
     kinds = {node.op_type for node in graph.nodes if node.name not in weighted}
