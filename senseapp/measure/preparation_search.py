@@ -8,6 +8,9 @@ order, is run on the same images; the architecture's own preprocessing is replac
 All candidates run on the first images, and on the rest those that are not clearly worse there. The budget is counted
 in multiply-accumulates, so that the outcome is the same on every machine. Without labels the evidence is weaker, so
 fewer candidates are tried and the outcome is called a guess.
+
+Where names do not tell which output a label means, the order in which the network finds the classes is tried last:
+labels and outputs are matched on one half of the images, and the match is judged on the other half.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from senseapp.measure.preparation_candidates import (
     subject_of,
     verdict,
 )
+from senseapp.measure.reading_evidence import AS_FOUND, matched_order
 from senseapp.measure.reading_search import choose_reading
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
@@ -52,6 +56,9 @@ _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
 _HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
 _MACS = 2e11  # for the first images of all candidates together: seconds on a small machine
 _LEAST_IMAGES = 24  # however large the network is
+_MATCHING, _JUDGING = slice(0, None, 2), slice(1, None, 2)  # pictures of a class stand together
+
+_Judged = tuple[PreparationCandidate, Answers]
 
 
 def choose_preparation(
@@ -101,9 +108,10 @@ def choose_class_order(
     if not by_answers or spec.data.class_map or not isinstance(images, PreparedImages) or not images.label_orders:
         return PreparationChoice(spec=spec)
     progress("Choosing the class order")
-    return _PreparationSearch(
+    choice = _PreparationSearch(
         spec, (spec.model,), tuple(data_roots), (), (spec.model, model), _orders_only=True
     ).choose()
+    return choice if choice.spec.data.class_map else PreparationChoice(spec=spec)
 
 
 @dataclass(slots=True, eq=False)
@@ -240,25 +248,31 @@ class _PreparationSearch:
                 known.append(scores.double().numpy())
         return True
 
-    def _answers(self, candidate: PreparationCandidate) -> Answers:
+    def _answers(self, candidate: PreparationCandidate, part: slice = slice(None)) -> Answers:
         scores = np.concatenate(self._scores[candidate.key])
-        return Answers.of(scores, None if self._labels is None else self._labels_of(candidate)[: len(scores)])
+        labels = None if self._labels is None else self._labels_of(candidate)[: len(scores)][part]
+        return Answers.of(scores[part], labels)
 
     def _labels_of(self, candidate: PreparationCandidate) -> npt.NDArray[np.int64]:
         """Return the labels in the candidate's order of the classes."""
         assert self._labels is not None
         if candidate.order == 0:
             return self._labels
-        own, other = (dict(self._orders[order].pairs) for order in (0, candidate.order))
+        return self._moved(self._orders[0], self._orders[candidate.order])[self._labels]
+
+    def _moved(self, own: LabelMapProposal, other: LabelMapProposal) -> npt.NDArray[np.int64]:
+        """Return the output that each label of the ``own`` order means in the other."""
+        assert self._labels is not None
+        others = dict(other.pairs)
         moved = np.zeros(1 + int(self._labels.max()), dtype=np.int64)
-        for name in own.keys() & other.keys():
-            if own[name] < len(moved):
-                moved[own[name]] = other[name]
-        return moved[self._labels]
+        for name, place in own.pairs:
+            if place < len(moved) and name in others:
+                moved[place] = others[name]
+        return moved
 
     def _decide(self, own: PreparationCandidate, finalists: Sequence[PreparationCandidate]) -> PreparationChoice:
         judged = [(item, self._answers(item)) for item in (own, *finalists)]
-        judged.sort(key=lambda item: round(item[1].mean_loss, 4))  # ties stay in order
+        judged.sort(key=_by_loss)  # ties stay in order
         by_own = next(answers for item, answers in judged if item is own)
         significance = SIGNIFICANCE / len(self._tried)  # for all candidates together
         better = [
@@ -267,6 +281,8 @@ class _PreparationSearch:
             if clearly_better(by, by_own, significance=significance) and self._is_possible(item)
         ]
         chosen = self._plainest(better) if better else own
+        if (found := self._as_found(chosen, judged)) is not None:
+            chosen, judged = found[0], [found, *judged]
         trials = {id(item): self._trial(item, answers) for item, answers in judged}
         taken, subject = trials[id(chosen)], subject_of(self._tried)
         choice = PreparationChoice(
@@ -285,6 +301,46 @@ class _PreparationSearch:
             evidence=tuple(self._evidence(is_own=chosen is own).items()),
         )
         return replace(choice, spec=replace(taken.spec, data=data))
+
+    def _as_found(self, chosen: PreparationCandidate, judged: Sequence[_Judged]) -> _Judged | None:
+        """Return the best candidate with the classes as the network finds them, if clearly better than ``chosen``.
+
+        Its answers are those to the second half of the images, with the order that the first half gives. Every label
+        must have pictures in the first half.
+        """
+        if self._labels is None or not self._orders or self._is_good(chosen):
+            return None
+        ways = list({item.key: item for item, _ in judged}.values())
+        matched = [(item, by) for item in ways if (by := self._answers_as_found(item)) is not None]
+        if not matched:
+            return None
+        best, answers = min(matched, key=_by_loss)
+        significance = SIGNIFICANCE / (len(self._tried) + len(matched))
+        if not clearly_better(answers, self._answers(chosen, _JUDGING), significance=significance):
+            return None
+        self._tried += [replace(item, order=len(self._orders)) for item, _ in matched]
+        self._orders += (self._order_found(best, slice(None)),)
+        return replace(best, order=len(self._orders) - 1), answers
+
+    def _answers_as_found(self, item: PreparationCandidate) -> Answers | None:
+        """Return answers to the second half of the images, in the first half's order; None if that is chance."""
+        assert self._labels is not None
+        scores = np.concatenate(self._scores[item.key])
+        labels = self._labels[: len(scores)]
+        order = self._order_found(item, _MATCHING)
+        if order is self._orders[0] or not set(labels) <= set(labels[_MATCHING]):
+            return None
+        moved = self._moved(self._orders[0], order)[labels][_JUDGING]
+        apart = tells_classes_apart(scores[_JUDGING], moved, significance=_HOPELESS)
+        return Answers.of(scores[_JUDGING], moved) if apart else None
+
+    def _order_found(self, item: PreparationCandidate, part: slice) -> LabelMapProposal:
+        """Return the order of the classes in which the most of a part of the images are right."""
+        assert self._labels is not None
+        scores = np.concatenate(self._scores[item.key])
+        table = np.zeros((scores.shape[1],) * 2, dtype=np.int64)
+        np.add.at(table, (self._labels[: len(scores)][part], scores[part].argmax(axis=1)), 1)
+        return matched_order(self._orders[0], table)
 
     def _evidence(self, *, is_own: bool) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
@@ -318,7 +374,7 @@ class _PreparationSearch:
         if self._has_orders:
             ordered = f"classes {self._orders[candidate.order].words}"
             words = (ordered,) if subject_of(self._tried) == "Class order" and not titles else (*words, ordered)
-        if self._orders:
+        if len(self._orders) > 1:
             data = replace(data, class_map=self._orders[candidate.order].pairs)
         return PreparationTrial(
             title=", ".join((*titles, *words)),
@@ -347,6 +403,17 @@ class _PreparationSearch:
                 "There are no labels, so the preprocessing is a guess, by the file's name and by how much the answers "
                 "tell: more, where they are surer and vary more. A few dozen labelled images would decide."
             )
+        if self._orders and self._orders[-1].words == AS_FOUND:
+            assert self._labels is not None
+            judged = len(self._labels[_JUDGING])
+            yield (
+                "No name says which of the model's outputs a label means: they were matched on "
+                f"{plural(len(self._labels) - judged, 'image')} and judged on the other {judged}."
+            )
         if self._num_left_out:
             ways = plural(self._num_left_out, "more way")
             yield f"{ways} to prepare the images were not tried: they would take too long."
+
+
+def _by_loss(judged: _Judged) -> float:
+    return round(judged[1].mean_loss, 4)
