@@ -26,6 +26,7 @@ import torch
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages
+from senseapp.measure.class_order import JUDGING, answers_as_found, num_found, order_found, relabelled
 from senseapp.measure.preparation_candidates import (
     PreparationCandidate,
     SomeImages,
@@ -34,7 +35,7 @@ from senseapp.measure.preparation_candidates import (
     subject_of,
     verdict,
 )
-from senseapp.measure.reading_evidence import AS_FOUND, matched_order
+from senseapp.measure.reading_evidence import AS_FOUND
 from senseapp.measure.reading_search import choose_reading
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
@@ -51,12 +52,12 @@ _MOST_IMAGES = 64  # in all
 _FIRST_IMAGES = 12  # of every candidate
 _SECOND_IMAGES = 28  # of those that are not clearly worse by then; the finalists run on all
 _FINALISTS = 8  # candidates that run on all images
+_AS_FOUND_FINALISTS = 4  # more of them, for classes as the network finds them
 _BATCH = 16  # images of a forward pass
 _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
 _HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
 _MACS = 2e11  # for the first images of all candidates together: seconds on a small machine
 _LEAST_IMAGES = 24  # however large the network is
-_MATCHING, _JUDGING = slice(0, None, 2), slice(1, None, 2)  # pictures of a class stand together
 
 _Judged = tuple[PreparationCandidate, Answers]
 
@@ -209,10 +210,21 @@ class _PreparationSearch:
         return found
 
     def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Return the best few so far, without those that are clearly worse than the best."""
+        """Return the best few so far, without those that are clearly worse than the best.
+
+        A few more tell the classes best apart if any label may mean any output.
+        """
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
-        return hopeful[:_FINALISTS]
+        hopeful = hopeful[:_FINALISTS]
+        if self._labels is None or not self._orders:
+            return hopeful
+        apart = sorted(
+            (item for item in candidates if not item.order),
+            key=lambda item: num_found(*self._scored(item), self._orders[0]),
+            reverse=True,
+        )
+        return hopeful + [item for item in apart[:_AS_FOUND_FINALISTS] if item not in hopeful]
 
     def _run_all(self, candidates: Sequence[PreparationCandidate], part: slice) -> list[PreparationCandidate]:
         by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
@@ -248,6 +260,12 @@ class _PreparationSearch:
                 known.append(scores.double().numpy())
         return True
 
+    def _scored(self, candidate: PreparationCandidate) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Return a candidate's scores of the images that it was run on, (n, C), and their labels, (n,)."""
+        assert self._labels is not None
+        scores = np.concatenate(self._scores[candidate.key])
+        return scores, self._labels[: len(scores)]
+
     def _answers(self, candidate: PreparationCandidate, part: slice = slice(None)) -> Answers:
         scores = np.concatenate(self._scores[candidate.key])
         labels = None if self._labels is None else self._labels_of(candidate)[: len(scores)][part]
@@ -258,17 +276,7 @@ class _PreparationSearch:
         assert self._labels is not None
         if candidate.order == 0:
             return self._labels
-        return self._moved(self._orders[0], self._orders[candidate.order])[self._labels]
-
-    def _moved(self, own: LabelMapProposal, other: LabelMapProposal) -> npt.NDArray[np.int64]:
-        """Return the output that each label of the ``own`` order means in the other."""
-        assert self._labels is not None
-        others = dict(other.pairs)
-        moved = np.zeros(1 + int(self._labels.max()), dtype=np.int64)
-        for name, place in own.pairs:
-            if place < len(moved) and name in others:
-                moved[place] = others[name]
-        return moved
+        return relabelled(self._labels, self._orders[0], self._orders[candidate.order])
 
     def _decide(self, own: PreparationCandidate, finalists: Sequence[PreparationCandidate]) -> PreparationChoice:
         judged = [(item, self._answers(item)) for item in (own, *finalists)]
@@ -311,36 +319,20 @@ class _PreparationSearch:
         if self._labels is None or not self._orders or self._is_good(chosen):
             return None
         ways = list({item.key: item for item, _ in judged}.values())
-        matched = [(item, by) for item in ways if (by := self._answers_as_found(item)) is not None]
+        matched = [
+            (item, by)
+            for item in ways
+            if (by := answers_as_found(*self._scored(item), self._orders[0], significance=_HOPELESS)) is not None
+        ]
         if not matched:
             return None
         best, answers = min(matched, key=_by_loss)
         significance = SIGNIFICANCE / (len(self._tried) + len(matched))
-        if not clearly_better(answers, self._answers(chosen, _JUDGING), significance=significance):
+        if not clearly_better(answers, self._answers(chosen, JUDGING), significance=significance):
             return None
         self._tried += [replace(item, order=len(self._orders)) for item, _ in matched]
-        self._orders += (self._order_found(best, slice(None)),)
+        self._orders += (order_found(*self._scored(best), self._orders[0]),)
         return replace(best, order=len(self._orders) - 1), answers
-
-    def _answers_as_found(self, item: PreparationCandidate) -> Answers | None:
-        """Return answers to the second half of the images, in the first half's order; None if that is chance."""
-        assert self._labels is not None
-        scores = np.concatenate(self._scores[item.key])
-        labels = self._labels[: len(scores)]
-        order = self._order_found(item, _MATCHING)
-        if order is self._orders[0] or not set(labels) <= set(labels[_MATCHING]):
-            return None
-        moved = self._moved(self._orders[0], order)[labels][_JUDGING]
-        apart = tells_classes_apart(scores[_JUDGING], moved, significance=_HOPELESS)
-        return Answers.of(scores[_JUDGING], moved) if apart else None
-
-    def _order_found(self, item: PreparationCandidate, part: slice) -> LabelMapProposal:
-        """Return the order of the classes in which the most of a part of the images are right."""
-        assert self._labels is not None
-        scores = np.concatenate(self._scores[item.key])
-        table = np.zeros((scores.shape[1],) * 2, dtype=np.int64)
-        np.add.at(table, (self._labels[: len(scores)][part], scores[part].argmax(axis=1)), 1)
-        return matched_order(self._orders[0], table)
 
     def _evidence(self, *, is_own: bool) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
@@ -405,7 +397,7 @@ class _PreparationSearch:
             )
         if self._orders and self._orders[-1].words == AS_FOUND:
             assert self._labels is not None
-            judged = len(self._labels[_JUDGING])
+            judged = len(self._labels[JUDGING])
             yield (
                 "No name says which of the model's outputs a label means: they were matched on "
                 f"{plural(len(self._labels) - judged, 'image')} and judged on the other {judged}."
