@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Literal
 
 from senseapp.core.codec import register
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec, check_counts
 from senseapp.metrics import METRICS, MetricChange, metric_named
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import Median, OperatorShare
@@ -21,6 +21,7 @@ FILES_ARE_OPEN = "Running the original"
 """The step that begins once both files are open and can be compared."""
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec:
     """Settings of a check: reference, candidate, images and limits.
@@ -53,10 +54,7 @@ class CheckSpec:
             raise InvalidSpec(f"The largest loss is a number of at least 0, got {self.max_drop}.")
         if self.max_time is not None and not 0 < self.max_time < math.inf:
             raise InvalidSpec(f"The largest time is a multiple of the original's, above 0, got {self.max_time}.")
-        for what in ("num_samples", "threads", "batch"):
-            value = getattr(self, what)
-            if value is not None and value < 1:
-                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+        check_counts(self, "num_samples", "threads", "batch")
 
     @property
     def title(self) -> str:
@@ -65,11 +63,8 @@ class CheckSpec:
 
     def without_folders(self) -> CheckSpec:
         """Return a copy with file names in place of paths, for readers who may not know the paths."""
-        from dataclasses import replace
-
-        models = {name: getattr(self, name) for name in ("reference", "candidate")}
-        named = {name: replace(each, checkpoint=PurePath(each.checkpoint).name) for name, each in models.items()}
-        return replace(self, **named, data=replace(self.data, path=PurePath(self.data.path).name))
+        models = {name: getattr(self, name).without_folder() for name in ("reference", "candidate")}
+        return replace(self, **models, data=self.data.without_folder())
 
 
 def file_name(model: ModelSpec) -> str:
@@ -246,6 +241,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     """Everything that a check found.
@@ -318,7 +314,3 @@ def ordered_changes(changes: Iterable[MetricChange], first: str) -> list[MetricC
     """Return changes with that of the metric ``first`` before the others, which keep the order of all metrics."""
     places = list(METRICS)
     return sorted(changes, key=lambda each: (each.metric != first, places.index(each.metric)))
-
-
-register(CheckSpec)
-register(CheckReport)

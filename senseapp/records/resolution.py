@@ -85,10 +85,9 @@ def mean_ranks(values: Sequence[float]) -> list[float]:
     >>> mean_ranks([0.5, 9.0, 0.5])
     [1.5, 3.0, 1.5]
     """
-    # Not scipy.stats.rankdata: a page may rank while another thread imports torch, which scipy looks into half loaded.
-    _, places, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
-    means = np.cumsum(counts) - (counts - 1) / 2
-    return [float(rank) for rank in means[places]]
+    from pandas import Series  # scipy's looks into torch, which another thread may have half loaded
+
+    return [float(rank) for rank in Series(values, dtype=float).rank()]
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
@@ -98,14 +97,10 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """
     if len(first) != len(second):
         raise InvalidInput(f"A rank correlation needs pairs, got {len(first)} and {len(second)} values.")
-    pairs = np.asarray([first, second], dtype=float)
-    pairs = pairs[:, ~np.isnan(pairs).any(axis=0)]
-    if pairs.shape[1] < 2:
-        return float("nan")
-    ranks = np.asarray([mean_ranks(side) for side in pairs])
-    if np.any(ranks.min(axis=1) == ranks.max(axis=1)):
-        return float("nan")
-    return float(np.corrcoef(ranks)[0, 1])
+    from pandas import DataFrame
+
+    pairs = DataFrame({"first": first, "second": second}, dtype=float)
+    return float(pairs.corr(method="spearman", min_periods=2).loc["first", "second"])
 
 
 FRAGILITY_STEPS = (1, 3, 10, 30)
