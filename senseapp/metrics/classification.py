@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments, powers
+from senseapp.metrics.base import Interval, Metric, Moments, kl_terms, powers
 from senseapp.metrics.rows import HARM, SHARE, SMOOTHED, UNCHANGED, RowMetric, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
@@ -122,10 +122,8 @@ class KLDivergence(ClassificationMetric):
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the divergence, in nats."""
         reference = baseline_output.log_softmax(1)
-        probability = reference.exp()
-        terms = probability * (reference - output.log_softmax(1))
-        # a class that the original rules out adds nothing, whatever the compressed model says of it
-        return of_divergence(terms.masked_fill(probability == 0, 0).sum(1), reference.isnan().any(1))
+        terms = kl_terms(reference, output.log_softmax(1))
+        return of_divergence(terms.sum(1), reference.isnan().any(1))
 
     def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
         """Return the logarithms of probabilities: of the original's likeliest classes, and of all others as one."""
