@@ -11,8 +11,8 @@ import zipfile
 import pytest
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.data.archives import ArchiveLimits, open_archive
-from senseapp.data.contents import Unreadable
+from senseapp.data.archives import open_archive
+from senseapp.data.contents import ArchiveLimits, Unreadable
 from tests.pictures import class_files, png, write_tar, write_zip
 
 WRITERS = {
