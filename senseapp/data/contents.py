@@ -311,9 +311,6 @@ class FolderSource:
         self._walked: set[tuple[int, int]] = set()
         if not folder.is_dir():
             raise InvalidDataset(f"{self.title} is not a folder. Choose a folder of images, or a zip or tar archive.")
-        self._list_everything()
-
-    def _list_everything(self) -> None:
         try:
             self._is_new(self._folder.stat())
             for position, name in enumerate(self._files("")):

@@ -165,20 +165,18 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
 
 @contextmanager
 def _opened(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]) -> Iterator[PictureSource]:
-    source = _open(spec, roots, progress)
+    source: PictureSource
+    if spec.kind == "torchvision":
+        fetch_image_set(spec.name, progress)
+        source = open_image_set(spec.name)
+    else:
+        path = resolve_readable(spec.path, roots)
+        source = FolderSource(path, roots) if spec.kind == "folder" else open_archive(path)
     try:
         source.contents.require_pictures(source.title)
         yield source
     finally:
         source.close()
-
-
-def _open(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]) -> PictureSource:
-    if spec.kind == "torchvision":
-        fetch_image_set(spec.name, progress)
-        return open_image_set(spec.name)
-    path = resolve_readable(spec.path, roots)
-    return FolderSource(path, roots) if spec.kind == "folder" else open_archive(path)
 
 
 def _arranged(source: PictureSource, spec: DataSpec, task: Task) -> Arrangement:
