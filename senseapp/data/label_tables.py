@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.table_records import column_key
-from senseapp.core.tables import Table, TableError, read_table
+from senseapp.core.tables import Table, TableError, column_key, read_table
 from senseapp.core.texts import listed, plural, printable
 from senseapp.data.contents import PICTURE_SUFFIXES, PictureSource, read_beside
 

@@ -99,8 +99,8 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
         raise InvalidInput(f"A rank correlation needs pairs, got {len(first)} and {len(second)} values.")
     from pandas import DataFrame
 
-    pairs = DataFrame({"first": first, "second": second}, dtype=float)
-    return float(pairs.corr(method="spearman", min_periods=2).loc["first", "second"])
+    ranks = DataFrame({"first": first, "second": second}, dtype=float).dropna().rank()
+    return float(ranks.corr(min_periods=2).loc["first", "second"])
 
 
 FRAGILITY_STEPS = (1, 3, 10, 30)
