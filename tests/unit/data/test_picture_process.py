@@ -112,7 +112,7 @@ def test_a_process_that_an_exchange_was_broken_off_with_takes_no_other_picture(m
 
 def test_a_process_that_is_killed_costs_its_picture_and_the_next_one_is_decoded() -> None:
     pool = PictureDecoders()
-    pool._give_back(PictureDecoder(("-c", ENDLESS)))
+    pool._idle.append(PictureDecoder(("-c", ENDLESS)))
     with pytest.raises(Unreadable, match="too much memory, or breaks"):
         pool.decoded(b"killed", "RGB")
     found = pool.decoded(png(), "RGB")
