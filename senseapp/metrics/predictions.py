@@ -35,9 +35,9 @@ class Columns:
         return len(next(iter(self.parts.values())))
 
     @property
-    def shape(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the parts that are tensors."""
-        return tuple(tuple(part.shape) for part in self.parts.values() if not isinstance(part, tuple))
+    def shape(self) -> tuple[int | tuple[int, ...], ...]:
+        """Number of images, and shapes of the parts that are tensors."""
+        return len(self), *(tuple(part.shape) for part in self.parts.values() if not isinstance(part, tuple))
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (self[index] for index in range(len(self)))
