@@ -232,7 +232,7 @@ def largest_loss(change: MetricChange, bound: float) -> str:
     return "" if math.isnan(bound) else f"at most {_above(METRICS[change.metric], bound)}"
 
 
-def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENCE) -> str:
+def bound_text(change: MetricChange, bound: float) -> str:
     """Return the bound of a loss as a sentence; the measured loss stands beside it.
 
     Of answers: ``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``
@@ -240,7 +240,7 @@ def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENC
     view = METRICS[change.metric]
     if math.isnan(bound):
         return ""
-    sure, count = certainty_text(confidence), change.num_samples
+    sure, count = certainty_text(CONFIDENCE), change.num_samples
     if view.counted and not view.needs_labels:
         share = number_text(math.ceil(1000 * bound - 1e-9) / 10, digits=1)
         whole = view.counted == "answers"

@@ -21,6 +21,7 @@ Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 Preparation = Literal["given", "auto"]
 DataKind = Literal["demo", "photographs", "shapes", "random", "folder", "archive", "torchvision", "imported"]
+
 NUM_DIGITS = 897
 """Of the shipped digits, those that the demo network was not trained on."""
 
