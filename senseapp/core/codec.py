@@ -40,11 +40,7 @@ def _writer(cls: Any) -> Callable[[Any], dict[str, Any]]:
     return make_dict_unstructure_fn(cls, _converter)
 
 
-def _float_to_json(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
-
-
-_converter.register_unstructure_hook(float, _float_to_json)
+_converter.register_unstructure_hook(float, lambda value: value if math.isfinite(value) else str(value))
 
 
 def _float_from_json(value: Any, _: Any) -> float:
@@ -76,13 +72,8 @@ _converter.register_unstructure_hook(bytes, lambda value: base64.b64encode(value
 _converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(value))
 
 
-def _is_list(kind: Any) -> bool:
-    """Return whether ``kind`` is ``tuple[Kind, ...]``."""
-    return get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
-
-
 def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return a reader of such tuples that looks up the reader of their items once, not for each of 100,000 tuples."""
+    """Return a reader of ``tuple[Kind, ...]`` that looks up that of the items once, not for each of 100,000 tuples."""
     (inner, _) = get_args(kind)
     hook = _converter.get_structure_hook(inner)
 
@@ -95,7 +86,9 @@ def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
     return read
 
 
-_converter.register_structure_hook_factory(_is_list, _list_reader)
+_converter.register_structure_hook_factory(
+    lambda kind: get_origin(kind) is tuple and get_args(kind)[1:] == (...,), _list_reader
+)
 
 
 def register(cls: type[RecordT], *, name: str = "") -> type[RecordT]:

@@ -178,7 +178,8 @@ class SignalToNoise(Metric):
         """Return infinity, the ratio in dB, and its inverse."""
         signal, error = moments[1], moments[2]
         ratio = 0.0 if error == 0 else error / signal if signal else math.inf
-        return math.inf, _decibels(ratio), ratio
+        decibels = math.inf if ratio == 0 else -10 * math.log10(ratio) if ratio < math.inf else -math.inf
+        return math.inf, decibels, ratio
 
     def value_text(self, value: float) -> str:
         """Return the ratio as text: ``14.1 dB``."""
@@ -193,12 +194,6 @@ def _in_top(scores: Tensor, classes: Tensor, k: int) -> Tensor:
     index = arange(scores.shape[1], device=scores.device)
     ahead = (scores > score) | ((scores == score) & (index < classes[:, None]))  # (N, num_classes)
     return ((ahead.sum(1) < k) & ~scores.isnan().any(1)).double()
-
-
-def _decibels(noise_to_signal: float) -> float:
-    if noise_to_signal == 0:
-        return math.inf
-    return -10 * math.log10(noise_to_signal) if noise_to_signal < math.inf else -math.inf
 
 
 TOP1 = TopAccuracy(

@@ -158,5 +158,5 @@ def _resampled(metric: RecordMetric, moments: tuple[float, ...]) -> ResampledDro
 def sides_of(moments: Moments) -> tuple[list[Record], list[Record]]:
     """Return the records before and after."""
     numbers = iter(moments[1:])
-    records = [tuple(itertools.islice(numbers, int(length))) for length in numbers]
+    records: list[Record] = [tuple(itertools.islice(numbers, int(length))) for length in numbers]
     return records[::2], records[1::2]

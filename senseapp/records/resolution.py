@@ -100,7 +100,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     from pandas import DataFrame
 
     ranks = DataFrame({"first": first, "second": second}, dtype=float).dropna().rank()
-    return float(ranks.corr(min_periods=2).loc["first", "second"])
+    return float(ranks.corr(min_periods=2).to_numpy()[0, 1])
 
 
 FRAGILITY_STEPS = (1, 3, 10, 30)
@@ -202,13 +202,8 @@ def opening_level(result: RunResult, metric: str, levels: Collection[float] = ()
     """
     wanted = frozenset(levels or result.levels)
     question = "opening level", metric, wanted
-    if question not in result.kept:
-        result.kept[question] = _opening_level(result, metric, wanted)
-    level: float = result.kept[question]
-    return level
-
-
-def _opening_level(result: RunResult, metric: str, wanted: frozenset[float]) -> float:
+    if question in result.kept:
+        return float(result.kept[question])
     scale = result.compression.scale
     found: dict[float, list[tuple[float, float, float]]] = {level: [] for level in wanted}
     for item in result.shown:
@@ -223,7 +218,8 @@ def _opening_level(result: RunResult, metric: str, wanted: frozenset[float]) -> 
     def preference(level: float) -> tuple[bool, int, float, float]:
         return not found[level], -_num_colours(found[level], notable), abs(level - scale.usual), scale.strength(level)
 
-    return min(wanted, key=preference)
+    chosen = result.kept[question] = min(wanted, key=preference)
+    return chosen
 
 
 def _num_colours(changes: Sequence[tuple[float, float, float]], notable: float) -> int:

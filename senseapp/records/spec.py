@@ -207,10 +207,6 @@ class DataSpec:
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
-def _usual_compression() -> CompressionConfig:
-    return all_descriptions()[0].config()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivitySpec:
     """What to measure on each layer, and how carefully.
@@ -231,7 +227,7 @@ class SensitivitySpec:
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.
     """
 
-    compression: CompressionConfig = field(default_factory=_usual_compression)
+    compression: CompressionConfig = field(default_factory=lambda: all_descriptions()[0].config())
     levels: tuple[float, ...] = (0.25, 0.5, 0.75)
     metric: str | None = None
     num_samples: int | None = None
