@@ -6,7 +6,6 @@ Archives are hostile: names, sizes and numbers of entries are checked before a b
 from __future__ import annotations
 
 import gzip
-import io
 import stat
 import tarfile
 import tempfile
@@ -20,7 +19,7 @@ from zipfile import ZipInfo
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import MB
-from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers, ZipRefused
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, GuardedStream, TooManyMembers, ZipRefused
 from senseapp.core.texts import printable
 from senseapp.data.contents import (
     PICTURE_SUFFIXES,
@@ -300,23 +299,13 @@ class TarSource:
         self._stream.close()
 
 
-class _HeaderReader(io.RawIOBase):
+class _HeaderReader(GuardedStream):
     """The archive as tarfile may read it: header by header, never a whole file.
 
     A name can be stored in a header of any length, which tarfile would read into memory at once.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__()
-        self._stream = stream
-
     def read(self, size: int = -1, /) -> bytes:
         if not 0 <= size <= 1 << 20:  # paths have up to 4,096 bytes; POSIX headers may add attributes
             raise tarfile.ReadError("it holds a file name of more than a million letters")
         return self._stream.read(size)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
