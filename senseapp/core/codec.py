@@ -72,8 +72,13 @@ _converter.register_unstructure_hook(bytes, lambda value: base64.b64encode(value
 _converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(value))
 
 
+def _is_list(kind: Any) -> bool:
+    """Return whether ``kind`` is ``tuple[Kind, ...]``."""
+    return get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
+
+
 def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return a reader of ``tuple[Kind, ...]`` that looks up that of the items once, not for each of 100,000 tuples."""
+    """Return a reader of such tuples that looks up that of the items once, not for each of 100,000 tuples."""
     (inner, _) = get_args(kind)
     hook = _converter.get_structure_hook(inner)
 
@@ -86,9 +91,7 @@ def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
     return read
 
 
-_converter.register_structure_hook_factory(
-    lambda kind: get_origin(kind) is tuple and get_args(kind)[1:] == (...,), _list_reader
-)
+_converter.register_structure_hook_factory(_is_list, _list_reader)
 
 
 def register(cls: type[RecordT], *, name: str = "") -> type[RecordT]:
