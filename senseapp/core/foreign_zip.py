@@ -135,12 +135,36 @@ class ForeignZip:
             self._own.close()
 
 
-class _Window(io.RawIOBase):
+class GuardedStream(io.RawIOBase):
+    """A seekable stream for readers of archives, whose subclasses bound what is read at once."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move to a place."""
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._stream.tell()
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+
+class _Window(GuardedStream):
     """Bytes ``start`` to ``start + size`` of a stream that others read from as well."""
 
     def __init__(self, stream: IO[bytes], start: int, size: int) -> None:
-        super().__init__()
-        self._stream, self._start, self._size, self._place = stream, start, size, 0
+        super().__init__(stream)
+        self._start, self._size, self._place = start, size, 0
 
     def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer)
@@ -160,22 +184,15 @@ class _Window(io.RawIOBase):
     def tell(self) -> int:
         return self._place
 
-    def seekable(self) -> bool:
-        return True
 
-    def readable(self) -> bool:
-        return True
-
-
-class _DirectoryReader(io.RawIOBase):
+class _DirectoryReader(GuardedStream):
     """Stream for ``zipfile`` that limits the entries of the directory until it is ``listed``.
 
     ``zipfile`` reads the directory at once, at the place that it finds, so every block read is checked.
     """
 
     def __init__(self, stream: IO[bytes], most_members: int) -> None:
-        super().__init__()
-        self._stream = stream
+        super().__init__(stream)
         self._most_members = most_members
         self.listed = False
 
@@ -189,15 +206,3 @@ class _DirectoryReader(io.RawIOBase):
         ):
             raise TooManyMembers(f"it holds more than {self._most_members:,} files")
         return block
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True

@@ -23,9 +23,9 @@ from typing import Literal
 from senseapp.metrics import METRICS
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
-from senseapp.records.goal import Goal
 from senseapp.records.promise import Promise, kept
 from senseapp.records.resolution import unseen_below
+from senseapp.records.spec import Goal
 
 Standing = Literal["chosen", "alternative", "dominated", "no gain", "loses too much"]
 """What a decision says of one file."""

@@ -16,7 +16,7 @@ from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.networks.network import Network
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median
-from senseapp.records.int8_timing import Int8Timing
+from senseapp.records.layer_findings import Int8Timing
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import quick_seconds, ratio
 

@@ -16,9 +16,8 @@ from senseapp.measure.quick import amounts
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.detection import DIVERGENCE, OBJECTS
-from senseapp.metrics.detection.detections import detections_of
-from senseapp.metrics.detection.rows import RowKind, blocks
-from senseapp.metrics.detection.rules import LEAST_SCORE, SAME_BOX
+from senseapp.metrics.detection.matching import detections_of
+from senseapp.metrics.detection.rows import LEAST_SCORE, SAME_BOX, RowKind, blocks
 from senseapp.metrics.predictions import Columns, num_bytes, precise
 from senseapp.networks.sources.detectors import opened_detector
 from senseapp.networks.sources.torchvision_networks import torchvision_names

@@ -21,6 +21,7 @@ from senseapp.records.check import CheckSpec
 from senseapp.records.layer_findings import QuantizedNodesReport
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.qdq_nodes import QdqFile
+from senseapp.views.words.check import divergence_sentence
 from tests.onnx_files import exported
 from tests.pictures import png, write_folder
 from tests.shapes_detector import DecodedDetector, inputs, picture_files
@@ -198,4 +199,4 @@ def test_the_node_that_joins_boxes_and_scores_is_named(detector: Path, form: str
     assert checked.divergence is not None
     assert checked.divergence.first is not None
     assert checked.divergence.first.node == name
-    assert f"(Concat “{name}”)" in checked.divergence.sentence
+    assert f"(Concat “{name}”)" in divergence_sentence(checked.divergence)
