@@ -36,11 +36,6 @@ def num_classes_in(metadata: Mapping[str, str]) -> int:
     return len(_names_in(metadata))
 
 
-def is_of_ultralytics(metadata: Mapping[str, str]) -> bool:
-    """Return whether the file was exported by Ultralytics' tools, as their entries say."""
-    return {"stride", _NAMES} <= metadata.keys()
-
-
 def side_in(metadata: Mapping[str, str]) -> int | None:
     """Return the side of square images that an export of Ultralytics was made for; None where it does not say."""
     try:
@@ -91,7 +86,7 @@ def preparation_in(metadata: Mapping[str, str], shape: tuple[int, int, int]) -> 
     """
     if PREPARATION not in metadata and PADDLEX in metadata:
         return _of_paddlex(metadata[PADDLEX], shape)
-    if PREPARATION not in metadata and is_of_ultralytics(metadata):
+    if PREPARATION not in metadata and {"stride", _NAMES} <= metadata.keys():  # of Ultralytics
         fit = "crop" if metadata.get("task") == "classify" else "letterbox"
         zeros, ones = (0.0,) * shape[0], (1.0,) * shape[0]
         return Preprocessing(input_shape=shape, mean=zeros, std=ones, fit=fit)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from torch import Tensor
 
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from senseapp.networks.onnx.metadata import preparation_in
-from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation
+from senseapp.networks.onnx.modules import OnnxNetwork, Operation
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.sources.building import channel_statistics
 from senseapp.tasks.reading import Evidence, UsualInput
@@ -69,25 +67,22 @@ def is_channels_last(shape: Sequence[int]) -> bool:
     return len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
 
 
-def prepared_with(
-    shape: tuple[int, int, int], values: tuple[tuple[float, ...], tuple[float, ...]], *, is_classifier: bool
-) -> Preprocessing:
-    """Return the usual preparation of images (C, H, W) with a mean and std; of a classifier's the middle is kept."""
-    mean, std = (channel_statistics(each, shape[0]) for each in values)
-    crop_pct = _CLASSIFIER_CROP if is_classifier and min(shape[1:]) >= _SMALLEST_CROPPED else 1.0
-    fit = "crop" if is_classifier else "stretch"
-    return Preprocessing(input_shape=shape, mean=mean, std=std, crop_pct=crop_pct, fit=fit)
-
-
 def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPreparation:
     """Return the preparation to begin with; images with labels can show that another one is right."""
     shape = _image_shape(opened)
     told = preparation_in(opened.metadata, shape)
     if told is not None:
         return UsualPreparation(preprocessing=told, words="as the file says")
-    values, words, sentence = _values(opened)
-    found = prepared_with(shape, values, is_classifier=is_classifier)
-    evidence: Evidence = "assumed" if values == (IMAGENET_MEAN, IMAGENET_STD) else "graph"
+    usual, sentence = _values(opened)
+    words, mean, std = _USUAL_VALUES[usual]
+    found = Preprocessing(
+        input_shape=shape,
+        mean=channel_statistics(mean, shape[0]),
+        std=channel_statistics(std, shape[0]),
+        crop_pct=_CLASSIFIER_CROP if is_classifier and min(shape[1:]) >= _SMALLEST_CROPPED else 1.0,
+        fit="crop" if is_classifier else "stretch",
+    )
+    evidence: Evidence = "assumed" if usual == "imagenet" else "graph"
     return UsualPreparation(preprocessing=found, words=words, notes=(sentence,), evidence=evidence)
 
 
@@ -96,21 +91,18 @@ def _image_shape(opened: OpenedOnnx) -> tuple[int, int, int]:
     return (third, first, second) if is_channels_last(opened.input_shape) else (first, second, third)
 
 
-def _values(opened: OpenedOnnx) -> tuple[tuple[tuple[float, ...], tuple[float, ...]], str, str]:
-    """Return mean and std, what they are called, and one sentence on why they were taken."""
-    to_bytes = (0.0,), (1 / 255,)
+def _values(opened: OpenedOnnx) -> tuple[str, str]:
+    """Return which of the usual values images have, and one sentence on why."""
     if not opened.input_dtype.is_floating_point:
-        return to_bytes, "values from 0 to 255", "The file takes whole numbers, so it gets values from 0 to 255."
+        return "bytes", "The file takes whole numbers, so it gets values from 0 to 255."
     inside = _normalised_inside(opened.network)
     if inside is None:
-        return (
-            (IMAGENET_MEAN, IMAGENET_STD),
-            "mean and std of ImageNet",
+        return "imagenet", (
             "The file does not say how its images are prepared: the images choose it, or you are asked. Without images "
-            "it gets ImageNet's mean and std.",
+            "it gets ImageNet's mean and std."
         )
-    values, words = (to_bytes, "values from 0 to 255") if inside else (((0.0,), (1.0,)), "values from 0 to 1")
-    return values, words, f"The file normalises its images itself, so it gets {words}."
+    usual = "bytes" if inside else "shares"
+    return usual, f"The file normalises its images itself, so it gets {_USUAL_VALUES[usual][0]}."
 
 
 def _normalised_inside(network: OnnxNetwork) -> bool | None:
@@ -123,7 +115,8 @@ def _normalised_inside(network: OnnxNetwork) -> bool | None:
             continue
         if not isinstance(module, Operation) or len(step.outputs) != 1:
             break
-        sizes = list(_sizes(module, [stored[name] for name in step.inputs if name in stored]))
+        constants = [stored[name].detach() for name in step.inputs if name in stored]
+        sizes = [float(each.abs().max()) for each in constants if each.numel()]
         if module.op in _ARITHMETIC and len(sizes) == 1:
             found = True
             if sizes[0] < _BYTE_FACTOR if module.op == "Mul" else sizes[0] > _BYTE_OFFSET:
@@ -132,12 +125,3 @@ def _normalised_inside(network: OnnxNetwork) -> bool | None:
             break
         value = step.outputs[0]
     return False if found else None
-
-
-def _sizes(module: Operation, constants: Sequence[Tensor]) -> Iterator[float]:
-    """Yield the largest magnitude of each constant that ``module`` reads."""
-    for constant in constants:
-        yield float(constant.detach().abs().max()) if constant.numel() else 0.0
-    for slot in module.slots:
-        if isinstance(slot, Fixed) and isinstance(slot.value, int | float):
-            yield abs(slot.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,10 +106,6 @@ class TorchGraph:
     def producers(self) -> dict[str, Node]:
         """Return the node that computes each value."""
         return {output: node for node in self.nodes for output in node.outputs if output}
-
-    def mapped(self, change: Callable[[Node], Node]) -> TorchGraph:
-        """Return the graph with ``change`` of each node in its place, without what is no longer needed."""
-        return replace(self, nodes=tuple(change(node) for node in self.nodes)).needed_for(self.outputs)
 
     def needed_for(self, outputs: Iterable[str]) -> TorchGraph:
         """Return the part of the graph that computes ``outputs``: these, and only the inputs that they depend on."""

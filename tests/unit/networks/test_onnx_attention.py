@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,11 +16,12 @@ from torch import Tensor, nn
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import Applied, CompressionRequest, build_compressor
 from senseapp.compressions.pruning.pruning import PruningCompressor
-from senseapp.networks.onnx.attention import layers_of_products
+from senseapp.networks.onnx.modules import layers_of_products
 from senseapp.networks.onnx.open import open_onnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.networks.profile import profile_model
 from tests.onnx_files import exported, newly_exported
+from tests.onnx_graphs import by_onnxruntime
 
 SIDE, WIDTH, HEADS = 16, 24, 3
 IMAGES = torch.rand(3, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
@@ -76,11 +76,6 @@ def effects(compressor: PruningCompressor, *levels: float) -> dict[tuple[str, fl
     return found
 
 
-def run(content: bytes, images: Tensor) -> np.ndarray:
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
-
-
 @pytest.mark.parametrize("export", [
     pytest.param(lambda module: exported(module, side=SIDE), id="older"),
     pytest.param(lambda module: newly_exported(module, side=SIDE, free=True), id="newer", marks=pytest.mark.wide),
@@ -108,7 +103,7 @@ def test_a_transformer_has_the_groups_of_its_module_but_for_heads(export: Callab
     assert edited.difference.otherwise_identical
     for number in (1, 2, 3):
         expected_scores = own._model(IMAGES[:number])
-        np.testing.assert_allclose(run(edited.content, IMAGES[:number]), expected_scores, atol=1e-5)
+        np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:number])[0], expected_scores, atol=1e-5)
     onnx.checker.check_model(onnx.load_from_string(edited.content), full_check=True)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import timm
 import torch
@@ -21,11 +20,11 @@ from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import CompressionRequest, build_compressor
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.open import open_onnx
-from senseapp.networks.onnx.shrink import shrunk
-from senseapp.networks.onnx.write import with_weights
+from senseapp.networks.onnx.write import shrunk, with_weights
 from senseapp.networks.profile import compressible_weights, profile_model
 from tests.cases import first_of
 from tests.onnx_files import exported, newly_exported
+from tests.onnx_graphs import by_onnxruntime
 
 SIDE = 64
 IMAGES = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
@@ -127,11 +126,6 @@ def pruned(network: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]], l
     return network, kept, list(ratios)
 
 
-def run(content: bytes, images: Tensor) -> np.ndarray:
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
-
-
 @pytest.mark.parametrize("name", first_of(NETWORKS, 5))
 def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     module = trained(NETWORKS[name])
@@ -148,7 +142,7 @@ def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     assert edited.difference.otherwise_identical
     assert not edited.difference.removed_nodes
     assert not edited.difference.added_nodes
-    np.testing.assert_allclose(run(edited.content, IMAGES), expected, atol=1e-4 * scale)
+    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES)[0], expected, atol=1e-4 * scale)
     before, after = onnx.load_from_string(opened.content), onnx.load_from_string(edited.content)
     assert list(before.graph.input) == list(after.graph.input)
     assert list(before.graph.output) == list(after.graph.output)
@@ -213,7 +207,7 @@ def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimis
         expected = own(IMAGES[:1])
     torch.testing.assert_close(built(IMAGES[:1]), expected)
     edited = with_weights(opened, built)
-    np.testing.assert_allclose(run(edited.content, IMAGES[:1]), expected, atol=1e-5)
+    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:1])[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
@@ -246,7 +240,7 @@ def test_a_fixed_target_of_a_flattening_is_corrected() -> None:
     (own, _, layers), (built, _, built_layers) = pruned(network), pruned(opened.network)
     assert layers == built_layers == ["0"]
     edited = with_weights(opened, built)
-    np.testing.assert_allclose(run(edited.content, IMAGES[:1]), own(IMAGES[:1]), atol=1e-5)
+    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:1])[0], own(IMAGES[:1]), atol=1e-5)
     assert edited.difference.otherwise_identical
 
 
