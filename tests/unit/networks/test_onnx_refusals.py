@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -16,6 +15,7 @@ from torch import nn
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
 from senseapp.networks.onnx.open import open_onnx
 from tests.onnx_files import exported, newly_exported
+from tests.onnx_graphs import by_onnxruntime
 
 
 def _network() -> nn.Module:
@@ -108,8 +108,7 @@ def test_instance_norms_with_kept_statistics_take_any_number_of_images() -> None
     network = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     content, images = newly_exported(network, free=True, optimize=False), torch.rand(5, 3, 16, 16)
     opened = open_onnx(content)
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    known = session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
+    [known] = by_onnxruntime(content, images)
     assert opened.batch is None
     scores = opened.network(images)
     np.testing.assert_allclose(scores.detach(), known, atol=1e-5 * np.abs(known).max())
