@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch.nn.functional as F
 from torch import nn
@@ -102,7 +101,9 @@ class BuiltNetwork:
             if isinstance(call, Layer):
                 self._add_layer(node, call)
             else:
-                self._add_operation(node, *call)
+                slots, tensors = call
+                name = node.name if node.scope is None else f"{node.scope}.{node.op.lower()}"
+                self._add(name, Operation(node.op, operation_of(node).of(node), slots), tensors, node.outputs)
         for name in self.graph.outputs:
             self._use(name)
         self.network.input_names = tuple(each.name for each in self.graph.inputs)
@@ -200,24 +201,21 @@ class BuiltNetwork:
         path, data = self.paths[layer.identity], layer.data
         if layer.pads:
             data = f"{node.name} padded input"
-            self._add_function(f"{path}_pad", "Pad", partial(F.pad, pad=flat(layer.pads)), layer.data, data)
+            padded = Operation("Pad", partial(F.pad, pad=flat(layer.pads)), (Positional(0),))
+            self._add(f"{path}_pad", padded, [layer.data], [data])
         result = (layer.absorbs or node).outputs[0]
         inner = f"{node.name} full output" if layer.crop else result
         self._step(path, [data], [inner])
         if layer.crop:
-            self._add_function(f"{path}_crop", "Slice", partial(cropped, ends=layer.crop), inner, result)
+            cut = Operation("Slice", partial(cropped, ends=layer.crop), (Positional(0),))
+            self._add(f"{path}_crop", cut, [inner], [result])
 
-    def _add_function(self, wanted: str, op: str, function: Any, source: str, output: str) -> None:
-        path = self.names.claim(wanted)
-        self._place(path, Operation(op, function, (Positional(0),)))
-        self._step(path, [source], [output])
-
-    def _add_operation(self, node: Node, slots: tuple[Slot, ...], tensors: list[str]) -> None:
-        for name in tensors:
+    def _add(self, wanted: str, operation: Operation, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        for name in inputs:  # constants get their names first
             self._use(name)
-        path = self.names.claim(node.name if node.scope is None else f"{node.scope}.{node.op.lower()}")
-        self._place(path, Operation(node.op, operation_of(node).of(node), slots))
-        self._step(path, tensors, node.outputs)
+        path = self.names.claim(wanted)
+        self._place(path, operation)
+        self._step(path, inputs, outputs)
 
     def _slot(self, node: Node, position: int, tensors: list[str]) -> Slot:
         """Return how an operation gets an input; adds the tensor that this needs to ``tensors``."""

@@ -15,8 +15,6 @@ from senseapp.networks.onnx.operators.windows import Ends, Window, symmetric, tr
 from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 from senseapp.networks.profile import BATCH_NORMS
 
-_CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_TRANSPOSED: dict[int, Any] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 _BATCH_NORMS: dict[int, Any] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 _INSTANCE_NORMS: dict[int, Any] = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
 _POSITIONS = {"weight": 1, "bias": 2, "running_mean": 3, "running_var": 4}  # among the inputs of a node
@@ -144,10 +142,9 @@ class LayerFinder:
         weight, groups = self._shape(node.inputs[1]), int(node.attributes.get("group", 1))
         window, lengths = Window.of(node.attributes, weight[2:]), self._shape(node.inputs[0])[2:]
         channels, more = (weight[1] * groups, weight[0]), dict[str, Any]()  # of input and output
-        if node.op == "Conv":
-            kinds, ends, left = _CONVOLUTIONS, window.ends(lengths), "pads"
-        else:
-            kinds, channels, left = _TRANSPOSED, channels[::-1], "crop"
+        ends, left = window.ends(lengths), "pads"
+        if node.op == "ConvTranspose":
+            channels, left = channels[::-1], "crop"
             more["output_padding"], ends = transposed_ends(node.attributes, window, lengths)
         padding = symmetric(ends)
         settings = {
@@ -155,7 +152,8 @@ class LayerFinder:
             **{"kernel_size": window.kernel, "stride": window.strides, "dilation": window.dilations},
             **{"padding": padding or (0,) * window.rank, **more},
         }
-        return self._with_bias(node, kinds[window.rank], settings, **({} if padding is not None else {left: ends}))
+        kind = getattr(nn, f"{node.op}{window.rank}d")
+        return self._with_bias(node, kind, settings, **({} if padding is not None else {left: ends}))
 
     def _gemm(self, node: Node) -> Layer | None:
         at, shape = node.attributes, self._shape(node.inputs[1])

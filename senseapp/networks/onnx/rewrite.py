@@ -115,19 +115,16 @@ def fix_known_values(graph: TorchGraph, facts: Facts) -> TorchGraph:
     constants = dict(graph.constants)
     nodes = []
     for node in graph.nodes:
-        found = {name: _same([values[name] for _, values in facts if name in values]) for name in node.outputs if name}
-        if all(each is not None for each in found.values()):
-            constants.update({name: Constant(value=each) for name, each in found.items() if each is not None})
+        found = {name: [values[name] for _, values in facts if name in values] for name in node.outputs if name}
+        if all(map(_is_known, found.values())):
+            constants.update({name: Constant(value=first) for name, (first, *_) in found.items()})
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes), constants=constants)
 
 
-def _same(values: Sequence[Tensor]) -> Tensor | None:
-    first = values[0] if values else None
-    if first is None or any(each.is_meta for each in values):
-        return None
-    return first if all(torch.equal(first, each) for each in values[1:]) else None
+def _is_known(values: Sequence[Tensor]) -> bool:
+    return bool(values) and not any(each.is_meta or not torch.equal(each, values[0]) for each in values)
 
 
 def take_branches(graph: TorchGraph) -> TorchGraph:

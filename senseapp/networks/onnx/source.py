@@ -13,10 +13,9 @@ from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import abilities_of
-from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, side_in
+from senseapp.networks.onnx.metadata import class_names_in, is_channels_last, num_classes_in, side_in, usual_preparation
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
-from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
 from senseapp.networks.onnx.torch_graph import UnreadNode
 from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.profile import compressible_weights

@@ -90,9 +90,7 @@ def _hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor
     return torch.clamp(alpha * x + beta, 0, 1)
 
 
-@operator("Pow", scalars=(1,))
-def _power(base: Tensor, exponent: Tensor | float) -> Tensor:
-    return torch.pow(base, exponent).to(base.dtype)  # the type of the base, by the specification
+enter({"Pow": lambda base, exponent: torch.pow(base, exponent).to(base.dtype)}, scalars=(1,))  # the base's type
 
 
 @operator("Clip", scalars=(1, 2))

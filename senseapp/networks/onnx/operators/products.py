@@ -117,11 +117,6 @@ def _layer_norm(
     return normalised if bias is None else normalised + bias
 
 
-@operator("RMSNormalization")
-def _rms_norm(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:
-    return F.rms_norm(x, x.shape[axis:], None, epsilon) * scale
-
-
 @operator("GroupNormalization")
 def _group_norm(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int = 1, epsilon: float = 1e-5) -> Tensor:
     channels = x.shape[1]
@@ -143,6 +138,9 @@ enter(
         "LRN": lambda x, *, size=1, alpha=1e-4, beta=0.75, bias=1.0: F.local_response_norm(
             x.flip(1), size, alpha, beta, bias
         ).flip(1),
+        "RMSNormalization": lambda x, scale, *, axis=-1, epsilon=1e-5: (
+            F.rms_norm(x, x.shape[axis:], None, epsilon) * scale
+        ),
         "LpNormalization": lambda x, *, axis=-1, p=2: x / torch.linalg.vector_norm(x, p, axis, keepdim=True),
     }
 )

@@ -26,6 +26,8 @@ enter(
     {
         "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape))),  # type: ignore[no-untyped-call]
         "Tile": lambda x, repeats: x.repeat(tuple(repeats)),
+        "TopK": lambda x, k, *, axis=-1, largest=True: tuple(torch.topk(x, _one(k), axis, largest, sorted=True)),
+        "Trilu": lambda x, k=None, *, upper=True: x.triu(_one(k or 0)) if upper else x.tril(_one(k or 0)),
     },
     numbers=(1,),
 )
@@ -240,13 +242,3 @@ def _cumsum(x: Tensor, axis: Numbers, *, exclusive: bool = False, reverse: bool 
     total = x.cumsum(axis, dtype=x.dtype)
     total = total - x if exclusive else total
     return total.flip(axis) if reverse else total
-
-
-@operator("Trilu", numbers=(1,))
-def _trilu(x: Tensor, shift: Numbers | None = None, *, upper: bool = True) -> Tensor:
-    return x.triu(_one(shift or 0)) if upper else x.tril(_one(shift or 0))
-
-
-@operator("TopK", numbers=(1,))
-def _topk(x: Tensor, k: Numbers, *, axis: int = -1, largest: bool = True) -> tuple[Tensor, ...]:
-    return tuple(torch.topk(x, _one(k), axis, largest=largest, sorted=True))
