@@ -89,10 +89,6 @@ class BuiltNetwork:
     tensors: dict[str, StoredAs] = field(default_factory=dict)
     readers: dict[str, list[ReadAt]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
-    makers: Mapping[str, Node] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.makers = self.graph.producers()
 
     def build(self) -> None:
         """Add the modules and their calls to the network."""
@@ -125,7 +121,7 @@ class BuiltNetwork:
     def _calls(self, layers: Mapping[str, Layer]) -> list[tuple[Node, Layer | _Arguments]]:
         """Return the calls, last first, without those that compute constants only."""
         absorbed = {layer.absorbs.name for layer in layers.values() if layer.absorbs is not None}
-        wanted = set(self.graph.outputs)
+        wanted, makers = set(self.graph.outputs), self.graph.producers()
         calls: list[tuple[Node, Layer | _Arguments]] = []
         for node in reversed(self.graph.nodes):
             if wanted.isdisjoint(node.outputs):
@@ -137,7 +133,7 @@ class BuiltNetwork:
                 calls.append((node, layers[node.name]))
             else:
                 tensors: list[str] = []
-                slots = tuple(self._slot(node, position, tensors) for position in range(len(node.inputs)))
+                slots = tuple(self._slot(node, position, tensors, makers) for position in range(len(node.inputs)))
                 wanted.update(tensors)
                 calls.append((node, (slots, tensors)))
         return calls
@@ -149,8 +145,8 @@ class BuiltNetwork:
             self._place(path, layer.module(self.graph.constants, self.parameters))
             for attribute, tensors in layer.tensors.items():
                 self._record(f"{path}.{attribute}", tensors)
-        for attribute, read_by, position in layer.places(node):
-            tensors = layer.tensors[attribute]
+        for attribute, tensors in layer.tensors.items():
+            read_by, position = layer.place(attribute, node)
             place = ReadAt(
                 output=read_by.outputs[0],
                 position=position,
@@ -217,7 +213,7 @@ class BuiltNetwork:
         self._place(path, operation)
         self._step(path, inputs, outputs)
 
-    def _slot(self, node: Node, position: int, tensors: list[str]) -> Slot:
+    def _slot(self, node: Node, position: int, tensors: list[str], makers: Mapping[str, Node]) -> Slot:
         """Return how an operation gets an input; adds the tensor that this needs to ``tensors``."""
         name, operator = node.inputs[position], operation_of(node)
         constant = self.graph.constants.get(name)
@@ -230,7 +226,7 @@ class BuiltNetwork:
             return constant.value.tolist()
         if position in operator.scalars and constant is not None and is_scalar(constant.value):
             return constant.value.item()
-        if is_number and (found := counted_numbers(name, self.facts, self.makers)) is not None:
+        if is_number and (found := counted_numbers(name, self.facts, makers)) is not None:
             tensors.append(found[0])
             return replace(found[1], index=len(tensors) - 1)
         tensors.append(name)

@@ -107,8 +107,8 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
         ),
         added_tensors=tuple(name for name in kept if name not in tensors),
         removed_tensors=tuple(name for name in tensors if name not in kept),
-        added_nodes=_by_operator(edited_kinds - kinds),
-        removed_nodes=_by_operator(kinds - edited_kinds),
+        added_nodes=Counter(op for op, _ in (edited_kinds - kinds).elements()),
+        removed_nodes=Counter(op for op, _ in (kinds - edited_kinds).elements()),
         changed_nodes=tuple(key for key, node in nodes.items() if key in edited and node != edited[key]),
         declared=tuple(sorted({name for name, _ in declared})),
         metadata=tuple(sorted({key for key, _ in metadata})),
@@ -127,10 +127,6 @@ def _kind(node: NodeProto) -> tuple[str, bytes]:
     bare = NodeProto(domain=node.domain)
     bare.attribute.extend(each for each in node.attribute if each.name != "group")
     return node.op_type, bytes(bare.SerializeToString())
-
-
-def _by_operator(kinds: Counter[tuple[str, bytes]]) -> Counter[str]:
-    return Counter(op for op, _ in kinds.elements())
 
 
 def _declared(graph: OnnxGraph) -> dict[str, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,13 +67,11 @@ class Layer:
         """What two nodes must have in common to be calls of one module."""
         return (self.kind, tuple(self.settings.items()), tuple(self.tensors.items()), self.apart)
 
-    def places(self, node: Node) -> Iterator[tuple[str, Node, int]]:
-        """Yield where each attribute is read where ``node`` is this layer: the node and the position of its input."""
-        for attribute, tensors in self.tensors.items():
-            if attribute == "bias" and self.absorbs is not None:
-                yield attribute, self.absorbs, self.absorbs.inputs.index(tensors.name)
-            else:
-                yield attribute, node, _POSITIONS[attribute]
+    def place(self, attribute: str, node: Node) -> tuple[Node, int]:
+        """Return where an attribute is read where ``node`` is this layer: the node and the position of its input."""
+        if attribute == "bias" and self.absorbs is not None:
+            return self.absorbs, self.absorbs.inputs.index(self.tensors[attribute].name)
+        return node, _POSITIONS[attribute]
 
     def module(self, constants: Mapping[str, Constant], parameters: dict[Tensors, nn.Parameter]) -> nn.Module:
         """Return the module with its numbers; matrices in ``parameters`` are shared with other layers."""

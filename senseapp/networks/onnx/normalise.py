@@ -17,7 +17,7 @@ from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import NEVER_RUN, is_read
 from senseapp.networks.onnx.read import read_graph
 from senseapp.networks.onnx.rewrite import fold_constants, take_branches
-from senseapp.networks.onnx.torch_graph import Body, Constant, GraphInput, Node, TorchGraph
+from senseapp.networks.onnx.torch_graph import Constant, GraphInput, Node, TorchGraph
 
 _NUMBERS = frozenset({AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.FLOATS, AttributeProto.INTS})
 _PLAIN = {"value_int": torch.int64, "value_ints": torch.int64, "value_float": torch.float32}
@@ -150,7 +150,7 @@ class _Reading:
         kept = self.in_runtime and op not in NEVER_RUN and (in_integers or not is_read(node))
         return replace(node, source=stored.SerializeToString()) if kept else node
 
-    def _body(self, graph: GraphProto, names: ChainMap[str, str], inside: str) -> Body:
+    def _body(self, graph: GraphProto, names: ChainMap[str, str], inside: str) -> TorchGraph:
         """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
         stored = _stored(graph.node, graph.initializer)
         names = names.new_child({name: inside + name for name in (*stored, *_outputs(graph.node))})
@@ -159,4 +159,5 @@ class _Reading:
             for name, each in stored.items()
         }
         outputs = tuple(names.get(each.name, each.name) for each in graph.output)
-        return Body(nodes=self.nodes(graph.node, names, inside), constants=constants, outputs=outputs)
+        nodes = self.nodes(graph.node, names, inside)
+        return TorchGraph(inputs=(), outputs=outputs, nodes=nodes, constants=constants)

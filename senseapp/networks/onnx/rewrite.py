@@ -31,7 +31,7 @@ from senseapp.networks.onnx.infer import (
     start,
 )
 from senseapp.networks.onnx.operators import entry_of
-from senseapp.networks.onnx.torch_graph import Body, Constant, Node, TorchGraph
+from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 from senseapp.records.inputs import USUAL_SIZES
 
 _FOLDED = 1 << 24  # elements of one computed constant
@@ -162,13 +162,13 @@ def take_branches(graph: TorchGraph) -> TorchGraph:
     return fold_constants(replace(graph, nodes=tuple(nodes), constants=constants, notes=(*graph.notes, decided)))
 
 
-def _branch(node: Node, values: Values) -> Body | None:
+def _branch(node: Node, values: Values) -> TorchGraph | None:
     """Return the branch that ``node`` runs; None where it is another operator, or its condition is not known."""
     condition = values.get(node.inputs[0]) if node.op == "If" and node.inputs else None
     if condition is None or condition.is_meta or condition.numel() != 1:
         return None
     body = node.attributes.get(_BRANCHES[bool(condition)])
-    return body if isinstance(body, Body) and len(body.outputs) == len(node.outputs) else None
+    return body if isinstance(body, TorchGraph) and len(body.outputs) == len(node.outputs) else None
 
 
 def _identity(node: Node, value: str, output: str) -> Node:

@@ -48,18 +48,6 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
-    """A branch of an ``If``: it has no inputs, but reads values of the graph around it by their names.
-
-    Its own names begin with those of the ``If`` and of the branch, so that they are no others'.
-    """
-
-    nodes: tuple[Node, ...]
-    constants: Mapping[str, Constant] = field(repr=False)
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
     """A tensor that does not depend on the images.
 
@@ -90,6 +78,9 @@ class GraphInput:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchGraph:
     """A graph in topological order, whose constants are all in ``constants``.
+
+    A branch of an ``If`` has no inputs, but reads values of the graph around it by their names. Its own names begin
+    with those of the ``If`` and of the branch, so that they are no others'.
 
     Attributes:
         inputs: what is fed; initializers that are listed as inputs are not among them.

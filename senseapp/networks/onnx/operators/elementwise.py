@@ -175,13 +175,9 @@ def _position(
 enter({"ArgMax": partial(_position, torch.argmax), "ArgMin": partial(_position, torch.argmin)})
 
 
-_BYTES = (0, 255)
 _RANGES: dict[int, tuple[int, int]] = {
     **{getattr(TensorProto, f"INT{bits}"): (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (4, 8, 16)},
     **{getattr(TensorProto, f"UINT{bits}"): (0, 2**bits - 1) for bits in (4, 8, 16)},
-}
-_RANGES_OF_ZERO_POINTS = {
-    getattr(torch, name): _RANGES[getattr(TensorProto, name.upper())] for name in ("int8", "uint8", "int16", "uint16")
 }
 
 
@@ -195,12 +191,12 @@ def _quantize(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Tensor:
-    by_zero_point = _BYTES if zero is None else _RANGES_OF_ZERO_POINTS.get(zero.dtype, _BYTES)
+    own = torch.iinfo(torch.uint8 if zero is None or zero.is_floating_point() else zero.dtype)
     scaled = x / _along(scale, x, axis, block_size)
     rounded = scaled + (torch.round(scaled) - scaled).detach()
     if zero is not None:
         rounded = rounded + _along(zero.to(x.dtype), x, axis, block_size)
-    return rounded.clamp(*_RANGES.get(output_dtype, by_zero_point))
+    return rounded.clamp(*_RANGES.get(output_dtype, (own.min, own.max)))
 
 
 @operator("DequantizeLinear")
