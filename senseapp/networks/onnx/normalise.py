@@ -41,7 +41,7 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[TorchGraph, 
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
     graph = TorchGraph(inputs=inputs, outputs=file.outputs, nodes=nodes, constants=constants, notes=notes)
-    return take_branches(fold_constants(graph)), file
+    return fold_constants(take_branches(graph)), file
 
 
 def _stored(nodes: Iterable[NodeProto], initializers: Iterable[TensorProto]) -> dict[str, Constant]:

@@ -131,7 +131,7 @@ def take_branches(graph: TorchGraph) -> TorchGraph:
     """Return ``graph`` with each ``If`` whose condition follows from constants and shapes replaced by its branch.
 
     Older exports write ``squeeze`` and comparisons of lengths so. The branch is chosen for the number and size of
-    images that the file declares. What then depends on constants alone is folded.
+    images that the file declares.
 
     Raises InvalidCheckpoint where a value before one is larger than any memory.
     """
@@ -159,7 +159,7 @@ def take_branches(graph: TorchGraph) -> TorchGraph:
         return graph
     count = f"{taken} branches (If)" if taken > 1 else "A branch (If)"
     decided = f"{count} of the file: what is taken for images of its shape is read as part of the network."
-    return fold_constants(replace(graph, nodes=tuple(nodes), constants=constants, notes=(*graph.notes, decided)))
+    return replace(graph, nodes=tuple(nodes), constants=constants, notes=(*graph.notes, decided))
 
 
 def _branch(node: Node, values: Values) -> TorchGraph | None:
