@@ -205,7 +205,7 @@ def is_channels_last(shape: Sequence[int]) -> bool:
 
 def usual_preparation(opened: OpenedOnnx, *, is_classifier: bool) -> UsualPreparation:
     """Return the preparation to begin with; images with labels can show that another one is right."""
-    shape = _image_shape(opened)
+    shape = image_shape(opened)
     told = preparation_in(opened.metadata, shape)
     if told is not None:
         return UsualPreparation(preprocessing=told, words="as the file says")
@@ -227,7 +227,8 @@ def _usual(values: str, channels: int) -> tuple[str, dict[str, Any]]:
     return words, {"mean": channel_statistics(mean, channels), "std": channel_statistics(std, channels)}
 
 
-def _image_shape(opened: OpenedOnnx) -> tuple[int, int, int]:
+def image_shape(opened: OpenedOnnx) -> tuple[int, int, int]:
+    """Return channels, height and width of the images that the network takes."""
     _, first, second, third = opened.input_shape
     return (third, first, second) if is_channels_last(opened.input_shape) else (first, second, third)
 
