@@ -29,10 +29,9 @@ from senseapp.core.errors import (
 )
 from senseapp.core.texts import printable_text
 from senseapp.networks.network import OUTPUTS, nested
-from senseapp.networks.onnx.loops import check_loops
+from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.modules import ImageInput
-from senseapp.networks.onnx.preparation import is_channels_last
-from senseapp.networks.onnx.read import parsed_model
+from senseapp.networks.onnx.read import check_loops, parsed_model
 from senseapp.runtimes.onnx_network import saturates
 from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
 from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, session
