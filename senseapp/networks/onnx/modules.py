@@ -172,7 +172,9 @@ class OnnxNetwork(Scope):
     def unread(self, images: Tensor) -> Any:
         """Return the outputs for images before :attr:`reader`."""
         assert self.images is not None
-        parts = [self._outputs_for(part) for part in torch.split(images, self.images.batch or max(1, len(images)))]
+        size = self.images.batch
+        passes = (images,) if size in (None, len(images)) else torch.split(images, size)
+        parts = [self._outputs_for(part) for part in passes]
         outputs = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
         return outputs[0] if len(outputs) == 1 else outputs
 
