@@ -20,8 +20,8 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.check import check_files
 from senseapp.prove.check.limits import loss_bound, loss_limit, time_limit
-from senseapp.prove.check.outputs import PROBABILITIES, SIGMOIDS, kind_of_outputs
-from senseapp.prove.judge import Judge, JudgingImages
+from senseapp.prove.check.sides import PROBABILITIES, SIGMOIDS, kind_of_outputs
+from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
@@ -297,7 +297,7 @@ class _Answers:
         return self.scores[batch.flatten().long()]
 
 
-def judged(before: list[int], after: list[int], labels: list[int] | None) -> object:
+def judged(before: list[int], after: list[int], labels: list[int] | None) -> Judgement:
     places = torch.arange(len(before)).view(-1, 1, 1, 1).float()
     images = JudgingImages(
         count=len(before),
@@ -310,7 +310,7 @@ def judged(before: list[int], after: list[int], labels: list[int] | None) -> obj
 
 
 def test_the_bound_of_changed_answers_is_clopper_and_pearsons() -> None:
-    found = loss_bound(judged([0] * 200, [1] * 3 + [0] * 197, None), "agreement", 0.05)  # type: ignore[arg-type]
+    found = loss_bound(judged([0] * 200, [1] * 3 + [0] * 197, None), "agreement", 0.05)
     assert (found.delta, found.guaranteed) == (pytest.approx(0.015), True)
     assert found.upper == pytest.approx(float(beta.ppf(0.95, 4, 197)))
     assert loss_limit(found).holds
@@ -319,10 +319,10 @@ def test_the_bound_of_changed_answers_is_clopper_and_pearsons() -> None:
 def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
     labels = [0] * 200
     after = [1] * 6 + [0] * 194
-    alone = loss_bound(judged(labels, after, labels), "top1", 0.01)  # type: ignore[arg-type]
+    alone = loss_bound(judged(labels, after, labels), "top1", 0.01)
     assert alone.upper == pytest.approx(float(beta.ppf(0.95, 7, 194)))
     before = [0] * 194 + [1] * 6
-    both = loss_bound(judged(before, after, labels), "top1", 0.01)  # type: ignore[arg-type]
+    both = loss_bound(judged(before, after, labels), "top1", 0.01)
     assert both.delta == pytest.approx(0)
     assert both.delta < both.upper < alone.upper
     limit = loss_limit(alone)
@@ -331,7 +331,7 @@ def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
 
 
 def test_metrics_without_a_range_have_the_end_of_their_interval() -> None:
-    found = loss_bound(judged([0] * 50, [0] * 40 + [1] * 10, None), "kl", 0.1)  # type: ignore[arg-type]
+    found = loss_bound(judged([0] * 50, [0] * 40 + [1] * 10, None), "kl", 0.1)
     assert not found.guaranteed
     assert found.upper > found.delta > 0
 
