@@ -23,8 +23,7 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.deploy import Deployed, deploy, original_source
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.search_images import with_held_out
 from senseapp.records.deployment import DeploySettings, RuntimeFigures
 from senseapp.records.measurement import RunResult, change_in

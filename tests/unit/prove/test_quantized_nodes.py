@@ -115,7 +115,7 @@ def test_a_float_file_has_no_quantized_nodes(float_file: bytes) -> None:
 
 
 def test_the_spoilt_node_is_named_first(float_file: bytes, int8: bytes, tmp_path: Path) -> None:
-    from senseapp.prove.quantized_nodes import blame_nodes
+    from senseapp.prove.diagnosis import blame_nodes
 
     name = layers_of(int8)[1]
     (tmp_path / "net.onnx").write_bytes(float_file)
@@ -178,7 +178,7 @@ def joined_in_int8(file: Path, kinds: set[str]) -> tuple[bytes, str]:
 )
 def test_the_node_that_joins_boxes_and_scores_is_named(detector: Path, form: str, kinds: set[str]) -> None:
     from senseapp.prove.check.check import check_files
-    from senseapp.prove.quantized_nodes import blame_nodes
+    from senseapp.prove.diagnosis import blame_nodes
 
     file = detector / f"{form}.onnx"
     _, name = joined_in_int8(file, kinds)
