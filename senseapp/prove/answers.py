@@ -143,9 +143,7 @@ def _drawn(
     """
     if not isinstance(images, PreparedImages):
         return b"", ()
-    pixels = images.pixels[images.rows[index]]  # (C, H, W)
-    colours = pixels[:3] if len(pixels) >= 3 else pixels[:1].expand(3, -1, -1)
-    picture: npt.NDArray[np.uint8] = colours.permute(1, 2, 0).contiguous().numpy()  # (H, W, 3)
+    picture = preview(images.subset([index]), images.preprocessing, count=1).pictures[0]
     made = [("original", task.drawn(picture, before)), ("compressed", task.drawn(picture, after))]
     if images.labels is not None:
         made.append(("label", task.drawn_target(picture, images.labels[index])))

@@ -186,8 +186,15 @@ def deployments(
         evaluator = with_held_out(evaluator)
     runtime, steps = evaluator.runtime(settings.runtime), OptionalSteps(evaluator.progress)
     layers = runtime.layers_of_nodes(source.network, {layer.name for layer in evaluator.profile.layers})
-    if settings.kind == "float":
-        found = Int8Files(made=(_in_float(runtime, source, layers, steps),), compared={})
+    if settings.kind == "float":  # with quantized weights as integers
+        nodes = [node for node, layer in layers.items() if layer in source.bits]
+        integers = {node: source.integers[layer] for node, layer in layers.items() if layer in source.integers}
+        stored = QuantizedWeights(content=source.network)
+        with steps.trying("weights stored as integers"):
+            if nodes:
+                stored = runtime.with_quantized_weights(source.network, nodes, integers)
+        file = MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
+        found = Int8Files(made=(file,), compared={})
     else:
         found = int8_files(evaluator, runtime, source, layers, settings, steps, others=others)
     tested = _TestedFiles(evaluator, runtime, source, settings, steps, found, layers)
@@ -195,17 +202,6 @@ def deployments(
     if found.made[0] in dead:
         raise InvalidSpec(_DEAD)
     return tuple(tested.deployed(each) for each in found.made if each not in dead)
-
-
-def _in_float(runtime: Runtime, source: Source, layers: Mapping[str, str], steps: OptionalSteps) -> MadeFile:
-    """Return the float file, with quantized weights as integers."""
-    nodes = [node for node, layer in layers.items() if layer in source.bits]
-    integers = {node: source.integers[layer] for node, layer in layers.items() if layer in source.integers}
-    stored = QuantizedWeights(content=source.network)
-    with steps.trying("weights stored as integers"):
-        if nodes:
-            stored = runtime.with_quantized_weights(source.network, nodes, integers)
-    return MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
 
 
 class _TestedFiles:

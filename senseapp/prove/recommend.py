@@ -157,20 +157,18 @@ def recommend(
     if promised is not None:
         check_promise(evaluator, promised.promise)
         metric, allowed = promised.promise.metric or metric, promised.promise.most
+    record = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=())
     try:
         curves_of(evaluator.result)
     except InvalidSchedule as error:
-        missing = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=(), missing=str(error))
-        return Recommended(record=missing, proven=None)
+        return Recommended(record=replace(record, missing=str(error)), proven=None)
     search = _ScheduleSearch(evaluator, kind, metric, allowed, promised)
     evaluator.progress.begin(StepTitle.SCHEDULES)
     search.measure_range()
     evaluator.progress.begin(StepTitle.PROOF)
     proven, refused = search.prove_strongest()
-    record = Recommendation(
-        kind=kind,
-        metric=metric,
-        allowed_drop=allowed,
+    record = replace(
+        record,
         tried=tuple(sorted(search.ours.tried, key=attrgetter("figure"))),
         uniform=tuple(sorted(search.uniform.tried, key=attrgetter("figure"))),
         schedule=proven.result.schedule if proven else None,

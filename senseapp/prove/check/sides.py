@@ -203,7 +203,18 @@ def open_candidate(
     """
     preprocessing = reference.preprocessing
     if not is_runtime_file(spec):
-        loaded = _candidate_weights(spec, reference.spec, progress)
+        named = spec
+        if spec.library == "auto":
+            if is_runtime_file(reference.spec):
+                raise InvalidSpec(
+                    f"{file_name(spec)} holds weights, and the original is an ONNX file, which names no architecture. "
+                    "Choose an original of the same architecture, or export the compressed file as ONNX."
+                )
+            named = replace(reference.spec, pretrained=False, checkpoint=spec.checkpoint, network=spec.network)
+        try:
+            loaded = load_model(named, progress=progress)
+        except InvalidInput as error:
+            raise type(error)(f"The compressed file cannot be loaded: {error}") from error
         return open_weights(spec, loaded, images, preprocessing, task)
     file, content = open_file(spec, own_disk=own_disk)
     size = len(content)
@@ -213,20 +224,6 @@ def open_candidate(
         raise NotComparable(side, problem)
     side.notes = tuple(_notes_on_input(file.facts, preprocessing))
     return side
-
-
-def _candidate_weights(spec: ModelSpec, reference: ModelSpec, progress: Progress) -> LoadedModel:
-    if spec.library == "auto":
-        if is_runtime_file(reference):
-            raise InvalidSpec(
-                f"{file_name(spec)} holds weights, and the original is an ONNX file, which names no architecture. "
-                "Choose an original of the same architecture, or export the compressed file as ONNX."
-            )
-        spec = replace(reference, pretrained=False, checkpoint=spec.checkpoint, network=spec.network)
-    try:
-        return load_model(spec, progress=progress)
-    except InvalidInput as error:
-        raise type(error)(f"The compressed file cannot be loaded: {error}") from error
 
 
 def _input_problem(facts: FileFacts, image: Sequence[int]) -> str:

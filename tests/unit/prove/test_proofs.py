@@ -128,11 +128,12 @@ def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
     assert any("norms" in note for note in result.notes)
 
 
-def test_a_manual_schedule_is_proven_as_it_is(evaluator):
+def test_a_manual_schedule_is_proven_as_it_is_and_the_result_survives_its_file(evaluator):
     schedule = manual_schedule(evaluator.result, {"layer2.0.conv1": 0.9, "layer3.1.conv2": 0.9})
     result = prove(evaluator, schedule, repair=False).result
     assert result.schedule == schedule
     assert result.uniform
+    assert loads(dumps(result), ValidationResult) == result
 
 
 def test_the_bench_leaves_its_model_as_it_was(evaluator):
@@ -140,11 +141,6 @@ def test_the_bench_leaves_its_model_as_it_was(evaluator):
     prove(evaluator, a_schedule(evaluator.result, 0.5), repair=True)
     assert all(torch.equal(value, before[name]) for name, value in evaluator.dense.model.state_dict().items())
     assert not any(module.training for module in evaluator.dense.model.modules())
-
-
-def test_a_result_survives_its_file(evaluator):
-    result = prove(evaluator, a_schedule(evaluator.result, 0.2), repair=False).result
-    assert loads(dumps(result), ValidationResult) == result
 
 
 def test_another_model_or_a_schedule_of_one_is_refused(sparse):

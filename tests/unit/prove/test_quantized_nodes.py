@@ -80,12 +80,13 @@ def run(content: bytes, images: torch.Tensor) -> np.ndarray:
     return session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
 
 
-def test_with_all_nodes_in_float_the_file_is_the_float_file(
+def test_with_all_nodes_in_float_the_file_is_the_float_file_and_with_none_it_is_as_it_was(
     float_file: bytes, int8: bytes, images: torch.Tensor
 ) -> None:
     file = QdqFile(int8, float_file)
     assert set(layers_of(int8)) <= {node.name for node in file.nodes}
     assert all(node.weights_known for node in file.nodes)
+    assert np.array_equal(run(file.restored(()), images), run(int8, images))
     whole = file.restored([node.name for node in file.nodes])
     expected = run(float_file, images)
     assert np.abs(run(int8, images) - expected).max() > 1e-4
@@ -93,11 +94,6 @@ def test_with_all_nodes_in_float_the_file_is_the_float_file(
     last = [node for node in onnx.load_from_string(whole).graph.node if node.op_type == "QuantizeLinear"]
     assert len(last) <= 1
     assert np.abs(run(whole, images) - expected).max() <= (1e-5 if not last else 2e-2) * np.abs(expected).max()
-
-
-def test_without_names_nothing_is_changed(float_file: bytes, int8: bytes, images: torch.Tensor) -> None:
-    file = QdqFile(int8, float_file)
-    assert np.array_equal(run(file.restored(()), images), run(int8, images))
 
 
 def test_weights_that_were_changed_are_not_put_back(float_file: bytes, int8: bytes) -> None:
