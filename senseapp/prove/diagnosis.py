@@ -21,7 +21,6 @@ from senseapp.data.images import draw
 from senseapp.data.load import images_for
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.preparation_search import choose_preparation
-from senseapp.metrics import change_of
 from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.profile import CONVOLUTIONS, profile_model
 from senseapp.networks.sources.load import load_model
@@ -65,13 +64,13 @@ def diagnose(evaluator: ScheduleEvaluator, layer: str, level: float) -> Diagnosi
     for label, config in spec.compression.variants:
         other = replace(evaluator, configs={**evaluator.configs, config.kind: config}).apply(schedule)
         remedies.append(Remedy(label=label, change=evaluator.judged(other, images).change(metric)))
-    repairs: list[tuple[str, Repair | None]] = [("Repair without training", evaluator.matching(applied))]
-    if not spec.adapted:
-        repairs.append(("Adapted weights", evaluator.adaptation(applied)))
-    for label, repair in repairs:
-        sums = None if repair is None else crossed(evaluator, applied, repair, OptionalSteps(evaluator.progress))
-        if sums is not None:
-            remedies.append(Remedy(label=label, change=change_of(metric, sums[metric])))
+    repairs: dict[str, Repair] = {"Repair without training": evaluator.matching(applied)}
+    if not spec.adapted and (adaptation := evaluator.adaptation(applied)) is not None:
+        repairs["Adapted weights"] = adaptation
+    for label, repair in repairs.items():
+        found = crossed(evaluator, applied, repair, OptionalSteps(evaluator.progress))
+        if found is not None and (mended := change_in(found, metric)) is not None:
+            remedies.append(Remedy(label=label, change=mended))
     remedies.sort(key=lambda each: each.change.delta)
     return Diagnosis(layer=layer, level=level, findings=findings, change=change, remedies=tuple(remedies))
 

@@ -28,7 +28,6 @@ _LEAST_IMAGES = 16  # eight to fit to, and eight to judge on
 _UNREPAIRED = "As compression leaves it"
 _CROSSED = "calibration images, each half with a fit to the other half"
 
-Sums = Mapping[str, tuple[float, ...]]
 Changes = tuple[MetricChange, ...]
 
 
@@ -85,19 +84,19 @@ def measured(
     repairs, words = _repairs(evaluator, applied, adapting, steps, repair=repair)
     if not repairs:
         return Measured(changes=changes, reason=f"Delivered without repair. {words[0]}")
-    without: Sums = evaluator.judged(applied, evaluator.repair_images).moments
+    without = evaluator.judged(applied, evaluator.repair_images).changes
     tried = {how: crossed(evaluator, applied, each, steps) for how, each in repairs.items()}
     how = min(tried, key=lambda each: _loss(metric, tried[each]))
-    best, sums, fitted = repairs[how], tried[how], False
+    best, crossing, fitted = repairs[how], tried[how], False
     with steps.trying(_as_noun(best)), applied.active():
-        fitted = sums is not None and best.fit()
-    if sums is None or not fitted:
+        fitted = crossing is not None and best.fit()
+    if crossing is None or not fitted:
         best.undo()
         reason, *notes = steps.notes or best.sentences(fitted=False)[:1]
         return Measured(changes=changes, reason=f"Delivered without repair. {reason}", notes=tuple(notes))
     repaired = evaluator.judged(applied).changes
     form = "adapted weights" if how == "adapted" else "repair"
-    better, reason = _verdict(metric, changes_of(without), changes_of(sums), _CROSSED, form)
+    better, reason = _verdict(metric, without, crossing, _CROSSED, form)
     has_veto = better and veto
     plain, mended = _of(metric, changes).delta, _of(metric, repaired).delta
     if has_veto and (math.isnan(mended) or mended > plain):
@@ -105,7 +104,7 @@ def measured(
         reason = _verdict(metric, changes, repaired, "held-out images", form)[1] + f" It was better on {_CROSSED}."
     if not better:
         best.undo()
-    forms: list[tuple[str, Sums | None, bool]] = [(_UNREPAIRED, without, not better)]
+    forms: list[tuple[str, Changes | None, bool]] = [(_UNREPAIRED, without, not better)]
     forms += [(repairs[each].title, found, better and each == how) for each, found in tried.items()]
     return Measured(
         changes=changes,
@@ -114,7 +113,7 @@ def measured(
         reason=reason,
         notes=(*steps.notes, *best.sentences(fitted=True)),
         steps=tuple(
-            RepairStep(title=title, change=_of(metric, changes_of(found)), kept=kept)
+            RepairStep(title=title, change=_of(metric, found), kept=kept)
             for title, found, kept in forms
             if "adapted" in repairs and found is not None
         ),
@@ -146,23 +145,25 @@ def measured_quickly(
     more than ``tolerable``: this is for searches, whose outcome is proven. Where layers were measured with adapted
     weights, the repair adapts them.
     """
-    without = evaluator.judged(applied, evaluator.repair_images).moments
+    without = evaluator.judged(applied, evaluator.repair_images).changes
     lost = _loss(metric, without)
     if repair and lost > tolerable and len(evaluator.repair_images) >= _LEAST_IMAGES:
         adaptation = evaluator.adaptation(applied) if evaluator.usual_adapting != "off" else None
         tried: Repair = evaluator.matching(applied) if adaptation is None else adaptation
         mended = crossed(evaluator, applied, tried, OptionalSteps(evaluator.progress))
         if mended is not None and _loss(metric, mended) < lost:
-            return changes_of(mended), True
-    return changes_of(without), False
+            return mended, True
+    return without, False
 
 
-def crossed(evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair, steps: OptionalSteps) -> Sums | None:
+def crossed(
+    evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair, steps: OptionalSteps
+) -> Changes | None:
     """Return what ``applied`` loses with ``repair``, each half of the calibration images with a fit to the other half.
 
     It stays as it is. None where the repair fails or is not finite.
     """
-    found = list[Sums]()
+    found = list[Mapping[str, tuple[float, ...]]]()
     first, second = evaluator.repair_halves
     for (fit_to, _), (_, judge_on) in ((second, first), (first, second)):
         with steps.trying(_as_noun(repair)), applied.active(), repair.fitted(fit_to) as finite:
@@ -170,21 +171,16 @@ def crossed(evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair,
                 found.append(evaluator.judged(applied, evaluator.repair_images, *judge_on).moments)
     if len(found) < 2:
         return None
-    return {name: merge_moments(name, sums, found[1][name]) for name, sums in found[0].items()}
+    return tuple(change_of(name, merge_moments(name, sums, found[1][name])) for name, sums in found[0].items())
 
 
-def _loss(metric: str, sums: Sums | None) -> float:
-    delta = math.nan if sums is None else _of(metric, changes_of(sums)).delta
+def _loss(metric: str, changes: Changes | None) -> float:
+    delta = math.nan if changes is None else _of(metric, changes).delta
     return math.inf if math.isnan(delta) else delta
 
 
 def _as_noun(repair: Repair) -> str:
     return f"the repair '{repair.title}'"
-
-
-def changes_of(sums: Sums) -> Changes:
-    """Return the change of every metric from its sums."""
-    return tuple(change_of(name, values) for name, values in sums.items())
 
 
 def _of(metric: str, changes: Changes) -> MetricChange:

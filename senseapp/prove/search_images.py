@@ -118,9 +118,9 @@ def score_thresholds(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapp
     images = draw(curves, min(len(curves), count), evaluator.result.spec.sensitivity.seed)
     judged_on, classes = JudgingImages.of_set(images, evaluator.dense), evaluator.profile.num_classes
     judge = Judge(task, judged_on, original, num_outputs=classes)
-    before, found = judge.baseline.outputs, dict[str, float]()
-    for name, content in files.items():
-        after = before if name == "original" else judge.judged(runtime.open(content)).outputs
-        truth = None if name == "original" else before
-        found[name] = task.score_threshold(after, images.labels, truth)
+    before = judge.baseline.outputs
+    found = {"original": task.score_threshold(before, images.labels)}
+    for name in files.keys() - found:
+        after = judge.judged(runtime.open(files[name])).outputs
+        found[name] = task.score_threshold(after, images.labels, before)
     return found
