@@ -52,13 +52,13 @@ class JudgingImages:
         return cls(count=len(images), batches=batches, labels=images.labels)
 
     @classmethod
-    def of_images(cls, images: ImageSet, size: int, *, labels: Tensor | None = None) -> JudgingImages:
+    def of_images(cls, images: ImageSet, size: int) -> JudgingImages:
         """Return a set in batches of at most ``size`` images, each made when it is needed."""
 
         def batches(start: int, stop: int) -> Iterable[Tensor]:
             return (images.batch(low, high) for low, high in micro_batches(start, stop, size))
 
-        return cls(count=len(images), batches=batches, labels=labels)
+        return cls(count=len(images), batches=batches, labels=images.labels)
 
     @classmethod
     def of_batches(cls, batches: Sequence[Tensor]) -> JudgingImages:

@@ -20,7 +20,7 @@ from senseapp.descriptions import Effect
 from senseapp.formats.base import levels_by_layer
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes, call_of
-from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes
+from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes, Median
 from senseapp.records.schedule import Limits, Schedule
 from senseapp.runtimes.base import Runtime
 from senseapp.solve.problem import assemble
@@ -45,6 +45,10 @@ class TimedNetwork:
     threads: int
     beside: FileTimes
     file: Callable[[Schedule], bytes]
+
+    def ratio(self, schedule: Schedule) -> Median:
+        """Return the time of the file of ``schedule`` as a multiple of the uncompressed one's, both opened anew."""
+        return self.beside.measure_precise(self.file(schedule))
 
 
 def _with_bits(
@@ -171,7 +175,7 @@ def measured_schedule(
         if all(entry.compression == "none" for entry in schedule.entries):
             return schedule
         evaluator.progress(f"Measuring schedule {round_ + 1} of at most {_ROUNDS}")
-        share = network.beside.measure_precise(network.file(schedule))
+        share = network.ratio(schedule)
         promised, found = schedule.achieved[MILLISECONDS] / 1000, share.value * real
         least = min(least, found)
         if found <= most_seconds and share.high < 1:

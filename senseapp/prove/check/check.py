@@ -170,7 +170,7 @@ class _Comparison:
         self.steps.progress(FILES_ARE_OPEN)
         judge = Judge(
             prepared.task,
-            JudgingImages.of_images(images, _BATCH, labels=images.labels),
+            JudgingImages.of_images(images, _BATCH),
             prepared.reference,
             num_outputs=prepared.num_outputs,
             progress=self.steps.progress,

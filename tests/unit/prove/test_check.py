@@ -68,13 +68,7 @@ def test_names_of_classes_that_only_the_candidate_holds_are_said(shop: Workshop,
     names = [f"digit {place}" for place in range(10)]
     onnx.helper.set_model_props(made, {"names": repr(dict(enumerate(names)))})
     onnx.save(made, tmp_path / "named.onnx")
-    spec = CheckSpec(
-        reference=ModelSpec(library="onnx", checkpoint=str(shop.reference), task="classification"),
-        candidate=ModelSpec(library="onnx", checkpoint=str(tmp_path / "named.onnx"), task="classification"),
-        data=DataSpec(kind="demo", mean=(0.304,), std=(0.323,)),
-        num_samples=40,
-    )
-    found = check_files(spec).answers
+    found = check_files(spec_of(shop.reference, tmp_path / "named.onnx", data=digits(), num_samples=40)).answers
     assert found is not None
     assert found.pictures
     assert {picture.before for picture in found.pictures} <= set(names)
@@ -149,11 +143,8 @@ def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(sho
 
 
 def test_too_few_images_show_nothing_and_the_report_says_how_many_would(shop: Workshop) -> None:
-    report = check_files(
-        spec_of(
-            shop.reference, shop.reference, data=digits(labels=""), num_samples=20, max_drop=0.01, metric="agreement"
-        )
-    )
+    few = {"num_samples": 20, "max_drop": 0.01, "metric": "agreement"}
+    report = check_files(spec_of(shop.reference, shop.reference, data=digits(labels=""), **few))
     loss = next(each for each in report.limits if each.name == "loss")
     assert (loss.holds, loss.undecided, report.holds) == (False, True, False)
     assert "About 299 images" in loss.sentence
