@@ -49,7 +49,7 @@ def usual_limits(result: RunResult) -> Limits:
 
 @dataclass(slots=True)
 class Trials:
-    """Schedules tried so far: what each truly saves, and what it does on the images that repairs are fitted to.
+    """Schedules tried so far: what each saves, and what it does on the images that repairs are fitted to.
 
     With ``repair``, those that lose more than ``tolerable`` are repaired where they do better so.
     """
@@ -67,22 +67,13 @@ class Trials:
         changes, repaired = measured_quickly(
             self.evaluator, applied, self.metric, tolerable=self.tolerable, repair=self.repair
         )
-        target = TriedTarget(figure=self.sized(schedule).achieved[self.kind], changes=changes, repaired=repaired)
+        target = TriedTarget(figure=schedule.achieved[self.kind], changes=changes, repaired=repaired)
         change = target.change(self.metric)
         if change is None:
             names = ", ".join(change.metric for change in changes)
             raise InvalidSpec(f"{self.metric} cannot be measured on these images; choose one of {names}.")
         self.tried.append(target)
         return change.delta
-
-    def sized(self, schedule: Schedule) -> Schedule:
-        """Return a schedule of pruning with true figures, and as budget what it truly saves; others as they are."""
-        groups = self.evaluator.couplings
-        if not groups:
-            return schedule
-        figures = true_figures(schedule, self.evaluator.result.profile, groups)
-        budget = ResourceBudget(kind=self.kind, target=figures[self.kind])
-        return replace(schedule, budget=budget, achieved=schedule.achieved | dict(figures))
 
 
 def strongest_schedule(
@@ -116,6 +107,10 @@ def strongest_schedule(
         target = 0.5 * (gentlest + strongest) if number else gentlest
         budget = ResourceBudget(kind=kind, target=target)
         schedule = make_schedule(evaluator.result, budget=budget, limits=limits)
+        if groups := evaluator.couplings:  # a schedule of pruning gets true figures, and as budget what it truly saves
+            figures = true_figures(schedule, evaluator.result.profile, groups)
+            budget = ResourceBudget(kind=kind, target=figures[kind])
+            schedule = replace(schedule, budget=budget, achieved=schedule.achieved | dict(figures))
         if (drop := trials.measure(schedule)) <= allowed_drop:
             gentlest, best = target, schedule
         else:
@@ -126,9 +121,7 @@ def strongest_schedule(
                 nearest=drop,
             )
     assert best is not None
-    return StrongestFound(
-        schedule=trials.sized(best), allowed_drop=allowed_drop, repaired=repair, tried=tuple(trials.tried)
-    )
+    return StrongestFound(schedule=best, allowed_drop=allowed_drop, repaired=repair, tried=tuple(trials.tried))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
