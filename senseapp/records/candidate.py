@@ -18,7 +18,7 @@ from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions import Effect, get
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
-from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.metrics import METRICS, MetricChange, judging_among
 from senseapp.records.deployment import (
     CHECKPOINT,
     INTEGERS,
@@ -254,8 +254,7 @@ def value_interval(change: MetricChange) -> tuple[float, float]:
 
 def judged_by(changes: Iterable[MetricChange]) -> str:
     """Return the metric among ``changes`` that people judge a file by."""
-    names = [change.metric for change in changes]
-    return primary_among(names) or divergence_among(names) or names[0]
+    return judging_among([change.metric for change in changes])
 
 
 def _of_hundred(share: float) -> str:

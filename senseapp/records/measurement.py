@@ -12,7 +12,7 @@ from typing import Any
 from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.descriptions import CompressionConfig
-from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.metrics import METRICS, MetricChange, judging_among
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import RunSpec
 from senseapp.tasks.reading import Reading
@@ -195,8 +195,7 @@ class RunResult:
     @property
     def judged_by(self) -> str:
         """The metric that people judge the model by: right answers where there are labels, else unchanged ones."""
-        names = self.shown_metrics
-        return primary_among(names) or divergence_among(names) or self.metric
+        return judging_among(self.shown_metrics, otherwise=self.metric)
 
     def without_folders(self) -> RunResult:
         """Return a copy with file names in place of paths, for readers who may not know the paths."""
