@@ -106,23 +106,17 @@ class MeasurementAccumulator:
         outputs: bytes = b"",
     ) -> LayerMeasurement:
         """Add a chunk's sums and recorded outputs; return the measurement over all images so far."""
-        target = planned.target
-        history = self._history.setdefault((target.layer, level), [])
+        history = self._history.setdefault((planned.target.layer, level), [])
         before = history[-1] if history else None
         changes = []
         for name, sums in moments.items():
             earlier = before.change(name) if before else None
             changes.append(change_of(name, merge_moments(name, earlier.moments, sums) if earlier else sums))
-        measurement = LayerMeasurement(
-            layer=target.layer,
-            level=level,
-            status=Status.MEASURED,
+        measurement = planned.measurement(
+            level,
+            Status.MEASURED,
+            applied,
             changes=tuple(changes),
-            group=target.group,
-            members=target.members,
-            achieved_level=applied.achieved_level,
-            removed_params=applied.removed_params,
-            removed_macs=applied.removed_macs,
             seconds=seconds + (before.seconds if before else 0.0),
             outputs=(before.outputs if before else b"") + outputs,
         )
@@ -131,16 +125,7 @@ class MeasurementAccumulator:
 
     def fail(self, planned: PlannedTarget, level: float, reason: str, seconds: float) -> LayerMeasurement:
         """Record that ``planned`` could not be measured at ``level``."""
-        target = planned.target
-        measurement = LayerMeasurement(
-            layer=target.layer,
-            level=level,
-            status=Status.FAILED,
-            group=target.group,
-            members=target.members,
-            seconds=seconds,
-            reason=reason,
-        )
+        measurement = planned.measurement(level, Status.FAILED, seconds=seconds, reason=reason)
         self._history.setdefault(measurement.key, []).append(measurement)
         return measurement
 

@@ -16,8 +16,7 @@ from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.executor import Executor, LocalExecutor
-from senseapp.measure.measurer import MeasurementJob
+from senseapp.measure.measurer import Executor, LocalExecutor, MeasurementJob
 from senseapp.measure.plan import (
     Layout,
     PlannedTarget,

@@ -16,6 +16,7 @@ arXiv 1801.05787, equation 6, for pruning by Fisher information.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,14 +27,7 @@ from torch import Tensor
 
 from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
-from senseapp.measure.plan import micro_batches, precision_context
-from senseapp.measure.quick.amounts import (
-    DIRECTIONS,
-    graph_batch,
-    num_draws,
-    num_images,
-    passes,
-)
+from senseapp.measure.plan import memory_bytes, micro_batches, precision_context
 from senseapp.measure.quick.recorder import Recorder
 from senseapp.measure.quick.responses import ChannelResponses, Key, Reach, Responses, WeightResponses, inner_products
 from senseapp.measure.quick.true_passes import true_divergences
@@ -47,6 +41,11 @@ from senseapp.tasks.directions import PartedDirections, ScanDirections
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
+
+DIRECTIONS = 2  # random signs at the output: each is one backward pass
+_MOST_MACS = 4e12  # of a scan, between the fewest and the most images: some minutes on two cores at most
+_DRAWN = 512  # directions in all, where images are few and cost little
+_GRAPH_BYTES = 3 * 2**28  # on a processor: more is hardly faster, and the first use of memory is slow
 
 Changes = dict[str, Tensor]
 """Per-image changes, (n,), float64, by metric."""
@@ -92,28 +91,60 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
         yield replace(estimate, images_passed=images_passed.get(estimate.key, 0), seconds=each)
 
 
+# ---- how many images, draws of directions and passes: bounded by work and by memory, not by a clock
+
+
+def num_images(sweep: Sweep) -> int:
+    """Return how many images are scanned."""
+    affordable = int(_MOST_MACS / max(1, _macs(sweep) * _passes(sweep)))
+    # Whatever they cost, and however little: the error of a mean falls with the root of their number.
+    return min(len(sweep.context.images), max(64, min(1024, affordable)))
+
+
+def num_draws(sweep: Sweep, images: int, shape: Sequence[int]) -> int:
+    """Return how often directions, of an output of ``shape``, are drawn for each of ``images``.
+
+    The directions of pixels or boxes stand for thousands of numbers, so that one draw leaves the estimate of an image
+    uncertain by about its own size: few images need several. Those of class scores are nearly complete, and estimates
+    that measurements replace need no more.
+    """
+    if sweep.context.task.one_tensor or sweep.spec.mode != "quick":
+        return 1
+    # A number of the output costs as much as 4,000 multiplications, measured at 21 × 520 × 520 of them.
+    cost = _macs(sweep) * _passes(sweep) + 4000 * math.prod(shape)
+    affordable = int(1e12 / (cost * images))  # a quarter of what images may cost
+    return max(1, min(-(-_DRAWN // images), affordable))
+
+
+def graph_batch(sweep: Sweep) -> int:
+    """Return the images per pass, which holds outputs, and the gradients of all directions but one."""
+    context, trace = sweep.context, sweep.context.trace
+    kept = [c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten]
+    held = DIRECTIONS * sum(call.output_bytes for call in kept) // trace.batch_size
+    # On an H200, a sixteenth of its memory was five times as fast as 3 · 2²⁸ bytes.
+    allowed = _GRAPH_BYTES if context.device.type == "cpu" else memory_bytes(context.device) // 16
+    most = allowed // max(1, held)
+    return max(1, min(context.layout.micro_batch * 2, most, images_per_pass(context.model) or most))
+
+
+def _passes(sweep: Sweep) -> int:
+    """Return how many forward passes one draw for an image costs: forward, backward, and one for each level."""
+    return 1 + DIRECTIONS + len(sweep.spec.levels)
+
+
+def _macs(sweep: Sweep) -> float:
+    return sweep.context.trace.macs / sweep.context.trace.batch_size
+
+
 def _estimates(sweep: Sweep, found: dict[Key, Changes], prepared: Mapping[Key, Applied]) -> Iterator[LayerMeasurement]:
     baselines = _baselines(sweep, found)
     for item in sweep.planned:
         for level in sweep.spec.levels:
             key = (item.target.layer, level)
-            if key not in found:
-                continue
-            applied = prepared[key]
-            yield LayerMeasurement(
-                layer=item.target.layer,
-                level=level,
-                status=Status.MEASURED,
-                changes=tuple(
-                    METRICS[name].change(_moments(values, baselines[name])) for name, values in found[key].items()
-                ),
-                estimated=True,
-                group=item.target.group,
-                members=item.target.members,
-                achieved_level=applied.achieved_level,
-                removed_params=applied.removed_params,
-                removed_macs=applied.removed_macs,
-            )
+            if key in found:
+                moments = {name: _moments(values, baselines[name]) for name, values in found[key].items()}
+                changes = tuple(METRICS[name].change(each) for name, each in moments.items())
+                yield item.measurement(level, Status.MEASURED, prepared[key], changes=changes, estimated=True)
 
 
 def _until_it_fails(sweep: Sweep, scanning: Iterator[Scanned]) -> Iterator[Scanned]:
@@ -140,7 +171,7 @@ def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
     name = sweep.context.task.divergence
     divergences = {key: changes[name] for key, changes in found.items()}
     try:
-        measured, num_images = true_divergences(sweep, divergences, _num_scanned(found) * passes(sweep))
+        measured, num_images = true_divergences(sweep, divergences, _num_scanned(found) * _passes(sweep))
     except Exception as error:
         first = first_line_of(error, most=300)
         _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from senseapp.measure.quick.recorder import LayerCall
-from senseapp.measure.quick.responses import SeenCall, batch_axis
+from senseapp.measure.quick.responses import batch_axis, products_with
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_all_belongs_to_a_single_image() -> None:
 def test_inner_products_are_those_of_numpy(shape: tuple[int, ...], batch: int) -> None:
     output, response, *gradients = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
     call = LayerCall(args=(), kwargs={}, output=output, gradients=list(gradients))
-    seen = SeenCall.of(call, batch, 3)
+    (found,) = products_with(call, batch, 3, [response])
     rows = [np.moveaxis(each.numpy(), batch, 0).reshape(3, -1) for each in (response, *gradients)]
     expected = np.stack([np.einsum("nv,nv->n", rows[0], each) for each in rows[1:]], axis=1)
-    np.testing.assert_allclose(seen.inner_products(response).numpy(), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
