@@ -54,7 +54,8 @@ def sparse_copy(network: nn.Module, layer: str, level: float) -> nn.Module:
     changed = copy.deepcopy(network)
     weight = changed.get_submodule(layer).get_parameter("weight")
     with torch.no_grad():
-        weight.view(-1)[weight.abs().flatten().argsort()[: round(level * weight.numel())]] = 0
+        lost = weight.abs().flatten().argsort()[: round(level * weight.numel())]
+        weight.mul_(torch.ones(weight.numel()).index_fill(0, lost, 0).reshape(weight.shape))
     return changed
 
 

@@ -105,7 +105,8 @@ class ForeignZip:
         header = self._stream.read(_LOCAL_HEADER_BYTES)
         if len(header) < _LOCAL_HEADER_BYTES:
             raise ZipRefused("cut short")
-        return member.header_offset + _LOCAL_HEADER_BYTES + sum(struct.unpack("<HH", header[-4:]))
+        name_bytes, extra_bytes = struct.unpack("<HH", header[-4:])
+        return int(member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes)
 
     def chunks(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
         """Yield the declared number of bytes of a member, in chunks of at most a megabyte.

@@ -191,13 +191,13 @@ class Sweep:
             self.baseline.outputs = self.executor.baseline(self)
         else:
             self.baseline.outputs = joined([seen, self.context.baseline(len(seen))])
-        self.note_predictions()
+        self.note(*self.prediction_notes())
 
-    def note_predictions(self) -> None:
-        """Add sentences on the predictions of the uncompressed model to the notes."""
-        self.notes.extend(note for note in self._prediction_notes() if note not in self.notes)
+    def note(self, *sentences: str) -> None:
+        """Add those of ``sentences`` to the notes that are not among them."""
+        self.notes.extend(each for each in sentences if each not in self.notes)
 
-    def _prediction_notes(self) -> Iterator[str]:
+    def prediction_notes(self) -> Iterator[str]:
         """Yield notes on values left out of predictions, and on the memory of predictions if it is large."""
         context, held = self.context, num_bytes(self.baseline.outputs)
         left_out = context.task.predictions_note(context.trace.output, most_bytes=context.prediction_bytes)

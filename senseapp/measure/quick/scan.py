@@ -64,13 +64,13 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
     """
     started = time.perf_counter()
     if not sweep.context.task.divergence:
-        _note(sweep, f"There is no quick scan: {sweep.context.task.label} has no divergence to estimate.")
+        sweep.note(f"There is no quick scan: {sweep.context.task.label} has no divergence to estimate.")
         return
     if (fixed := images_per_pass(sweep.context.model) or 1) > 1:
-        _note(sweep, f"There is no quick scan: the network is fixed to {fixed} images at a time.")
+        sweep.note(f"There is no quick scan: the network is fixed to {fixed} images at a time.")
         return
     if lacking := sweep.context.abilities.gradients:
-        _note(sweep, lacking)
+        sweep.note(lacking)
         return
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
@@ -85,7 +85,7 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
     images_passed = _correct(sweep, found)
     unseen = len({key[0] for key in prepared.keys() - found.keys()})
     if unseen:
-        _note(sweep, f"The quick scan has no estimate for {unseen} of {len(sweep.planned)} targets.")
+        sweep.note(f"The quick scan has no estimate for {unseen} of {len(sweep.planned)} targets.")
     each = (time.perf_counter() - started) / max(1, len(found))
     for estimate in _estimates(sweep, found, prepared):
         yield replace(estimate, images_passed=images_passed.get(estimate.key, 0), seconds=each)
@@ -151,12 +151,7 @@ def _until_it_fails(sweep: Sweep, scanning: Iterator[Scanned]) -> Iterator[Scann
     try:
         yield from scanning
     except Exception as error:  # the scan is a preview: no error of the model under autograd ends the run
-        _note(sweep, f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
-
-
-def _note(sweep: Sweep, sentence: str) -> None:
-    if sentence not in sweep.notes:
-        sweep.notes.append(sentence)
+        sweep.note(f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
 
 
 def _responses(sweep: Sweep) -> Responses:
@@ -174,7 +169,7 @@ def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
         measured, num_images = true_divergences(sweep, divergences, _num_scanned(found) * _passes(sweep))
     except Exception as error:
         first = first_line_of(error, most=300)
-        _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
+        sweep.note(f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
         return {}
     for key, divergence in measured.items():
         found[key][name] *= divergence / float(divergences[key].mean())
@@ -214,7 +209,7 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         drawn: list[dict[Key, Changes]] = []
         for generator in generators:
-            signs = _signs((high - low, *shape), generator)
+            signs = torch.randint(0, 2, (high - low, *shape), generator=generator, dtype=torch.int8) * 2 - 1
             output, changes = _scan_batch(sweep, responses, recorder, signs, low, reach)
             if not drawn:
                 outputs.add(output)
@@ -225,7 +220,7 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
             yield _joined(task, parts, outputs.predictions), False
     if not len(sweep.baseline.outputs):  # the scan is also the baseline of a quick run
         sweep.baseline.outputs = outputs.predictions
-        sweep.note_predictions()
+        sweep.note(*sweep.prediction_notes())
     yield _joined(task, parts, outputs.predictions), True
 
 
@@ -246,10 +241,6 @@ def _mean(drawn: Sequence[dict[Key, Changes]]) -> dict[Key, Changes]:
         key: {name: torch.stack([each[key][name] for each in drawn]).mean(0) for name in changes}
         for key, changes in drawn[0].items()
     }
-
-
-def _signs(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.randint(0, 2, tuple(shape), generator=generator, dtype=torch.int8) * 2 - 1
 
 
 def _generators(seed: int, count: int) -> list[torch.Generator]:
