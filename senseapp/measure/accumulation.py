@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -14,7 +14,8 @@ from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among,
 from senseapp.metrics.predictions import Predictions, num_bytes
 from senseapp.records.measurement import LayerMeasurement, RecordedOutputs, Status
 
-Key = tuple[str, float]
+Key: TypeAlias = tuple[str, float]
+"""The layer of a target, and a level."""
 
 
 class BaselineOutputs:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from senseapp.compat.torch_internals import has_forward_hooks, restored
 from senseapp.networks.profile import BATCH_NORMS
@@ -73,11 +74,9 @@ def norms_folded(model: nn.Module, norms: Mapping[str, nn.Module]) -> Iterator[N
 
 def _fold(layer: Any, norm: Any) -> None:
     with torch.no_grad():
-        scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)  # (C,)
-        bias = layer.bias if layer.bias is not None else torch.zeros_like(norm.running_mean)
-        weight = layer.weight * scale.reshape(-1, *[1] * (layer.weight.dim() - 1))
-        folded = weight, (bias - norm.running_mean) * scale + norm.bias
-        layer.weight, layer.bias = (nn.Parameter(each, requires_grad=False) for each in folded)
+        statistics = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+        folded = fuse_conv_bn_weights(layer.weight, layer.bias, *statistics)
+        layer.weight, layer.bias = (each.requires_grad_(False) for each in folded)
         norm.weight = nn.Parameter(torch.ones_like(norm.weight), requires_grad=False)
         norm.bias = nn.Parameter(torch.zeros_like(norm.bias), requires_grad=False)
         norm.running_mean = torch.zeros_like(norm.running_mean)

@@ -11,13 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.base import Applied, ChannelCompressor, Prepared, Target, WeightCompressor
 from senseapp.core.errors import MeasurementFailed
+from senseapp.measure.accumulation import Key
 from senseapp.measure.plan import precision_context
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.networks.profile import CONVOLUTIONS
@@ -25,9 +26,6 @@ from senseapp.networks.trace import CallTrace, tensors_in
 
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
-
-Key: TypeAlias = tuple[str, float]
-"""The layer of a target, and a level."""
 
 
 class Responses(ABC):

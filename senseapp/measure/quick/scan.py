@@ -27,9 +27,10 @@ from torch import Tensor
 
 from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
+from senseapp.measure.accumulation import Key
 from senseapp.measure.plan import memory_bytes, micro_batches, precision_context
 from senseapp.measure.quick.recorder import Recorder
-from senseapp.measure.quick.responses import ChannelResponses, Key, Reach, Responses, WeightResponses, inner_products
+from senseapp.measure.quick.responses import ChannelResponses, Reach, Responses, WeightResponses, inner_products
 from senseapp.measure.quick.true_passes import true_divergences
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored
@@ -235,8 +236,6 @@ def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: Predictions
 
 def _mean(drawn: Sequence[dict[Key, Changes]]) -> dict[Key, Changes]:
     """Return the mean of each image's changes over several draws of directions."""
-    if len(drawn) == 1:
-        return drawn[0]
     return {
         key: {name: torch.stack([each[key][name] for each in drawn]).mean(0) for name in changes}
         for key, changes in drawn[0].items()

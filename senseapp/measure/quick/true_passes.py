@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from senseapp.core.texts import plural
-from senseapp.measure.accumulation import BaselineOutputs
+from senseapp.measure.accumulation import BaselineOutputs, Key
 from senseapp.measure.measurer import MeasurementJob, Measurer
 from senseapp.measure.plan import representative_positions
-from senseapp.measure.quick.responses import Key
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement
 
