@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -18,6 +19,7 @@ Key: TypeAlias = tuple[str, float]
 """The layer of a target, and a level."""
 
 
+@dataclass(slots=True, eq=False)
 class BaselineOutputs:
     """Predictions of the uncompressed model for N images, the reference of all metrics; fewer rows during the baseline.
 
@@ -25,11 +27,10 @@ class BaselineOutputs:
     effect of several compressed layers together is predicted.
     """
 
-    def __init__(self, outputs: Predictions, targets: Any, metrics: Sequence[str], *, recorded_images: int = 0) -> None:
-        self.outputs = outputs
-        self.targets = targets
-        self.metrics = tuple(metrics)
-        self.recorded_images = recorded_images
+    outputs: Predictions
+    targets: Any
+    metrics: Sequence[str]
+    recorded_images: int = field(default=0, kw_only=True)
 
     def moments(self, output: Predictions, start: int, stop: int) -> dict[str, tuple[float, ...]]:
         """Return each metric's moments over images ``start`` to ``stop``, whose predictions are ``output``."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.compressions.base import Applied, Compressor
 from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
@@ -180,8 +180,8 @@ def _reason(error: Exception) -> str:
     return f"The compressed model failed: {type(error).__name__}: {first}."
 
 
-class Executor(Protocol):
-    """Carries out the jobs of a sweep, here or elsewhere; the numbers are the same everywhere."""
+class Executor:
+    """Carries out the jobs of a sweep in the calling thread; the numbers of subclasses, elsewhere, are the same."""
 
     def arrange(self, sweep: Sweep, span_images: int | None) -> int:
         """Prepare for ``sweep`` before its baseline is measured; ``span_images`` are those of a resumed run.
@@ -189,50 +189,33 @@ class Executor(Protocol):
         Returns:
             The most images to measure together; 0: limited by memory.
         """
-
-    def baseline(self, sweep: Sweep) -> Predictions:
-        """Return the uncompressed model's predictions of all images, and time the passes."""
-
-    def predicted_seconds(self, sweep: Sweep) -> float:
-        """Return how long all measurements take."""
-
-    def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
-        """Yield a result for each job; results of one target are in the order of their spans."""
-
-    def environment(self) -> dict[str, str]:
-        """Return entries for the environment of a result."""
-
-    @property
-    def workers(self) -> int:
-        """Number of cluster workers that measure; 0 for this machine alone."""
-
-
-class LocalExecutor:
-    """Measures everything in the calling thread, one measurement after the other."""
-
-    workers: ClassVar[int] = 0
-
-    def arrange(self, sweep: Sweep, span_images: int | None) -> int:
-        """Return the span size of a resumed run, or 0: limited by memory."""
         return span_images or 0
 
     def baseline(self, sweep: Sweep) -> Predictions:
-        """Measure all images here."""
+        """Return the uncompressed model's predictions of all images, and time the passes."""
         return _measurer_of(sweep).baseline(sweep.chunks())
 
     def predicted_seconds(self, sweep: Sweep) -> float:
-        """Return the time of one whole pass, plus each target's share of one at each level."""
+        """Return how long all measurements take: one whole pass, plus each target's share of one at each level."""
         whole = bool(sweep.context.replay_obstacle)
         passes = sum(len(sweep.spec.levels) * (1.0 if whole else item.suffix) for item in sweep.planned) + 1
         return passes * sweep.context.seconds_per_image * len(sweep.context.images)
 
     def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
-        """Measure in the order of ``jobs``; a job is requested once the one before it is done."""
+        """Yield a result for each job; results of one target are in the order of their spans.
+
+        A job is requested once the one before it is done.
+        """
         return _measurer_of(sweep).measure(jobs, sweep.baseline)
 
     def environment(self) -> dict[str, str]:
-        """Return no entries besides device and threads, which every result has."""
+        """Return entries for the environment of a result, besides device and threads, which every result has."""
         return {}
+
+    @property
+    def workers(self) -> int:
+        """Number of cluster workers that measure; 0 for this machine alone."""
+        return 0
 
 
 def _measurer_of(sweep: Sweep) -> Measurer:

@@ -16,7 +16,7 @@ from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.measurer import Executor, LocalExecutor, MeasurementJob
+from senseapp.measure.measurer import Executor, MeasurementJob
 from senseapp.measure.plan import (
     Layout,
     PlannedTarget,
@@ -78,7 +78,7 @@ class Sweep:
     planned: list[PlannedTarget]
     baseline: BaselineOutputs
     metric: str
-    executor: Executor = field(default_factory=LocalExecutor)
+    executor: Executor = field(default_factory=Executor)
     span_images: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -105,7 +105,7 @@ class Sweep:
         images = draw(images, spec.num_samples, spec.seed)
         context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
         calibration = images if calibration is None else calibration
-        opened = partial(cls._opened, context, spec, calibration, executor or LocalExecutor(), span_images, progress)
+        opened = partial(cls._opened, context, spec, calibration, executor or Executor(), span_images, progress)
         try:
             return opened(layout)
         except SenseError:

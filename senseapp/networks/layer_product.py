@@ -141,7 +141,8 @@ def _chosen(images: int, available: int, wanted: int, generator: torch.Generator
 def _padded(module: _Convolution, values: Tensor) -> Tensor:
     """Return ``values``, (N, C, ...), with the padding of the convolution ``module``."""
     if isinstance(module, Conv2dSame):
-        padded: Tensor = pad_same(values, module.kernel_size, module.stride, module.dilation)
+        kernel_size, stride, spread = map(list, (module.kernel_size, module.stride, module.dilation))
+        padded: Tensor = pad_same(values, kernel_size, stride, spread)
         return padded
     sides: list[int] = []  # padding before and after, last axis first
     for axis, (kernel, dilation) in reversed(list(enumerate(zip(module.kernel_size, module.dilation, strict=True)))):

@@ -18,7 +18,7 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
 from senseapp.measure.cluster.plan import Plan, choose_plan, costs_of
-from senseapp.measure.measurer import JobResult, MeasurementJob, Span
+from senseapp.measure.measurer import Executor, JobResult, MeasurementJob, Span
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.predictions import Predictions, joined, stored
 
@@ -26,7 +26,7 @@ _TagT = TypeVar("_TagT")
 
 
 @dataclass(slots=True)
-class RayExecutor:
+class RayExecutor(Executor):
     """Distributes a run by a plan; a task whose worker is lost is repeated by another worker.
 
     ``progress`` receives one short sentence on the current work at least once a second; it may raise.
