@@ -16,7 +16,7 @@ from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.measurer import Executor, MeasurementJob
+from senseapp.measure.measurer import Executor, JobResult, MeasurementJob
 from senseapp.measure.plan import (
     Layout,
     PlannedTarget,
@@ -229,20 +229,14 @@ class Sweep:
         self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
     ) -> Iterator[LayerMeasurement]:
         jobs = self._jobs(spans, active, accumulator)
-        broken = _broken_rows(self.baseline.outputs)
-        if broken:
-            for job in jobs:
-                yield accumulator.fail(self.planned[job.index], job.level, broken, 0.0)
-            return
-        for result in self.executor.carry_out(self, jobs):
+        results = self.executor.carry_out(self, jobs)
+        if broken := _broken_rows(self.baseline.outputs):
+            results = (JobResult(job=job, seconds=0.0, reason=broken) for job in jobs)
+        for result in results:
             job = result.job
             item = self.planned[job.index]
-            if accumulator.images_done((item.target.layer, job.level)) >= job.span[1]:
-                continue  # issued before an earlier span of it failed
-            if result.reason:
-                yield accumulator.fail(item, job.level, result.reason, result.seconds)
-            else:
-                yield accumulator.add(item, job.level, result.moments, result.applied, result.seconds, result.outputs)
+            if accumulator.images_done((item.target.layer, job.level)) < job.span[1]:  # else an earlier span failed
+                yield accumulator.add(item, result)
 
     def _jobs(
         self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator

@@ -79,7 +79,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 def _read_file(path: Path) -> Checkpoint:
     kind = kind_of(path)
-    if kind is FileKind.SAFETENSORS:
+    if kind == "safetensors":
         found, root, classes = _read_safetensors(path), None, list[str]()
     else:
         found, root, classes = _read_pickled(path, kind)
@@ -96,7 +96,7 @@ def _read_file(path: Path) -> Checkpoint:
         notes=(*notes, f"Left out, unread: objects of {first_names(classes)}. No code from the file was run.")
         if classes
         else notes,
-        keeps_order=kind is not FileKind.SAFETENSORS,
+        keeps_order=kind != "safetensors",
     )
 
 
@@ -115,7 +115,7 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
     """Return the tensors by name (or the form of others), their container, and the classes left out."""
     file = TensorFile(path)
     try:
-        root = _read_zip(path, file) if kind is FileKind.ZIP else file.read_legacy()
+        root = _read_zip(path, file) if kind == "zip" else file.read_legacy()
         stored = _tensors_in(root)
         # tied weights share bytes; an expanded tensor has far more elements than bytes
         if sum(value.claimed_bytes for _, value in stored) > 4 * path.stat().st_size:
