@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -227,31 +226,21 @@ def inner_products(
     return responses.collect()
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """Which places of the output of one image a compressed layer changes, as far as its task tells parts apart.
+def find_reach(sweep: Sweep, responses: Responses, recorder: Recorder) -> dict[str, Tensor]:
+    """Return which places of the output of one image each layer changes, as far as the task tells parts apart.
 
-    Attributes:
-        places: bool, shaped as the output of one image; each is the reach of one layer or more.
-        of_layer: the index of a layer's ``places``, without layers whose reach is not known.
+    Places are bool, shaped as the output of one image; a layer whose reach is not known is absent.
     """
-
-    places: tuple[Tensor, ...] = ()
-    of_layer: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def find(cls, sweep: Sweep, responses: Responses, recorder: Recorder) -> Reach:
-        """Find the reach of every layer from one image."""
-        task = sweep.context.task
-        parts = task.output_parts(task.output(sweep.context.trace.output)[:1].detach().float().cpu())
-        if not parts:
-            return cls()
-        with precision_context(sweep.context.layout.precision, sweep.context.device):
-            raw, calls = recorder.run(sweep.context.model, torch.cat(sweep.context.batches(0, 1)))
-        found: dict[str, Tensor] = {}
-        for (layer, _), products in inner_products(sweep, responses, recorder, task.output(raw), calls, parts).items():
-            found[layer] = found.get(layer, torch.zeros(len(parts), dtype=torch.bool)) | (products[0] != 0)
-        distinct = list(dict.fromkeys(tuple(reached.tolist()) for reached in found.values()))
-        masks = torch.stack([part != 0 for part in parts])
-        places = tuple(masks[list(reached)].any(dim=0) for reached in distinct)
-        return cls(places, {layer: distinct.index(tuple(reached.tolist())) for layer, reached in found.items()})
+    task = sweep.context.task
+    parts = task.output_parts(task.output(sweep.context.trace.output)[:1].detach().float().cpu())
+    if not parts:
+        return {}
+    with precision_context(sweep.context.layout.precision, sweep.context.device):
+        raw, calls = recorder.run(sweep.context.model, torch.cat(sweep.context.batches(0, 1)))
+    found: dict[str, Tensor] = {}
+    for (layer, _), products in inner_products(sweep, responses, recorder, task.output(raw), calls, parts).items():
+        found[layer] = found.get(layer, torch.zeros(len(parts), dtype=torch.bool)) | (products[0] != 0)
+    reached = {layer: tuple(each.tolist()) for layer, each in found.items()}
+    masks = torch.stack([part != 0 for part in parts])
+    places = {each: masks[list(each)].any(dim=0) for each in set(reached.values())}  # shared by layers that reach alike
+    return {layer: places[each] for layer, each in reached.items()}

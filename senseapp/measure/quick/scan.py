@@ -30,7 +30,7 @@ from senseapp.core.errors import first_line_of
 from senseapp.measure.accumulation import Key
 from senseapp.measure.plan import memory_bytes, micro_batches, precision_context
 from senseapp.measure.quick.recorder import Recorder
-from senseapp.measure.quick.responses import ChannelResponses, Reach, Responses, WeightResponses, inner_products
+from senseapp.measure.quick.responses import ChannelResponses, Responses, WeightResponses, find_reach, inner_products
 from senseapp.measure.quick.true_passes import true_divergences
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored
@@ -205,7 +205,7 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     # Each draws image by image in order, so that the batch size, which depends on timing, has no effect.
     generators = _generators(sweep.spec.seed, num_draws(sweep, stop, shape))
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
-    outputs, reach = Gathered(stop), Reach.find(sweep, responses, recorder)
+    outputs, reach = Gathered(stop), find_reach(sweep, responses, recorder)
     num_batches = -(-stop // graph_batch(sweep))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         drawn: list[dict[Key, Changes]] = []
@@ -250,7 +250,7 @@ def _generators(seed: int, count: int) -> list[torch.Generator]:
 
 
 def _scan_batch(
-    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int, reach: Reach
+    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int, reach: Mapping[str, Tensor]
 ) -> tuple[Predictions, dict[Key, Changes]]:
     """Return the uncompressed model's predictions, and the changes of each key with observed calls, for one draw."""
     high = low + len(signs)
@@ -261,13 +261,10 @@ def _scan_batch(
     truth = None if targets is None else targets[low:high]
     draw = task.directions(output.detach().float().cpu(), truth, signs, DIRECTIONS)
     products = inner_products(sweep, responses, recorder, output, calls, draw.vectors)
-    return stored(sweep.context.read(raw)), _changes(draw, products, reach)
+    changes = {key: dict(_within(draw, reach.get(key[0])).changes(each)) for key, each in products.items()}
+    return stored(sweep.context.read(raw)), changes
 
 
-def _changes(draw: ScanDirections, products: Mapping[Key, Tensor], reach: Reach) -> dict[Key, Changes]:
-    """Return the changes of each key; within its reach, where that is known."""
-    within = [cast(PartedDirections, draw).reaching(each) for each in reach.places]
-    return {
-        key: dict((within[reach.of_layer[key[0]]] if key[0] in reach.of_layer else draw).changes(each))
-        for key, each in products.items()
-    }
+def _within(draw: ScanDirections, places: Tensor | None) -> ScanDirections:
+    """Return the directions of changes that reach only ``places``, where these are known."""
+    return draw if places is None else cast(PartedDirections, draw).reaching(places)

@@ -12,7 +12,7 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.measure.quick import scan
 from senseapp.measure.quick.recorder import Recorder
-from senseapp.measure.quick.responses import Reach
+from senseapp.measure.quick.responses import find_reach
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.detection import DIVERGENCE
@@ -67,19 +67,18 @@ def test_the_reach_of_a_layer_are_the_boxes_that_move_when_its_weights_are_other
     responses = scan._responses(sweep)
     responses.prepare([item.target for item in sweep.planned], (0.5,))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs)
-    reach = Reach.find(sweep, responses, recorder)
+    reach = find_reach(sweep, responses, recorder)
     network = sweep.context.model
-    assert len(reach.places) == 4  # no boxes, those of either map, and all
-    assert reach.of_layer.keys() == {item.target.layer for item in sweep.planned}
+    assert len({id(places) for places in reach.values()}) == 4  # no boxes, those of either map, and all
+    assert reach.keys() == {item.target.layer for item in sweep.planned}
     with torch.inference_mode():
         before = sweep.context.task.output(network(images))
-        for layer, place in reach.of_layer.items():
+        for layer, places in reach.items():
             changed = copy.deepcopy(network)
             changed.get_submodule(layer).weight.mul_(1.5)  # type: ignore[union-attr, operator]
             moved = (sweep.context.task.output(changed(images)) != before)[..., BOX].any(dim=(0, 2))
-            reached = reach.places[place][0, :, BOX].any(dim=-1)
             assert moved.any() == ("classification" not in layer)
-            assert torch.equal(reached, moved), layer
+            assert torch.equal(places[0, :, BOX].any(dim=-1), moved), layer
 
 
 def test_only_scores_within_reach_count() -> None:
