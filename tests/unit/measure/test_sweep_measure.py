@@ -262,20 +262,13 @@ class _Constant(nn.Module):
         return self.head(self.conv(x).mean((2, 3))) * 0 + self.value
 
 
-def test_a_network_whose_output_is_nan_fails_with_its_reason() -> None:
-    found = list(_open(_Constant(float("nan"))).measure())
-    assert len(found) == 4
-    assert {item.status for item in found} == {Status.FAILED}
-    assert found[0].reason == (
-        "The uncompressed model's output is not finite for 24 of 24 images, so nothing compares."
-    )
-
-
-def test_a_nan_network_ends_in_every_mode() -> None:
-    for settings in ({"until_settled": True}, {"precision": "auto"}):
-        spec = SensitivitySpec(levels=LEVELS, **settings)  # type: ignore[arg-type]
-        found = list(measure(_Constant(float("nan")), images_for(), spec, task=CLASSIFICATION))
-        assert {item.status for item in found} == {Status.FAILED}
+@pytest.mark.parametrize("settings", [{}, {"until_settled": True}, {"precision": "auto"}])
+def test_a_network_whose_output_is_nan_fails_with_its_reason_in_every_mode(settings: dict[str, object]) -> None:
+    found = list(_open(_Constant(float("nan")), **settings).measure())
+    assert len(latest(found)) == 4
+    assert {(item.status, item.reason) for item in found} == {
+        (Status.FAILED, "The uncompressed model's output is not finite for 24 of 24 images, so nothing compares.")
+    }
 
 
 def test_constant_scores_change_nothing() -> None:
@@ -284,16 +277,11 @@ def test_constant_scores_change_nothing() -> None:
         assert all(change.delta == 0 for change in item.changes)
 
 
-@pytest.mark.parametrize("num_images", [1, 2, 5])
-def test_few_images_are_measured(num_images: int) -> None:
-    found = list(_open(images=images_for(num_images)).measure())
+@pytest.mark.parametrize("images", [*map(images_for, (1, 2, 5)), images_for(6, labels=torch.zeros(6).long())])
+def test_few_images_and_those_of_one_class_are_measured(images: TensorImages) -> None:
+    found = list(_open(images=images).measure())
     assert {item.status for item in found} == {Status.MEASURED}
-    assert {change.num_samples for item in found for change in item.changes} == {num_images}
-
-
-def test_one_class_only_is_measured() -> None:
-    found = list(_open(images=images_for(6, labels=torch.zeros(6, dtype=torch.long))).measure())
-    assert {item.status for item in found} == {Status.MEASURED}
+    assert {change.num_samples for item in found for change in item.changes} == {len(images)}
 
 
 def test_a_batch_of_one_gives_what_larger_batches_give() -> None:
