@@ -88,7 +88,8 @@ class ReplayedEvaluation:
 
     def further_uses(self) -> dict[str, int]:
         """Return the parameters that only ``baseline`` used, with mean multiply-accumulates, for the trace."""
-        return {name: macs // self._images for name, macs in self._macs.items() if name not in self.trace.uses}
+        images = max(1, self._images)
+        return {name: macs // images for name, macs in self._macs.items() if name not in self.trace.uses}
 
     def check(self, sample: Any, positions: Sequence[int], representative: Sequence[int]) -> None:
         """Check whether replay gives the results of whole passes, for ``sample`` and for all kept inputs.
@@ -104,8 +105,8 @@ class ReplayedEvaluation:
         with state_kept(self.model):
             self.obstacle = find_replay_obstacle(self.model, self.trace, sample, list(positions))
         each = prefix_bytes_per_image(self.trace, list(positions))
-        if each * sum(len(seen.inputs) for seen in self._seen) > _MOST_PREFIX_BYTES:
-            self._seen = self._seen[: self._that_fit(each)]
+        totals = accumulate(each * len(seen.inputs) for seen in self._seen)
+        self._seen = self._seen[: sum(total <= _MOST_PREFIX_BYTES for total in totals)]  # others run as whole passes
         if not self.obstacle and self._seen:
             self.obstacle = self._obstacle_over(representative)
         for seen in self._seen:
@@ -113,11 +114,6 @@ class ReplayedEvaluation:
 
     def _state_kept(self) -> AbstractContextManager[object]:
         return state_kept(self.model) if self._has_state else nullcontext()  # copies take milliseconds
-
-    def _that_fit(self, bytes_per_image: int) -> int:
-        """Return how many of the first calls fit in memory; the others run as whole passes."""
-        totals = accumulate(bytes_per_image * len(seen.inputs) for seen in self._seen)
-        return sum(total <= _MOST_PREFIX_BYTES for total in totals)
 
     def _obstacle_over(self, positions: Sequence[int]) -> str | None:
         batches = [seen.prefix.inputs for seen in self._seen]
