@@ -95,16 +95,18 @@ class ForeignZip:
 
     def window(self, member: zipfile.ZipInfo) -> IO[bytes] | None:
         """Return a stored member as a seekable stream, while the archive is open; None for a compressed one."""
-        stream = self._stream
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
             return None
-        stream.seek(member.header_offset)
-        header = stream.read(_LOCAL_HEADER_BYTES)
+        return cast(IO[bytes], io.BufferedReader(_Window(self._stream, self.start_of(member), member.file_size)))
+
+    def start_of(self, member: zipfile.ZipInfo) -> int:
+        """Return the place in the file of a member's first byte, as it is stored; raises ZipRefused if cut short."""
+        self._stream.seek(member.header_offset)
+        header = self._stream.read(_LOCAL_HEADER_BYTES)
         if len(header) < _LOCAL_HEADER_BYTES:
             raise ZipRefused("cut short")
         name_bytes, extra_bytes = struct.unpack("<HH", header[-4:])
-        start = member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
-        return cast(IO[bytes], io.BufferedReader(_Window(stream, start, member.file_size)))
+        return int(member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes)
 
     def chunks(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
         """Yield the declared number of bytes of a member, in chunks of at most a megabyte.
