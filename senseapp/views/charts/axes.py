@@ -53,6 +53,14 @@ def layer_axis(rows: list[str]) -> alt.Y:
     return alt.Y("row:N", scale=alt.Scale(domain=tuple(rows)), axis=axis)
 
 
+def rows_size(rows: int, step: int = ROW_STEP) -> dict[str, Any]:
+    """Return the arguments of a chart of ``rows`` of ``step`` pixels: its height, and that it fits its place in width.
+
+    Streamlit's theme fits charts both ways, and Vega warns of each whose height is a step.
+    """
+    return {"height": step * max(1, rows), "autosize": alt.AutoSizeParams(type="fit-x", contains="padding")}
+
+
 def top_axis(**options: Any) -> alt.Axis:
     """Return the axis above charts of rows, :data:`AXIS_HEIGHT` high with its title."""
     return alt.Axis(orient="top", titlePadding=4, labelPadding=2, **options)
@@ -193,6 +201,7 @@ def picture_spec(
     heading = {"text": title, "subtitle": list(lines), "anchor": "start", "offset": 14, "fontSize": 15}
     return {
         **spec,
+        "autosize": "pad",
         "config": look,
         "title": heading | {"subtitleColor": "#5B6170", "subtitlePadding": 5},
         **({} if "concat" in spec else {"width": spec.get("width", _WIDTH)}),  # whose charts have their own
