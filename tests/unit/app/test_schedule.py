@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from senseapp.app.common.state import LayerEdits
-from senseapp.app.schedule.layers import take_row
+from senseapp.app.schedule.controls import take_row
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
