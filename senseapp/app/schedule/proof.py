@@ -76,10 +76,11 @@ def proof_block(
             help="Corrects what compression shifts on average in each layer, on images without labels (at most 256). "
             "Kept only where it measures better on images that it was not fitted to.",
         )
+        usual: Adapting = "minutes" if result.spec.sensitivity.adapted else "off"
         adapting = choose(
             "Adapt weights",
             _ADAPTING,
-            "minutes" if result.spec.sensitivity.adapted else "off",
+            usual,
             run_id,
             "adapt",
             help="Gives the weights that are left new values that make up for what compression took away, on images of "

@@ -49,8 +49,8 @@ def test_there_is_one_row_per_layer_and_level_in_network_order(frame: pd.DataFra
 
 
 def test_drops_are_in_points_and_an_interval_that_holds_zero_is_marked(frame: pd.DataFrame) -> None:
-    at_half = at_level(frame, 0.5).set_index("layer")
-    assert at_half["drop"][FRAGILE] == pytest.approx(8.0)
+    at_half = curve_rows(at_level(frame, 0.5), RESULT.compression.scale).set_index("layer")
+    assert at_half.loc[FRAGILE, ["drop", "low", "high", "place"]].tolist() == pytest.approx([8.0, 7.4, 8.6, 50])
     assert at_half["change_text"][FRAGILE] == "8.0 points"
     assert at_half["interval_text"][FRAGILE] == "7.4 to 8.6"
     assert not at_half["unclear"][FRAGILE]
@@ -196,17 +196,6 @@ def test_the_axis_of_answers_ends_where_files_and_their_intervals_do() -> None:
     drawn = candidates_chart(rows, against="megabytes", y_title="Detection score (%)", originals=original)
     scales = [part["encoding"]["y"].get("scale") for part in drawn.to_dict()["layer"]]
     assert scales[1] == {"domain": [45.5, 47.4], "nice": True, "zero": False, "clamp": True}
-
-
-def at_place(metric: str, level: float = 0.5):
-    frame = curve_rows(measurement_frame(RESULT, metric), SparsityConfig.scale)
-    return frame[(frame["layer"] == FRAGILE) & (frame["level"] == level)].iloc[0]
-
-
-def test_the_change_is_the_drop_with_its_interval():
-    found = at_place("top1")
-    assert (found["drop"], found["low"], found["high"]) == pytest.approx((8.0, 7.4, 8.6))
-    assert (found["change_text"], found["place"]) == ("8.0 points", 50)
 
 
 def test_bits_are_places_as_they_are():
