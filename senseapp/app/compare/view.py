@@ -44,7 +44,7 @@ from senseapp.views.frames.files import (
     difference_sentence,
     original_row,
 )
-from senseapp.views.palette import side_legend
+from senseapp.views.palette import CATEGORIES, LegendEntry
 from senseapp.views.words import format as fmt
 
 _PICKS = "compare"
@@ -267,7 +267,7 @@ def _bars(comparison: Comparison) -> None:
         run_id=_PICKS,
         reading="One bar per run, layer by layer; the line through it is its 95 % interval. Pale bars are estimates.",
         caveat=caveat_of_sides(comparison.sides),
-        legend=side_legend(labels),
+        legend=[LegendEntry(color=colour, text=label) for colour, label in zip(CATEGORIES, labels, strict=False)],
         frame_height=rows_height(len(comparison.layers), step=pair_step(len(labels))),
     )
     if not picked:

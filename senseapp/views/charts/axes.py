@@ -110,16 +110,6 @@ def outline(rows: pd.DataFrame, picked: str, y: alt.Y, *, field: str = "row") ->
     return cast(alt.Chart, mark.encode(y=y, **EDGE_TO_EDGE))
 
 
-def hit_rows(base: alt.Chart, selection: alt.Parameter, *, tooltip: alt.ExprRef) -> alt.Chart:
-    """Return rows from edge to edge that nobody sees and that answer to click and hover, for the top of the chart.
-
-    Many marks are too short to be hit, and one mark of each row with a hover text is drawn faster than several.
-    """
-    rows = base.mark_rect(opacity=0, aria=False, tooltip=tooltip).encode(**EDGE_TO_EDGE)
-    # Unnamed, Altair prints its data for a name.
-    return cast(alt.Chart, rows.properties(name="hits").add_params(selection))
-
-
 def zero_line(*, vertical: bool = True) -> alt.Chart:
     """Return a rule at zero of the value axis."""
     rule = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=INK, aria=False)

@@ -15,7 +15,6 @@ from senseapp.views.charts.axes import (
     EDGE_TO_EDGE,
     PICK,
     LayeredChart,
-    hit_rows,
     layer_axis,
     layer_hover,
     outline,
@@ -122,6 +121,7 @@ def sensitivity_bars(
     rings = base.transform_filter("datum.unclear").mark_point(
         shape="circle", size=45, color=INK, strokeWidth=1.5, aria=False
     )
+    hits = base.mark_rect(opacity=0, aria=False, tooltip=layer_hover(metric))
     layers = [
         bars,
         whiskers.encode(x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q")),
@@ -129,7 +129,9 @@ def sensitivity_bars(
         _extremes(base, dx=8, end="max(0, datum.high, datum.drop)").encode(x=alt.X("end:Q", scale=scale)),
         zero_line(),
         outline(rows, picked, same_rows()),
-        hit_rows(base, pick_layer(), tooltip=layer_hover(metric)),
+        # Nobody sees what answers to click and hover from edge to edge: many marks are too short to be hit, and one
+        # with a hover text in each row is drawn faster than several. Unnamed, Altair prints its data for a name.
+        hits.encode(**EDGE_TO_EDGE).properties(name="hits").add_params(pick_layer()),
     ]
     return LayeredChart(layer=layers, **rows_size(len(rows)))
 
