@@ -145,27 +145,12 @@ class LayeredChart(alt.LayerChart):
     """Altair's own, but quicker to draw.
 
     It does not check itself against the schema each time, which takes half of the time of a click; our tests check
-    every chart instead. And data that several layers share are the whole chart's, which converts them once.
+    every chart instead.
     """
-
-    def __init__(self, data: Any = alt.Undefined, layer: Sequence[Any] = (), **options: Any) -> None:
-        """Take layers that have data of their own, each."""
-        if data is alt.Undefined and layer:
-            data = max(layer, key=lambda each: sum(each.data is other.data for other in layer)).data
-            layer = [_without(data, each) for each in layer]
-        super().__init__(data=data, layer=layer, **options)
 
     def to_dict(self, validate: bool = False, **options: Any) -> dict[str, Any]:
         """Return the Vega-Lite specification."""
         return super().to_dict(validate, **options)
-
-
-def _without(data: Any, layer: Any) -> Any:
-    if layer.data is not data:
-        return layer
-    shared = layer.copy(deep=False)
-    shared.data = alt.Undefined
-    return shared
 
 
 _WIDTH = 760  # points of a saved picture, wide enough for names and values beside each other
