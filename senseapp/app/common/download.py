@@ -58,7 +58,8 @@ def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = Fal
     owned, seen = backend.service(), []
     for run in shown:
         with suppress(SenseError):  # the last one may be gone, where the page is of others
-            seen.append(owned.run(run).run_id)
+            owned.run(run)
+            seen.append(run)
     return Download(
         make=make,
         is_temporary=is_temporary,
