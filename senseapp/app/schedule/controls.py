@@ -22,6 +22,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.schedule_tasks import DropLimit
+from senseapp.views.frames.files import SHARES
 from senseapp.views.frames.results import editing_frame, metrics_of
 
 _METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional"}
@@ -30,13 +31,7 @@ _METHOD_HELP = md(
     "**Largest loss** measures whole schedules to find the strongest one that loses no more than you allow. "
     "**Proportional** takes a layer the further down, the less it suffers; its strength says how much more."
 )
-_BUDGETS: dict[str, str] = {
-    "params": "Weights removed",
-    "bytes": "Bytes saved if stored compactly",
-    "macs": "Multiplications saved",
-    "bits": "Average bits",
-    MILLISECONDS: "Milliseconds of a call",
-}
+_BUDGETS = SHARES | {"bits": "Average bits", MILLISECONDS: "Milliseconds of a call"}
 _BUDGET_HELP = (
     "What the target counts, over all compressible layers: weights set to zero or removed, bytes of weights, "
     "multiply-accumulates, or the average number of bits per weight. Bytes are predicted for compact storage: one bit "

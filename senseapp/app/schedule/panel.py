@@ -13,7 +13,7 @@ from senseapp.app.common.tables import figures_row
 from senseapp.app.schedule.controls import choose_schedule, layer_table, take_target
 from senseapp.app.schedule.files import deploy_block, downloads
 from senseapp.app.schedule.proof import proof_block, strongest_block
-from senseapp.app.schedule.settings import ScheduleSettings, partner_id, schedule_file
+from senseapp.app.schedule.settings import ScheduleSettings, schedule_file
 from senseapp.app.schedule.trade_off import trade_off_view
 from senseapp.core.errors import InfeasibleBudget, SenseError
 from senseapp.core.markdown import Markdown, md
@@ -80,7 +80,8 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
             st.caption(_why_no_proof(result, schedule))
     with files:
         if schedule is not None and is_final:
-            downloads(schedule, result.profile, run_id, partner_id=partner_id(run_id))
+            partner_id = str(st.session_state.get(f"schedule.partner.{run_id}") or "")  # of choose_partner
+            downloads(schedule, result.profile, run_id, partner_id=partner_id)
         else:
             st.caption("The files follow once there is a schedule.")
     with layers:

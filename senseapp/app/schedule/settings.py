@@ -165,11 +165,6 @@ def choose_partner(run_id: str) -> RunResult | None:
     return None
 
 
-def partner_id(run_id: str) -> str:
-    """Return the run that :func:`choose_partner` showed as chosen; empty for none."""
-    return str(st.session_state.get(f"schedule.partner.{run_id}") or "")
-
-
 _MOST_MEGABYTES = 5  # of a schedule: one of thousands of layers has less than 1 MB
 
 

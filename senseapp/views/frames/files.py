@@ -116,13 +116,9 @@ def _answers(changes: Sequence[MetricChange]) -> str:
 
 
 OURS, UNIFORM, PROPORTIONAL = "A level for each layer", "The same level for all", "Proportional rule"
-AXES: dict[str, str] = {
-    "params": "Weights removed (%)",
-    "bytes": "Bytes saved if stored compactly (%)",
-    "macs": "Multiplications saved (%)",
-    "bits": "Average bits of a weight",
-    MILLISECONDS: "Predicted milliseconds of a call",
-}
+SHARES = {"params": "Weights removed", "bytes": "Bytes saved if stored compactly", "macs": "Multiplications saved"}
+AXES = {kind: f"{title} (%)" for kind, title in SHARES.items()}
+AXES |= {"bits": "Average bits of a weight", MILLISECONDS: "Predicted milliseconds of a call"}
 
 
 def range_question(kind: str) -> str:
@@ -141,14 +137,9 @@ def shown_figure(kind: str, figure: float) -> float:
 
 def figure_text(kind: str, figure: float) -> str:
     """Return a figure in words: ``62.5 % of the MACs saved``, ``4.2 bits on average``."""
-    words = {
-        "params": "of the weights removed",
-        "bytes": "of the bytes saved if stored compactly",
-        "macs": "of the multiplications saved",
-    }
     if kind == MILLISECONDS:
         return f"{figure:.3g} ms a call"
-    return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % {words[kind]}"
+    return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % of the {SHARES[kind].lower()}"
 
 
 def predicted_frame(curves: Mapping[str, Sequence[TradeOffPoint]], metric: str) -> pd.DataFrame:
