@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.runtimes.quantizers import DefaultInt8
 
 
-def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: bool) -> DefaultInt8:
+def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: bool = False) -> DefaultInt8:
     """Return the file of ``quantize_static``, with ranges from ``batches``, (N, C, H, W).
 
     With ``reduce_range`` weights have 7 bits, as its documentation advises for processors on which 8 saturate.
@@ -28,24 +28,17 @@ def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: boo
     """
     bits = "7-bit weights, " if reduce_range else ""
     setting = f"quantize_static, per channel, unsigned activations, {bits}min-max"
-    return DefaultInt8(content=quantized(network, batches, reduce_range=reduce_range), setting=setting)
-
-
-def quantized(network: bytes, calibration: Sequence[Tensor], *, reduce_range: bool = False) -> bytes:
-    """Return a float network as onnxruntime's quantizer writes it in int8.
-
-    Raises:
-        InvalidSpec: onnxruntime cannot quantize it.
-    """
+    images = _Images(onnx.load_from_string(network).graph.input[0].name, batches)
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         before.write_bytes(network)  # a model in memory would be changed by the quantizer
+        logging.disable(logging.WARNING)  # it recommends at each file to shape it first, and prints what it collects
         try:
-            with _without_warnings():
+            with redirect_stdout(io.StringIO()):
                 quantize_static(
                     before,
                     after,
-                    _Images(onnx.load_from_string(network).graph.input[0].name, calibration),
+                    images,
                     quant_format=QuantFormat.QDQ,
                     activation_type=QuantType.QUInt8,
                     weight_type=QuantType.QInt8,
@@ -58,18 +51,9 @@ def quantized(network: bytes, calibration: Sequence[Tensor], *, reduce_range: bo
             raise InvalidSpec(
                 f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
             ) from error
-        return after.read_bytes()
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Hush the quantizer, which recommends at each file to shape it first, and prints what it collects."""
-    logging.disable(logging.WARNING)
-    try:
-        with redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
+        finally:
+            logging.disable(logging.NOTSET)
+        return DefaultInt8(content=after.read_bytes(), setting=setting)
 
 
 class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has no types

@@ -1,26 +1,76 @@
-"""An ONNX file that is open in onnxruntime, with the optimisations that users get by default."""
+"""An ONNX file that is open in a runtime: in onnxruntime, with the optimisations that users get by default."""
 
 from __future__ import annotations
 
 import json
 import math
+import platform
 import tempfile
+from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
-from senseapp.networks.network import OUTPUTS
+from senseapp.networks.network import OUTPUTS, nested
+from senseapp.networks.onnx.modules import ImageInput
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.onnx_network import OnnxSession
 
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
+
+
+class OnnxSession(ABC):
+    """An open ONNX file with one input, and outputs that ONNX has flattened.
+
+    Attributes:
+        nesting: how the outputs were nested in the network (:func:`~senseapp.networks.network.nesting_text`), if so.
+        images: how images become the input of an uploaded file; None for files that take them as they are.
+        reader: what the network of an uploaded file does with its outputs.
+    """
+
+    nesting: str | None
+    images: ImageInput | None = None
+    reader: Callable[[object], object] | None = None
+
+    @property
+    @abstractmethod
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have; None for any number."""
+
+    @property
+    @abstractmethod
+    def input_type(self) -> str:
+        """Type of the numbers that it takes, as ``float32``."""
+
+    @abstractmethod
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
+
+    def run(self, batch: Tensor) -> object:
+        """Return the output for ``batch``, (N, C, H, W) of as many images as :attr:`fixed_batch` says, float32.
+
+        It is nested as the network's own output: a single tensor where it is one. Uploaded files take fewer images too.
+        """
+        given = batch if self.images is None else replace(self.images, batch=self.fixed_batch).of(batch)
+        outputs = [each[: len(batch)] for each in self.tensors(given).values()]
+        found = [each.float() if each.is_floating_point() else each for each in outputs]
+        if self.nesting is not None:
+            return nested(found, self.nesting)
+        whole = found[0] if len(found) == 1 else tuple(found)
+        return whole if self.reader is None else self.reader(whole)
+
+    def as_input(self, images: Tensor) -> npt.NDArray[Any]:
+        """Return images as the file takes them: float32 but for uploaded files."""
+        return np.ascontiguousarray(images.detach().cpu().numpy().astype(self.input_type))
 
 
 class RuntimeModel(OnnxSession):
@@ -124,3 +174,20 @@ INPUT_TYPES: dict[str, type[np.generic]] = {
     "tensor(int64)": np.int64,
 }
 """Of inputs, by onnxruntime's names."""
+
+_PRODUCTS_OF_8_BITS = ("avx512_vnni", "avx_vnni", "amx_int8")
+
+
+def saturates() -> bool:
+    """Return whether sums of products of 8 bits saturate on this processor.
+
+    Kernels of onnxruntime and OpenVINO for AVX2 or AVX-512 without VNNI add two products in 16 bits, ``VPMADDUBSW``.
+    """
+    found = torch.cpu.get_capabilities()
+    return found.get("architecture") == "x86_64" and not any(found.get(each) for each in _PRODUCTS_OF_8_BITS)
+
+
+def processor() -> str:
+    """Return the processor, and whether it has dot products of 8 bits: ``AMD EPYC without VNNI``."""
+    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
+    return f"{name} {'without' if saturates() else 'with'} VNNI"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from senseapp.networks.network import OUTPUTS
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.onnx_network import OnnxSession, processor
-from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
+from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
+from senseapp.runtimes.onnxruntime.runtime import OnnxSession, processor
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
@@ -139,7 +138,7 @@ class OpenVinoModel(OnnxSession):
         model = onnx.load_from_string(content)
         self._names = tuple(each.name for each in model.graph.output)
         self.nesting = next((each.value for each in model.metadata_props if each.key == OUTPUTS), None)
-        self._requests: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._requests: dict[tuple[int, ...], Any] = {}
 
     @property
     def fixed_batch(self) -> int | None:
@@ -168,10 +167,9 @@ class OpenVinoModel(OnnxSession):
 
     def _request(self, shape: tuple[int, ...]) -> Any:
         if shape not in self._requests:
+            if len(self._requests) == 2:  # of a batch, and of the rest that is smaller
+                del self._requests[next(iter(self._requests))]
             self._requests[shape] = compiled(self._network(), shape, threads=self._threads).create_infer_request()
-            if len(self._requests) > 2:  # of a batch, and of the rest that is smaller
-                self._requests.popitem(last=False)
-        self._requests.move_to_end(shape)
         return self._requests[shape]
 
 
