@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ Shape = tuple[int | None, ...]
 """Of a tensor as a file declares it; None where a length is free."""
 Array = NDArray[Any]
 _MOST_SECONDS, _SMALL_SECONDS, _SECONDS_PER_BYTE = 120.0, 15.0, 2e-5  # of one call: more for larger files
+_LOOK_SECONDS = 0.25  # between looks whether a call is late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +184,8 @@ class ForeignFile:
         options = onnxruntime.RunOptions()
         options.log_severity_level = 4
         values = {self.facts.input_name: np.ascontiguousarray(fed.numpy())}
-        # a graph may hold a loop that ends for no image, or not for one
-        watch = threading.Timer(self._most_seconds, setattr, (options, "terminate", True))
-        watch.daemon = True
-        watch.start()
+        _watch()
+        _CALLS[id(options)] = time.monotonic() + self._most_seconds, options
         try:
             found = self._session.run(list(names), values, options)
         except Exception as error:
@@ -194,7 +195,7 @@ class ForeignFile:
                 ) from error
             raise _refusal("run", error) from error
         finally:
-            watch.cancel()
+            del _CALLS[id(options)]
         return dict(zip(names, found, strict=True))
 
     def _of_images(self, name: str, values: Array, batch: Tensor) -> Tensor:
@@ -206,6 +207,19 @@ class ForeignFile:
             )
         found = torch.from_numpy(values[: len(batch)].copy())
         return found.float() if found.is_floating_point() else found
+
+
+def _stop_late_calls() -> None:
+    """Stop late calls: a graph may hold a loop that ends for no image, or not for one. No call takes longer for it."""
+    while True:
+        for latest, options in list(_CALLS.values()):
+            options.terminate = options.terminate or time.monotonic() > latest
+        time.sleep(_LOOK_SECONDS)
+
+
+_CALLS: dict[int, tuple[float, Any]] = {}
+"""When calls that are under way are late, and their options."""
+_watch = cache(threading.Thread(target=_stop_late_calls, daemon=True).start)
 
 
 def _refusal(what: str, error: Exception) -> Exception:

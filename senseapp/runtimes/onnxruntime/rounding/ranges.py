@@ -32,7 +32,7 @@ def ranges(
     """
     generator = torch.Generator().manual_seed(0)
     images = onnx.load_from_string(network).graph.input[0].name
-    watching = {tensor: OBSERVERS["minmax" if tensor == images else observer]() for tensor in tensors}
+    watching = {tensor: OBSERVERS[observer]() for tensor in tensors}
     for values in tensors_of(network, batches, tensors):
         for tensor, output in values.items():
             if not output.is_floating_point():
@@ -42,7 +42,9 @@ def ranges(
                 output = output.reshape(-1)[torch.randint(output.numel(), (most,), generator=generator)]
             watching[tensor].update(output)
     rounding = partial(fake_quantize_input, bits=INT8_BITS)
-    ends = {tensor: each.value_range(rounding) for tensor, each in watching.items()}
+    ends = {
+        tensor: each.extremes if tensor == images else each.value_range(rounding) for tensor, each in watching.items()
+    }
     return {tensor: both for tensor, both in ends.items() if both}
 
 
