@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import onnx
 import onnxruntime
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import Tensor, nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
@@ -23,7 +30,6 @@ from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
-from senseapp.runtimes.onnxruntime.default_quantizer import default_int8
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, multiplies_integers
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
@@ -193,6 +199,56 @@ class OnnxRuntime(Runtime):
         seconds, rest = by_product(self.kernels(numbered(network, names), threads=threads, batch=batch), len(names))
         sizes = (math.prod(shape) for _, shape in products.values())
         return dict(zip(products, zip(seconds.tolist(), sizes, strict=True), strict=True)), rest
+
+
+def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: bool = False) -> DefaultInt8:
+    """Return the file of ``quantize_static``, as its documentation advises for processors; ranges are of ``batches``.
+
+    With ``reduce_range`` weights have 7 bits, as its documentation advises for processors on which 8 saturate.
+
+    Raises:
+        InvalidSpec: onnxruntime cannot quantize it.
+    """
+    bits = "7-bit weights, " if reduce_range else ""
+    setting = f"quantize_static, per channel, unsigned activations, {bits}min-max"
+    images = _Images(onnx.load_from_string(network).graph.input[0].name, batches)
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        before.write_bytes(network)  # a model in memory would be changed by the quantizer
+        logging.disable(logging.WARNING)  # it recommends at each file to shape it first, and prints what it collects
+        try:
+            with redirect_stdout(io.StringIO()):
+                quantize_static(
+                    before,
+                    after,
+                    images,
+                    quant_format=QuantFormat.QDQ,
+                    activation_type=QuantType.QUInt8,
+                    weight_type=QuantType.QInt8,
+                    per_channel=True,
+                    reduce_range=reduce_range,
+                )
+        except Exception as error:  # it raises errors of many packages
+            if is_about_memory(error):
+                raise
+            raise InvalidSpec(
+                f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
+            ) from error
+        finally:
+            logging.disable(logging.NOTSET)
+        return DefaultInt8(content=after.read_bytes(), setting=setting)
+
+
+class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has no types
+    """Shows images to onnxruntime's calibration, batch by batch."""
+
+    def __init__(self, name: str, batches: Sequence[Tensor]) -> None:
+        self._name, self._left = name, iter(batches)
+
+    def get_next(self) -> dict[str, Any] | None:
+        """Return the next batch by the name of the input; None after the last."""
+        batch = next(self._left, None)
+        return None if batch is None else {self._name: batch.cpu().contiguous().numpy()}
 
 
 def _notebook(name: str, runtime: str) -> dict[str, Any]:

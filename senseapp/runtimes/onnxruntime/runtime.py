@@ -35,21 +35,15 @@ class OnnxSession(ABC):
         nesting: how the outputs were nested in the network (:func:`~senseapp.networks.network.nesting_text`), if so.
         images: how images become the input of an uploaded file; None for files that take them as they are.
         reader: what the network of an uploaded file does with its outputs.
+        fixed_batch: images that each call must have; None for any number.
+        input_type: of the numbers that it takes, as ``float32``.
     """
 
     nesting: str | None
+    fixed_batch: int | None
+    input_type: str
     images: ImageInput | None = None
     reader: Callable[[object], object] | None = None
-
-    @property
-    @abstractmethod
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
-
-    @property
-    @abstractmethod
-    def input_type(self) -> str:
-        """Type of the numbers that it takes, as ``float32``."""
 
     @abstractmethod
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
@@ -60,8 +54,11 @@ class OnnxSession(ABC):
 
         It is nested as the network's own output: a single tensor where it is one. Uploaded files take fewer images too.
         """
-        given = batch if self.images is None else replace(self.images, batch=self.fixed_batch).of(batch)
-        outputs = [each[: len(batch)] for each in self.tensors(given).values()]
+        if self.images is None:
+            outputs = [*self.tensors(batch).values()]
+        else:
+            given = replace(self.images, batch=self.fixed_batch).of(batch)
+            outputs = [each[: len(batch)] for each in self.tensors(given).values()]
         found = [each.float() if each.is_floating_point() else each for each in outputs]
         if self.nesting is not None:
             return nested(found, self.nesting)
@@ -91,18 +88,10 @@ class RuntimeModel(OnnxSession):
                 raise
             raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
         (self._input,) = self._session.get_inputs()
-        self.nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
         size = self._input.shape[0]
-        return size if isinstance(size, int) else None
-
-    @property
-    def input_type(self) -> str:
-        """Type of the numbers that it takes, as ``float32``."""
-        return np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
+        self.fixed_batch = size if isinstance(size, int) else None
+        self.input_type = np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
+        self.nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""

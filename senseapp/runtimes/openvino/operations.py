@@ -134,22 +134,14 @@ class OpenVinoModel(OnnxSession):
     def __init__(self, content: bytes, *, threads: int | None = None) -> None:
         self._content, self._threads = content, threads or torch.get_num_threads()
         network = read(content)
-        (self._input,) = network.inputs
+        (taken,) = network.inputs
+        size = taken.partial_shape[0]
+        self.fixed_batch = size.get_length() if size.is_static else None
+        self.input_type = str(np.dtype(taken.element_type.to_dtype()))
         model = onnx.load_from_string(content)
         self._names = tuple(each.name for each in model.graph.output)
         self.nesting = next((each.value for each in model.metadata_props if each.key == OUTPUTS), None)
         self._requests: dict[tuple[int, ...], Any] = {}
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
-        size = self._input.partial_shape[0]
-        return size.get_length() if size.is_static else None
-
-    @property
-    def input_type(self) -> str:
-        """Type of the numbers that it takes, as ``float32``."""
-        return str(np.dtype(self._input.element_type.to_dtype()))
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name.

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from torch import nn
 
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.default_quantizer import default_int8
+from senseapp.runtimes.onnxruntime.operations import default_int8
 
 pytestmark = pytest.mark.slow  # exports a network for onnxruntime, which takes a second
 

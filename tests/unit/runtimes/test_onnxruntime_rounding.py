@@ -18,8 +18,8 @@ from senseapp.compressions.obs import damped, squared_error
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.default_quantizer import default_int8
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, chosen_rounding
+from senseapp.runtimes.onnxruntime.operations import default_int8
 from senseapp.runtimes.onnxruntime.rounding import weights
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors

@@ -23,9 +23,9 @@ from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, install
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import runtime_named
-from senseapp.runtimes.onnxruntime.default_quantizer import default_int8
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
+from senseapp.runtimes.onnxruntime.operations import default_int8
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.operations import OPERATIONS, compiled, read, undisturbed
