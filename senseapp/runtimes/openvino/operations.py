@@ -58,9 +58,7 @@ class OpenVino(OnnxRuntime):
 
     def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
         """Return the kernels of a file: nodes that OpenVINO fuses are one kernel, named by the first of them."""
-        found = executed_seconds(content, threads, batch).values()
-        names = ((node.parts[0] if node.parts else node.name, node, seconds) for node, seconds in found)
-        return [Kernel(name, _kind(node), seconds, node.values) for name, node, seconds in names]
+        return executed_kernels(content, threads, batch)
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return OpenVINO on edited copies of an uploaded file."""
@@ -75,11 +73,8 @@ class OpenVino(OnnxRuntime):
         return None
 
 
-def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tuple[ExecutedNode, float]]:
-    """Return the executed nodes of a network, each with its seconds, in order, by name.
-
-    The network runs a few times on :func:`~senseapp.runtimes.call_times.usual_input`.
-    """
+def executed_kernels(content: bytes, threads: int, batch: int) -> list[Kernel]:
+    """Return the kernels of a network that runs a few times on :func:`~senseapp.runtimes.call_times.usual_input`."""
     network = read(content)
     feeds = [
         usual_input(
@@ -96,8 +91,11 @@ def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tupl
             request.infer(feeds, share_inputs=True)
             for each in request.get_profiling_info():
                 averages.setdefault(each.node_name, []).append(each.real_time.total_seconds())
-    nodes = executed_nodes(network)
-    return {each.name: (each, undisturbed(averages[each.name])) for each in nodes if each.name in averages}
+    return [
+        Kernel((*each.parts, each.name)[0], _kind(each), undisturbed(averages[each.name]), each.values)
+        for each in executed_nodes(network)
+        if each.name in averages
+    ]
 
 
 def undisturbed(averages: Sequence[float]) -> float:

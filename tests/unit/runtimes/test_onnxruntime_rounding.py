@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from senseapp.compressions.obs import damped, squared_error
@@ -243,6 +243,15 @@ def test_no_pixel_is_clipped(network):
     images[0, 0, 0, 0] = 40.0
     name = OnnxGraph(network).inputs[0]
     assert ranges(network, [images], [name], "mse") == {name: (float(images.min()), 40.0)}
+
+
+@pytest.mark.parametrize(("reduce_range", "largest", "words"), [(False, 127, ""), (True, 64, "7-bit weights, ")])
+def test_weights_of_the_usual_quantizer_have_7_bits_where_8_saturate(network, reduce_range, largest, words):
+    made = default_int8(network, FITTED.split(16), reduce_range=reduce_range)
+    stored = map(numpy_helper.to_array, onnx.load_from_string(made.content).graph.initializer)
+    found = [each.astype(int) for each in stored if each.dtype == np.int8 and each.ndim == 4]
+    assert max(int(np.abs(each).max()) for each in found) == largest
+    assert made.setting == f"quantize_static, per channel, unsigned activations, {words}min-max"
 
 
 @pytest.mark.wide

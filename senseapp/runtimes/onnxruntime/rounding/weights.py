@@ -88,69 +88,66 @@ def rounded_products(
     The bias takes up the difference that rounded inputs and weights make to the mean of the output, so weights are
     fitted to the covariance of inputs where there is one (Nagel et al. 2019, "Data-free quantization", section 4.2).
     """
-    wanted = {each.node: each for each in products if each.input in inputs}
-    moments = {node: _Moments(each, inputs[each.input]) for node, each in wanted.items()}
-    generator = torch.Generator().manual_seed(0)
-    images = sum(map(len, batches))
-    for values in tensors_of(network, batches, sorted({each.input for each in wanted.values()})):
-        for node, each in wanted.items():
-            moments[node].add(values[each.input], images, generator)
-    found = {}
-    for index, (node, each) in enumerate(wanted.items()):
+    wanted = [each for each in products if each.input in inputs]
+    moments, found = _moments(network, batches, wanted, inputs), dict[str, RoundedProduct]()
+    for index, each in enumerate(wanted):
         progress(f"Rounding weights{SEPARATOR}{index} of {len(wanted)} layers")
         most = min(largest, MOST_OF_A_PAIR // 2) if any_order and each.order_varies else largest
-        layer = (integers or {}).get(node)
-        found[node] = moments[node].rounded(most, None if layer is None else integers_of(each, layer))
+        layer = (integers or {}).get(each.node)
+        own = None if layer is None else integers_of(each, layer)
+        found[each.node] = _rounded_product(each, moments[each.node], inputs[each.input], most, own)
     return found
 
 
-class _Moments:
-    """Sums over rows of inputs of one node: their second moments, and their means before and after rounding."""
+def _moments(
+    network: bytes, batches: Sequence[Tensor], products: Sequence[WeightedNode], inputs: Mapping[str, Range]
+) -> dict[str, list[Tensor]]:
+    """Return by node the second moments of its rounded inputs (G, K, K), and means (G, K) of these and the others."""
+    generator, images, sums = torch.Generator().manual_seed(0), sum(map(len, batches)), dict[str, list[Tensor]]()
+    for values in tensors_of(network, batches, sorted({each.input for each in products})):
+        for each in products:
+            # second moments of fewer rows than columns are singular; this is well beyond that
+            width = each.matrix(each.values).shape[2]
+            count = math.ceil(min(max(16 * width, _ROWS[0]), _ROWS[1]) / images) * len(values[each.input])
+            rows = each.rows(values[each.input], count, generator)
+            seen = fake_quantize_input(rows, *inputs[each.input], bits=INT8_BITS)
+            part = [
+                seen.transpose(1, 2) @ seen,
+                seen.sum(1).double(),
+                rows.sum(1).double(),
+                torch.tensor(rows.shape[1]),
+            ]
+            before = sums.get(each.node)
+            sums[each.node] = (
+                part if before is None else [one.add_(more) for one, more in zip(before, part, strict=True)]
+            )
+    return {node: [each / count for each in found] for node, (*found, count) in sums.items()}
 
-    def __init__(self, product: WeightedNode, ends: Range) -> None:
-        self._product, self._ends = product, ends
-        groups, _, width = product.matrix(product.values).shape
-        self._second = torch.zeros(groups, width, width)
-        self._first = torch.zeros(groups, width, dtype=torch.float64)
-        self._first_rounded = torch.zeros_like(self._first)
-        self._count = 0
 
-    def add(self, inputs: Tensor, images: int, generator: torch.Generator) -> None:
-        # second moments of fewer rows than columns are singular; this is well beyond that
-        wanted = min(max(16 * self._second.shape[1], _ROWS[0]), _ROWS[1])
-        rows = self._product.rows(inputs, math.ceil(wanted / images) * len(inputs), generator)
-        seen = fake_quantize_input(rows, *self._ends, bits=INT8_BITS)
-        self._second += seen.transpose(1, 2) @ seen
-        self._first += rows.sum(1)
-        self._first_rounded += seen.sum(1)
-        self._count += rows.shape[1]
-
-    def rounded(self, largest: int, own: IntegerWeight | None) -> RoundedProduct:
-        product, offsets = self._product, self._product.offsets
-        weight = product.matrix(product.values)
-        second, mean, seen = (each / self._count for each in (self._second, self._first, self._first_rounded))
-        least = torch.zeros_like(weight[:, :, :1])
-        if offsets is not None:
-            second = second - (seen[:, :, None] * seen[:, None, :]).float()
-            least = offsets.abs().view_as(least) / (BIAS_STEPS * float(activation_grid(*self._ends)[1]))
-        kept = None
-        if own is not None:
-            kept = product.matrix(own.values.float()), own.scale.reshape(-1).expand(least.numel()).view_as(least)
-        steps, scale = rounded(
-            weight, second, least_scale=least, largest=largest, paired=not product.depthwise, own=kept
-        )
-        exact, integers = weight.double() @ mean[:, :, None], (steps * scale).double()
-        biases = [
-            None if offsets is None else (offsets + (exact - integers @ each[:, :, None]).reshape(-1)).float().numpy()
-            for each in (seen, mean)
-        ]
-        return RoundedProduct(
-            integers=product.tensor(steps).numpy().astype(np.int8),
-            scale=scale.reshape(-1).numpy(),
-            axis=product.channel_axis,
-            bias=biases[0],
-            float_bias=biases[1],
-        )
+def _rounded_product(
+    product: WeightedNode, moments: Sequence[Tensor], ends: Range, largest: int, own: IntegerWeight | None
+) -> RoundedProduct:
+    weight, offsets, (second, seen, mean) = product.matrix(product.values), product.offsets, moments
+    least = torch.zeros_like(weight[:, :, :1])
+    if offsets is not None:
+        second = second - (seen[:, :, None] * seen[:, None, :]).float()
+        least = offsets.abs().view_as(least) / (BIAS_STEPS * float(activation_grid(*ends)[1]))
+    kept = None
+    if own is not None:
+        kept = product.matrix(own.values.float()), own.scale.reshape(-1).expand(least.numel()).view_as(least)
+    steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=not product.depthwise, own=kept)
+    exact, integers = weight.double() @ mean[:, :, None], (steps * scale).double()
+    biases = [
+        None if offsets is None else (offsets + (exact - integers @ each[:, :, None]).reshape(-1)).float().numpy()
+        for each in (seen, mean)
+    ]
+    return RoundedProduct(
+        integers=product.tensor(steps).numpy().astype(np.int8),
+        scale=scale.reshape(-1).numpy(),
+        axis=product.channel_axis,
+        bias=biases[0],
+        float_bias=biases[1],
+    )
 
 
 def rounded(
