@@ -142,8 +142,9 @@ class QdqFile:
             if undone is None or codes is None:
                 continue
             value = self._float.array(twin.input[place]) if twin is not None and place < len(twin.input) else None
-            known = value is not None and value.dtype.kind == "f" and value.shape == codes.shape
-            yield place, value.astype(np.float32) if known and self._is_near(undone, codes, value) else None
+            fits = value is not None and value.dtype.kind == "f" and value.shape == codes.shape
+            number = value.astype(np.float32) if value is not None and fits else None
+            yield place, number if number is not None and self._is_near(undone, codes, number) else None
 
     def _is_near(self, undone: NodeProto, codes: NDArray[np.generic], value: _Array) -> bool:
         scale = self._graph.array(undone.input[1])

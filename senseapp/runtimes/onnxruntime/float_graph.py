@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import onnx
@@ -211,19 +212,14 @@ def _fold_behind(graph: OnnxGraph, node: NodeProto, channel_axis: int) -> None:
 
 def _affine(graph: OnnxGraph, node: NodeProto, name: str, channels: int, rank: int) -> Affine | None:
     """Return what ``node`` does to the channels of ``name``, a tensor of ``rank`` axes; None for anything else."""
-    stored = {each: _numbers(graph, each) for each in node.input if each != name}
-    if (
-        node.op_type not in _AFFINE
-        or list(node.input).count(name) != 1
-        or any(each is None for each in stored.values())
-    ):
+    constants = {each: _numbers(graph, each) for each in node.input if each != name}
+    is_alone = list(node.input).count(name) == 1 and all(each is not None for each in constants.values())
+    if node.op_type not in _AFFINE or not is_alone or attributes_of(node).get("training_mode", 0):
         return None
-    if attributes_of(node).get("training_mode", 0) or any(node.output[1:]):
-        return None
-    shape = (1, channels, *[1] * (rank - 2))
-    computed = ReferenceEvaluator(node)
+    shape, evaluator = (1, channels, *[1] * (rank - 2)), ReferenceEvaluator(node)
     with np.errstate(all="ignore"):  # what divides by zero is no number, and stays
-        shift, both = (computed.run(None, {**stored, name: np.full(shape, each)})[0] for each in (0.0, 1.0))
+        found = [evaluator.run(None, {**constants, name: np.full(shape, each)}) for each in (0.0, 1.0)]
+    shift, both = (cast(list[Array], each)[0] for each in found)
     return ((both - shift).ravel(), shift.ravel()) if shift.shape == shape else None
 
 

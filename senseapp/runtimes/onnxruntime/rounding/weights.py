@@ -210,8 +210,8 @@ def rounded(
 
 def _sums_of_pairs(weight: Tensor) -> Tensor:
     """Return what columns 2i and 2i + 1 of ``weight`` (G, O, K) add up to, without sign, for both; 0 of two signs."""
-    pairs = functional.pad(weight, (0, weight.shape[2] % 2)).unflatten(2, (-1, 2))
-    sums = pairs.sum(3).abs() * (pairs[..., 0].sign() == pairs[..., 1].sign())
+    pairs = functional.pad(weight, (0, weight.shape[2] % 2)).reshape(*weight.shape[:2], -1, 2)
+    sums: Tensor = pairs.sum(3).abs() * (pairs[..., 0].sign() == pairs[..., 1].sign())
     return sums.repeat_interleave(2, dim=2)[:, :, : weight.shape[2]]
 
 
