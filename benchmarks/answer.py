@@ -49,7 +49,7 @@ _LOOK = f"""(() => {{
 _PROMISES = {
     "digits": "(document.body.innerText.match(/: (?:about )?([^:]*?) until the file/) || ['', ''])[1]",
     **{
-        demo: f"document.querySelector('.st-key-{_BUTTONS[demo]} ~ * [data-testid=stCaptionContainer]')?.innerText"
+        demo: f"document.querySelector('.st-key-{_BUTTONS[demo]} + * [data-testid=stCaptionContainer]')?.innerText"
         for demo in ("photographs", "detector")
     },
 }

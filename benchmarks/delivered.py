@@ -31,7 +31,7 @@ from senseapp.core.process import become_measuring
 from senseapp.data.images import TensorImages
 from senseapp.data.load import load_images, write_demo_zip
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.proof_images import load_proof_images
+from senseapp.prove.evaluator import load_proof_images
 from senseapp.records.candidate import Candidate
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server.delivery_tasks import RecommendationTask

@@ -25,8 +25,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.demo import DEMO_PREPROCESSING
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.records.measurement import RunResult, latest
 from senseapp.records.spec import Mode, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION

@@ -11,9 +11,8 @@ from senseapp.data.images import TensorImages
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel
-from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.int8_files import Int8Files, int8_files
-from senseapp.prove.proof_images import ProofImages
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec

@@ -11,7 +11,7 @@ from senseapp.app.analyze.start import offer_demos, start_bar, start_run
 from senseapp.app.analyze.understood import UNDERSTOOD, understand
 from senseapp.app.common.backend import service
 from senseapp.app.common.state import session
-from senseapp.records.goal_settings import with_goal
+from senseapp.records.goal import with_goal
 from senseapp.records.spec import RunSpec
 from senseapp.tasks import task_named
 

@@ -42,6 +42,7 @@ from senseapp.prove.check.check import check_files
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
+from senseapp.views.words.check import divergence_sentence
 
 HOLDS, FAILS, REFUSED = "holds", "fails", "refused"
 LOST_POINTS = 0.03  # allowed loss of top-1
@@ -669,7 +670,7 @@ def check_pair(pair: Pair, shop: Workshop, *, samples: int | None = None) -> Out
 
 
 def _wrong(pair: Pair, verdict: str, said: str, report: CheckReport | None, figures: str) -> str:
-    parting = report.divergence.sentence if report is not None and report.divergence is not None else ""
+    parting = divergence_sentence(report.divergence) if report is not None and report.divergence is not None else ""
     if verdict != pair.expected:
         return f"expected {pair.expected}"
     if pair.reason not in said:
@@ -706,7 +707,7 @@ def main() -> int:
             mark = f"WRONG: {outcome.wrong}" if outcome.wrong else "right"
             print(f"{pair.name}: {outcome.verdict}, {mark}. {outcome.said}", flush=True)
             if outcome.report is not None and outcome.report.divergence is not None:
-                print(f"    {outcome.report.divergence.sentence}", flush=True)
+                print(f"    {divergence_sentence(outcome.report.divergence)}", flush=True)
     print(f"{len(pairs) - wrong} of {len(pairs)} verdicts are right")
     return int(wrong > 0)
 

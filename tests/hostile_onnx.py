@@ -248,9 +248,9 @@ RUN: dict[str, Callable[[], bytes]] = {
 """Files that look hostile and are not."""
 
 _BASES = (
-    "tf2onnx: squeeze and excite", "tf2onnx: Resize to a computed size", "paddle2onnx: text direction",
-    "paddle2onnx: shapes in int32", "Caffe and others: nameless and fixed to ten", "Caffe and others: Darknet's YOLO",
-    "quantized: static", "float16: Casts at the end", "branch on a shape", "opset 18", "three outputs",
+    "tf2onnx: squeeze and excite", "tf2onnx: resize to a computed size", "paddle2onnx: text direction",
+    "paddle2onnx: shapes in int32", "Caffe and others: nameless and fixed to ten", "Caffe and others: darknet yolo",
+    "quantized: static", "float16: with casts at the end", "branch on a shape", "opset 18", "three outputs",
 )  # fmt: skip
 _EXTREMES = (-1, 0, 1, 2, 7, 255, 65_537, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, -(2**63), 10**12)
 _OPERATORS = [

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
+import torch
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 Shape = Sequence[int | str | None]
@@ -42,6 +44,14 @@ def model_of(
         [numpy_helper.from_array(value, name) for name, value in initializers.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9, **more)
+
+
+def by_onnxruntime(content: bytes, images: torch.Tensor) -> list[np.ndarray]:
+    """Return all outputs that onnxruntime computes from a file of one input, in the input's precision."""
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    [given] = session.get_inputs()
+    kind = {"tensor(float16)": np.float16}.get(given.type, np.float32)
+    return session.run(None, {given.name: images.numpy().astype(kind)})
 
 
 def file_of(*args: Any, **kwargs: Any) -> bytes:

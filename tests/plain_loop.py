@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,6 +47,16 @@ def sparse_logits(model: nn.Module, layer: str, attribute: str, images: Tensor, 
             return model(images)
         finally:
             weight.copy_(before)
+
+
+def sparse_copy(network: nn.Module, layer: str, level: float) -> nn.Module:
+    """Return a copy with the smallest weights of one layer at zero, a share of ``level``."""
+    changed = copy.deepcopy(network)
+    weight = changed.get_submodule(layer).get_parameter("weight")
+    with torch.no_grad():
+        lost = weight.abs().flatten().argsort()[: round(level * weight.numel())]
+        weight.mul_(torch.ones(weight.numel()).index_fill(0, lost, 0).reshape(weight.shape))
+    return changed
 
 
 def loss_and_top1(logits: Tensor, labels: Tensor) -> tuple[float, float]:

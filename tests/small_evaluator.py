@@ -14,8 +14,7 @@ from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec

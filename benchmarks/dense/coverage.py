@@ -32,9 +32,9 @@ from senseapp.metrics.detection import (
     DetectionRecordMetric,
 )
 from senseapp.metrics.detection.matching import Objects
-from senseapp.metrics.detection.rules import SURE_SCORE
-from senseapp.metrics.mean_iou import MIOU
+from senseapp.metrics.detection.rows import SURE_SCORE
 from senseapp.metrics.records import Record, RecordMetric
+from senseapp.metrics.segmentation import MIOU
 from tests.reference.test_metrics_detection_coverage import detections, packed_moments
 from tests.unit.metrics.test_segmentation import mean_iou_drop, mean_iou_moments
 from tests.unit.metrics.test_segmentation import population as segmented

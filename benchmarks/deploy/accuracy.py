@@ -16,8 +16,7 @@ from benchmarks.real.rows import Row
 from senseapp.cli.main import main
 from senseapp.data.images import TensorImages
 from senseapp.prove.deploy import deploy, original_source
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.records.deployment import Deployment, DeploySettings, Median
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from senseapp.metrics import MetricChange, change_of
 from senseapp.prove.decision import decision
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.prove import MeasuredSchedule, Promised
+from senseapp.prove.prove import Promised
 from senseapp.prove.recommend import as_likely_as_not, likely_to_pass
 from senseapp.records.candidate import Candidate, own_bounds
 from senseapp.records.deployment import Median, RuntimeFigures
@@ -226,10 +226,7 @@ def found_by_search(rng: np.random.Generator, files: Files, promise: Promise, im
     seen, judged = files.measured(_CURVE_IMAGES), files.measured(images)
     held = [place for place, change in enumerate(seen) if as_likely_as_not(change) <= allowed] or [0]
     for tried, place in enumerate(held[::-1][:6], start=1):
-        found = SimpleNamespace(
-            found=SimpleNamespace(best=(judged[place],)), judged_by=judged[place].metric, evaluator=evaluator
-        )
-        if promised.holds(cast(MeasuredSchedule, found)):
+        if promised.tested(cast(ScheduleEvaluator, evaluator), (judged[place],)).holds:
             return [candidate(judged[place], place, tried)]
     return []
 

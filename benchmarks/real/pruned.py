@@ -9,10 +9,8 @@ from benchmarks.real.repair import Run, kl, opened
 from benchmarks.real.rows import Row
 from senseapp.compressions import PruningConfig
 from senseapp.data.images import TensorImages
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator, couplings_of
 from senseapp.prove.repair_choice import measured
-from senseapp.prove.strongest import couplings_of
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import truly_sized

@@ -15,8 +15,7 @@ from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics import MetricChange
 from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.repair_choice import measured
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, Schedule

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     spec = read_as_given(RunSpec(model=model, data=data_from(arguments)), arguments)
     spec = replace(spec, sensitivity=replace(SensitivitySpec(), num_samples=arguments.samples))
-    from senseapp.prove.quantized_nodes import blame_nodes  # torch loads here
+    from senseapp.prove.diagnosis import blame_nodes  # torch loads here
 
     with phases() as progress:
         report = blame_nodes(spec, arguments.candidate, progress=progress)

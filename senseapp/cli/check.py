@@ -206,7 +206,7 @@ def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:
 
 
 def _print(report: CheckReport) -> None:
-    from senseapp.views.words.check import bound_text, conditions
+    from senseapp.views.words.check import bound_text, conditions, divergence_sentence
 
     print(report.headline)
     for title, mark, sentence in conditions(report):
@@ -218,6 +218,6 @@ def _print(report: CheckReport) -> None:
     sizes = report.reference.file_bytes, report.candidate.file_bytes
     print(f"Size: {sizes[1]:,} bytes, the reference {sizes[0]:,}.")
     if report.divergence is not None:
-        print(f"Inside: {report.divergence.sentence}")
+        print(f"Inside: {divergence_sentence(report.divergence)}")
     for sentence in (*report.findings, *(f"Candidate: {each}" for each in report.candidate.notes), *report.notes):
         print(sentence)

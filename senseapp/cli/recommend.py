@@ -12,9 +12,9 @@ from senseapp.cli.run_arguments import add_promise, run_folder, tolerance_from
 from senseapp.core.files import storage_errors, write_file
 from senseapp.prove.decision import Decision, decision
 from senseapp.records.candidate import file_name
-from senseapp.records.goal import Goal
 from senseapp.records.promise import kept
 from senseapp.records.recommendation import Recommendation
+from senseapp.records.spec import Goal
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.outputs import write_target_file
 from senseapp.server.tasks import TaskContext, open_evaluator

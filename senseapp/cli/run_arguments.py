@@ -28,7 +28,7 @@ from senseapp.core.files import MOST_TEXT_BYTES, home, read_at_most
 from senseapp.descriptions import SOURCES, parse_numbers
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
 from senseapp.metrics import metric_named
-from senseapp.records.goal_settings import settings_for
+from senseapp.records.goal import settings_for
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import Promise, check_promisable
 from senseapp.records.schedule import Schedule

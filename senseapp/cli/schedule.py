@@ -121,7 +121,7 @@ def _solved(arguments: argparse.Namespace, result: RunResult, limits: Limits) ->
     if not result.compression.description.removes_channels:
         return schedule
     from senseapp.networks.sources.load import load_model  # torch loads here
-    from senseapp.prove.strongest import couplings_of
+    from senseapp.prove.evaluator import couplings_of
 
     return schedule_for(result, budget, **how, groups=couplings_of(load_model(result.spec.model).module, result))
 
@@ -131,7 +131,7 @@ def _strongest(arguments: argparse.Namespace, result: RunResult, limits: Limits)
     if arguments.method != "optimal":
         raise InvalidSpec(f"--max-drop searches among optimal schedules; leave out --method {arguments.method}.")
     from senseapp.prove.evaluator import ScheduleEvaluator
-    from senseapp.prove.strongest import strongest_schedule  # torch loads here
+    from senseapp.prove.recommend import strongest_schedule  # torch loads here
 
     with phases() as progress:
         progress("Loading the model and the images")

@@ -26,7 +26,7 @@ RecordT = TypeVar("RecordT")
 # Only the first error is reported: a list of 300,000 wrong entries would produce gigabytes of errors.
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 _INFINITE = ("inf", "-inf", "nan")
-_versions: dict[str, int] = {}
+_VERSION = 1  # of all types so far
 _names: dict[type, str] = {}
 
 
@@ -40,11 +40,7 @@ def _writer(cls: Any) -> Callable[[Any], dict[str, Any]]:
     return make_dict_unstructure_fn(cls, _converter)
 
 
-def _float_to_json(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
-
-
-_converter.register_unstructure_hook(float, _float_to_json)
+_converter.register_unstructure_hook(float, lambda value: value if math.isfinite(value) else str(value))
 
 
 def _float_from_json(value: Any, _: Any) -> float:
@@ -82,7 +78,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return a reader of such tuples that looks up the reader of their items once, not for each of 100,000 tuples."""
+    """Return a reader of such tuples that looks up that of the items once, not for each of 100,000 tuples."""
     (inner, _) = get_args(kind)
     hook = _converter.get_structure_hook(inner)
 
@@ -98,10 +94,9 @@ def _list_reader(kind: Any) -> Callable[[Any, Any], Any]:
 _converter.register_structure_hook_factory(_is_list, _list_reader)
 
 
-def register(cls: type[RecordT], *, version: int = 1, name: str = "") -> type[RecordT]:
-    """Register ``cls`` as a top-level type of files, under ``name`` (default: the class's) and ``version``."""
+def register(cls: type[RecordT], *, name: str = "") -> type[RecordT]:
+    """Register ``cls`` as a top-level type of files, under ``name`` (default: the class's)."""
     _names[cls] = name or cls.__name__
-    _versions[_names[cls]] = version
     return cls
 
 
@@ -129,8 +124,7 @@ def register_family(base: type, members: Callable[[], Mapping[str, type]]) -> No
 
 def encode(value: Any) -> dict[str, Any]:
     """Return the JSON object of a registered record."""
-    name = _names[type(value)]
-    return {"type": name, "version": _versions[name], "data": _converter.unstructure(value)}
+    return {"type": _names[type(value)], "version": _VERSION, "data": _converter.unstructure(value)}
 
 
 def decode(payload: Any, expected: type[RecordT]) -> RecordT:
@@ -143,9 +137,9 @@ def decode(payload: Any, expected: type[RecordT]) -> RecordT:
         found = payload.get("type") if isinstance(payload, dict) else type(payload).__name__
         raise InvalidFile(f"Expected a {name} record, found {found!r}. Choose a file that senseapp wrote.")
     version = payload.get("version")
-    if not is_int(version) or not 1 <= version <= _versions[name]:
+    if not is_int(version) or not 1 <= version <= _VERSION:
         raise InvalidFile(
-            f"This {name} has version {version!r}; this senseapp reads versions 1 to {_versions[name]}. "
+            f"This {name} has version {version!r}; this senseapp reads versions 1 to {_VERSION}. "
             "Update senseapp, or export the file again from the version that wrote it."
         )
     record: RecordT = from_plain(payload.get("data"), expected, name=f"{name} record")

@@ -19,6 +19,8 @@ the log.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 _LONGEST_MESSAGE = 800  # characters: some sentences with quoted names; a longer quotation is hostile or useless
 _SIGNS_OF_NO_MEMORY = (
     *("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory"),
@@ -144,6 +146,19 @@ class StorageFailed(SenseError):
 
 class HomeInUse(StorageFailed):
     """Another server, named in the message, uses the folder that holds the runs."""
+
+
+def check_choice(what: str, value: object, allowed: Collection[str]) -> None:
+    """Raise InvalidSpec unless a setting is one of ``allowed``; ``what`` begins the sentence: ``The goal must be``."""
+    if value not in allowed:
+        raise InvalidSpec(f"{what} one of {', '.join(allowed)}, got {value!r}.")
+
+
+def check_counts(settings: object, *names: str) -> None:
+    """Raise InvalidSpec for an attribute of ``settings`` among ``names`` below 1; None leaves it open."""
+    for name in names:
+        if (value := getattr(settings, name)) is not None and value < 1:
+            raise InvalidSpec(f"{name} must be at least 1, got {value}.")
 
 
 def first_line_of(error: BaseException, most: int = 200) -> str:

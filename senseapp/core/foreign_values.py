@@ -34,13 +34,7 @@ def decimal(text: str) -> float | None:
     >>> [decimal(text) for text in ("-1.5e3", "1e999", "nan", "1_000", "٣", " 1")]
     [-1500.0, None, None, None, None, None]
     """
-    if len(text) > 400 or not _DIGITS.issuperset(text):
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    return _finite(text) if len(text) <= 400 and _DIGITS.issuperset(text) else None
 
 
 def number(value: object, what: str, *, least: float = -math.inf, most: float = math.inf) -> float:
@@ -175,11 +169,13 @@ def read_python(content: str) -> Any:
 
 
 def _as_float(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else _finite(value)
+
+
+def _finite(value: float | str) -> float | None:
     try:
         found = float(value)
-    except OverflowError:
+    except (ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
 

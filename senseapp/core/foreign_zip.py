@@ -95,16 +95,18 @@ class ForeignZip:
 
     def window(self, member: zipfile.ZipInfo) -> IO[bytes] | None:
         """Return a stored member as a seekable stream, while the archive is open; None for a compressed one."""
-        stream = self._stream
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
             return None
-        stream.seek(member.header_offset)
-        header = stream.read(_LOCAL_HEADER_BYTES)
+        return cast(IO[bytes], io.BufferedReader(_Window(self._stream, self.start_of(member), member.file_size)))
+
+    def start_of(self, member: zipfile.ZipInfo) -> int:
+        """Return the place in the file of a member's first byte, as it is stored; raises ZipRefused if cut short."""
+        self._stream.seek(member.header_offset)
+        header = self._stream.read(_LOCAL_HEADER_BYTES)
         if len(header) < _LOCAL_HEADER_BYTES:
             raise ZipRefused("cut short")
         name_bytes, extra_bytes = struct.unpack("<HH", header[-4:])
-        start = member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
-        return cast(IO[bytes], io.BufferedReader(_Window(stream, start, member.file_size)))
+        return int(member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes)
 
     def chunks(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
         """Yield the declared number of bytes of a member, in chunks of at most a megabyte.
@@ -135,12 +137,36 @@ class ForeignZip:
             self._own.close()
 
 
-class _Window(io.RawIOBase):
+class GuardedStream(io.RawIOBase):
+    """A seekable stream for readers of archives, whose subclasses bound what is read at once."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move to a place."""
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._stream.tell()
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+
+class _Window(GuardedStream):
     """Bytes ``start`` to ``start + size`` of a stream that others read from as well."""
 
     def __init__(self, stream: IO[bytes], start: int, size: int) -> None:
-        super().__init__()
-        self._stream, self._start, self._size, self._place = stream, start, size, 0
+        super().__init__(stream)
+        self._start, self._size, self._place = start, size, 0
 
     def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer)
@@ -160,22 +186,15 @@ class _Window(io.RawIOBase):
     def tell(self) -> int:
         return self._place
 
-    def seekable(self) -> bool:
-        return True
 
-    def readable(self) -> bool:
-        return True
-
-
-class _DirectoryReader(io.RawIOBase):
+class _DirectoryReader(GuardedStream):
     """Stream for ``zipfile`` that limits the entries of the directory until it is ``listed``.
 
     ``zipfile`` reads the directory at once, at the place that it finds, so every block read is checked.
     """
 
     def __init__(self, stream: IO[bytes], most_members: int) -> None:
-        super().__init__()
-        self._stream = stream
+        super().__init__(stream)
         self._most_members = most_members
         self.listed = False
 
@@ -189,15 +208,3 @@ class _DirectoryReader(io.RawIOBase):
         ):
             raise TooManyMembers(f"it holds more than {self._most_members:,} files")
         return block
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True

@@ -26,7 +26,7 @@ import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 _MEMORY = {
     "MALLOC_ARENA_MAX": "1",
@@ -123,11 +123,7 @@ class _Locks:
         import fcntl  # not on Windows
 
         self._fcntl = fcntl
-        self._room, self._turn = (self._opened(path, name) for name in (".room", ".turn"))
-
-    @staticmethod
-    def _opened(path: Path, suffix: str) -> IO[bytes]:
-        return path.with_name(path.name + suffix).open("ab")
+        self._room, self._turn = (path.with_name(path.name + each).open("ab") for each in (".room", ".turn"))
 
     def enter(self) -> None:
         """Begin to work, or go on; waits while another process times something."""

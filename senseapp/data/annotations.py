@@ -14,7 +14,7 @@ from senseapp.core.errors import InvalidDataset, SenseError, first_line_of
 from senseapp.core.texts import listed, plural, printable
 from senseapp.data.contents import Contents, Entry, PictureSource, Unreadable, read_beside
 from senseapp.data.geometry import Geometry
-from senseapp.data.picture_names import PictureNames
+from senseapp.data.label_tables import PictureNames
 from senseapp.data.picture_process import decoded
 from senseapp.tasks.annotations import LABEL_FOLDERS, AnnotationFiles, AnnotationReader, Listing, pairs_by_stem
 

@@ -6,14 +6,12 @@ Archives are hostile: names, sizes and numbers of entries are checked before a b
 from __future__ import annotations
 
 import gzip
-import io
 import stat
 import tarfile
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import IO, cast
@@ -21,9 +19,16 @@ from zipfile import ZipInfo
 
 from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import MB
-from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers, ZipRefused
+from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, GuardedStream, TooManyMembers, ZipRefused
 from senseapp.core.texts import printable
-from senseapp.data.contents import PICTURE_SUFFIXES, Contents, Entry, Unreadable, safe_member_name
+from senseapp.data.contents import (
+    PICTURE_SUFFIXES,
+    ArchiveLimits,
+    Contents,
+    Entry,
+    Unreadable,
+    safe_member_name,
+)
 from senseapp.tasks.annotations import LABEL_FOLDERS
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
@@ -38,52 +43,6 @@ _OTHERS = {
 _PNG_COLOURS = 25  # byte of the header that says which: PNG specification, 11.2.1
 _MASKS = (b"\0", b"\3")  # grey, and palette
 _DAMAGE = (*ZIP_DAMAGE, tarfile.TarError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveLimits:
-    """Limits that an honest set of images stays under (ImageNet's validation set: 50,000 files, 6.7 GB).
-
-    Attributes:
-        members: files and folders.
-        total_bytes: all files together, unpacked.
-        file_bytes: one picture; a larger one is left out.
-        ratio: unpacked to packed size. Pictures are compressed already, so an archive gains little; blank
-            bitmaps reach about 1,000, and are few.
-        small_bytes: an archive that unpacks to less is never a bomb, whatever its ratio.
-    """
-
-    members: int = 200_000
-    total_bytes: int = 20_000 * MB
-    file_bytes: int = 64 * MB
-    ratio: float = 100.0
-    small_bytes: int = 100 * MB
-
-    def check_members(self, count: int, title: str) -> None:
-        """Raise InvalidDataset if there are too many files."""
-        if count > self.members:
-            raise InvalidDataset(
-                f"{title} holds more than {self.members:,} files. A few hundred images are usually enough: "
-                "bring a part of them."
-            )
-
-    def check_total(self, total_bytes: int, packed_bytes: int, title: str) -> None:
-        """Raise InvalidDataset if an archive unpacks to too much, or to far more than it takes."""
-        if total_bytes > self.total_bytes:
-            raise InvalidDataset(
-                f"{title} unpacks to more than {self.total_bytes / 1e9:g} GB. A few hundred images are usually "
-                "enough: bring a part of them."
-            )
-        if total_bytes > self.small_bytes and total_bytes > self.ratio * packed_bytes:
-            raise InvalidDataset(
-                f"{title} unpacks to {total_bytes // max(packed_bytes, 1):,} times its size, more than the "
-                f"{self.ratio:g} times allowed: this looks like a decompression bomb. Pack the images again."
-            )
-
-    def check_file(self, file_bytes: int) -> None:
-        """Raise Unreadable if one picture is too large a file."""
-        if file_bytes > self.file_bytes:
-            raise Unreadable(f"larger than {self.file_bytes // MB} MB")
 
 
 def open_archive(path: Path, limits: ArchiveLimits | None = None) -> ZipSource | TarSource:
@@ -340,23 +299,13 @@ class TarSource:
         self._stream.close()
 
 
-class _HeaderReader(io.RawIOBase):
+class _HeaderReader(GuardedStream):
     """The archive as tarfile may read it: header by header, never a whole file.
 
     A name can be stored in a header of any length, which tarfile would read into memory at once.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__()
-        self._stream = stream
-
     def read(self, size: int = -1, /) -> bytes:
         if not 0 <= size <= 1 << 20:  # paths have up to 4,096 bytes; POSIX headers may add attributes
             raise tarfile.ReadError("it holds a file name of more than a million letters")
         return self._stream.read(size)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()

@@ -149,8 +149,10 @@ def _tops(contents: Contents) -> tuple[str, ...]:
 
 def _by_only_table(source: PictureSource, unlabelled: Arrangement, *, several: bool) -> Arrangement:
     """Return the labels of the one table beside unlabelled pictures; else sentences on why such files give none."""
-    contents = source.contents
-    tables = _beside_pictures(contents, (".csv", ".tsv"))
+    tops, files = _tops(source.contents), (*source.contents.tables, *source.contents.others)
+    tables = sorted(
+        name for name in files if name[: name.rfind("/") + 1] in tops and name.lower().endswith((".csv", ".tsv"))
+    )
     notes = []
     if len(tables) > 1:
         notes.append(f"Labels may be in {listed(tables)}: choose one of these tables (--labels).")
@@ -161,13 +163,6 @@ def _by_only_table(source: PictureSource, unlabelled: Arrangement, *, several: b
         except InvalidDataset as error:
             notes.append(str(error))
     return replace(unlabelled, notes=(*unlabelled.notes, *notes))
-
-
-def _beside_pictures(contents: Contents, endings: tuple[str, ...]) -> list[str]:
-    files = (*contents.tables, *contents.others)
-    return sorted(
-        name for name in files if name[: name.rfind("/") + 1] in _tops(contents) and name.lower().endswith(endings)
-    )
 
 
 def _common_prefix(pictures: Iterable[str], prefix: str) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from senseapp.core.errors import InvalidDataset, first_line_of
 from senseapp.core.foreign_values import BadValue, is_int, mapping, read_json, text, whole
-from senseapp.core.table_records import column_key
-from senseapp.core.tables import Table, TableError, decoded_text, read_table
+from senseapp.core.tables import Table, TableError, column_key, decoded_text, read_table
 from senseapp.core.texts import listed, printable
 
 _NAME_WORDS = frozenset(("folder", "foldername", "label", "labelname", "name", "classname"))

@@ -1,4 +1,13 @@
-"""Decode picture files to eight bits per channel."""
+"""Decode picture files to eight bits per channel.
+
+Cameras and scanners store 10, 12 or 14 bits at the lower end of 16: the eight highest of 16 would be next to black. So
+values are scaled to eight bits by as many as the largest one needs, all pictures of a set alike. Of colours Pillow
+keeps the eight highest bits, so a picture of colours that does not use them is refused.
+
+Networks of other numbers of channels than one and three get every channel as it is. Pillow opens grey with
+transparency, colour with transparency and printing colours. TIFF files of any number of channels are read by tifffile,
+since Pillow drops those beyond the colours, or does not open the file.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +19,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pillow_heif
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
-from senseapp.data.channels import (
-    CONTAINER_BITS,
-    TiffBands,
-    has_deep_colours,
-    in_eight_bits,
-    is_tiff,
-    require_high_bits,
-)
+from senseapp.core.texts import plural
 from senseapp.data.contents import Unreadable
 from senseapp.data.geometry import TURNS, UPRIGHT, EvalTransform, Geometry
 
@@ -44,6 +47,12 @@ _REASONS = (
 _LOSSY = ("HEIF", "JPEG", "MPO", "WEBP")
 _LARGEST_CLASS = 255  # label images are kept in 8 bits for each pixel
 _START_OF_SCAN = b"\xff\xda"
+_CONTAINER_BITS = 16  # of a stored value
+_SHOWN_BITS = 8  # of a prepared picture
+_SENSOR_BITS = (8, 10, 12, 14)  # a largest value above the last one fills the container
+_DEEP_MODES = ("16B", "16L", "16N")  # ends of Pillow's raw modes
+MAX_CHANNELS = 64
+"""Satellite and medical networks take up to some tens; each is a whole picture in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +116,7 @@ def _as_unreadable() -> Iterator[None]:
 
 def _decode(image: Image.Image, mode: ChannelMode, transform: EvalTransform | None) -> Decoded:
     with image:
-        is_deep = has_deep_colours(image)
+        is_deep = _has_deep_colours(image)
         animated = image.format != "MPO" and getattr(image, "is_animated", False)  # MPO: a photo with its preview
         image.load()
         # of TIFF, Pillow has followed and removed it
@@ -115,14 +124,15 @@ def _decode(image: Image.Image, mode: ChannelMode, transform: EvalTransform | No
         upright = transform is not None and transform.upright
         remarks = _remarks(image, orientation, animated=animated, upright=upright)
         if image.mode.startswith("I"):
-            values, bits = in_eight_bits(np.asarray(image))
+            values, bits = _in_eight_bits(np.asarray(image))
             picture = Image.fromarray(values)
         else:
-            picture, bits = _eight_bits(image), CONTAINER_BITS * is_deep
+            picture, bits = _eight_bits(image), _CONTAINER_BITS * is_deep
             if is_deep:
-                require_high_bits(image)
+                _require_high_bits(image)
         if mode == "bands":
-            return _prepared(_of_bands(_own_bands(picture), remarks, bits), transform, orientation)
+            bands = (picture.convert("RGB") if picture.mode == "P" else picture).split()  # a palette's are its colours
+            return _prepared(_of_bands(bands, remarks, bits), transform, orientation)
         picture = picture if picture.mode == mode else picture.convert(mode)
         found = Decoded(picture=picture, size=picture.size, remarks=remarks, bits=bits)
         return _prepared(found, transform, orientation)
@@ -160,21 +170,41 @@ def _label_image(image: Image.Image) -> Decoded:
     return Decoded(picture=Image.fromarray(values.astype(np.uint8)), size=image.size, remarks=())
 
 
-def _own_bands(picture: Image.Image) -> Sequence[Image.Image]:
-    """Return the channels that are stored: those of a palette are its colours."""
-    return (picture.convert("RGB") if picture.mode == "P" else picture).split()
-
-
 def _of_bands(bands: Sequence[Image.Image], remarks: tuple[Remark, ...], bits: int) -> Decoded:
     told = tuple(remark for remark in remarks if remark not in ("transparent", "CMYK"))  # nothing is dropped
     return Decoded(picture=bands[0], size=bands[0].size, remarks=told, bits=bits, more=tuple(bands[1:]))
 
 
+def is_tiff(file: bytes) -> bool:
+    """Return whether a file begins as TIFF or BigTIFF files do."""
+    return file[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+
+
 def _tiff_bands(file: bytes, transform: EvalTransform | None) -> Decoded:
-    tiff = TiffBands(file)
-    _check_size(*tiff.size)
-    bands, bits = tiff.load()
-    turn = TURNS.get(tiff.orientation)
+    """Decode all channels of the first image of a TIFF file, whose numbers are whole and of up to 16 bits."""
+    from tifffile import PLANARCONFIG, TiffFile  # a tenth of a second, for few
+
+    with TiffFile(io.BytesIO(file)) as tiff:
+        page: Any = tiff.pages.first
+        width, height, channels = int(page.imagewidth), int(page.imagelength), int(page.samplesperpixel)
+        if not 1 <= channels <= MAX_CHANNELS:
+            raise Unreadable(f"{channels} channels, more than {MAX_CHANNELS}")
+        _check_size(width, height)
+        try:
+            values = page.asarray()
+        except ValueError as error:
+            if "imagecodecs" not in str(error):
+                raise
+            name = page.compression.name
+            raise Unreadable(f"a TIFF of several channels compressed by {name}, not plain or Deflate") from error
+        if values.ndim == 3 and int(page.planarconfig) == PLANARCONFIG.SEPARATE:
+            values = np.moveaxis(values, 0, -1)
+        turn = TURNS.get(int(getattr(page.tags.get(ExifTags.Base.Orientation), "value", UPRIGHT)))
+    values, bits = _in_eight_bits(values) if values.dtype == np.uint16 else (values, 0)
+    if values.dtype != np.uint8:
+        raise Unreadable(f"numbers of the type {values.dtype}, whose range is not known")
+    planes = np.moveaxis(values.reshape(height, width, channels), -1, 0)
+    bands = [Image.fromarray(np.ascontiguousarray(plane)) for plane in planes]
     bands = [band if turn is None else band.transpose(turn) for band in bands]  # as Pillow does for TIFF
     return _prepared(_of_bands(bands, (), bits), transform)
 
@@ -239,3 +269,40 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if image.mode in ("P", "PA") and image.has_transparency_data:
         return image.convert("RGBA")  # otherwise Pillow warns about each of them
     return image
+
+
+# ---- 16 bits
+
+
+def _has_deep_colours(image: Image.Image) -> bool:
+    """Return whether an image that is not loaded yet has several channels of 16 bits, which Pillow cuts to 8."""
+    tiles: list[Any] = getattr(image, "tile", [])
+    modes = [str(tile.args if isinstance(tile.args, str) else tile.args[0]) for tile in tiles]
+    return len(image.getbands()) > 1 and any(mode.endswith(_DEEP_MODES) for mode in modes)
+
+
+def _require_high_bits(image: Image.Image) -> None:
+    """Raise Unreadable for a loaded image of deep colours whose values need the bits that Pillow has cut off."""
+    if int(np.asarray(image).max()) < 1 << (max(_SENSOR_BITS) - _SHOWN_BITS):
+        raise Unreadable("16 bits per channel, of which only the 8 highest can be read and hardly any is used")
+
+
+def _in_eight_bits(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], int]:
+    """Return whole numbers of up to 16 bits scaled to eight, and how many bits the largest of them needs.
+
+    Raises:
+        Unreadable: some are negative, or need more than 16 bits.
+    """
+    if values.min() < 0 or int(values.max()) >> _CONTAINER_BITS:
+        raise Unreadable("whole numbers of more than 16 bits")
+    largest = int(values.max())
+    bits = next((bits for bits in _SENSOR_BITS if largest < 1 << bits), _CONTAINER_BITS)
+    return (values >> (bits - _SHOWN_BITS)).astype(np.uint8), bits
+
+
+def bits_note(bits: int, count: int) -> str:
+    """Return the note that so many pictures were scaled from as many bits as the brightest needs."""
+    scaled = f"{plural(count, 'picture')} scaled from {bits} to 8 bits per channel"
+    if bits == _CONTAINER_BITS:
+        return f"{scaled}."
+    return f"{scaled}: none of their values, of 16 bits each, is above {(1 << bits) - 1:,}."

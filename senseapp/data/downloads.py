@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from senseapp.core.files import MB, home, make_private
@@ -50,7 +51,9 @@ def _bytes_so_far(name: str, enough: int) -> int:
     found = 0
     for partial in _partial_folders(name):
         for folder, _, files in os.walk(partial):  # passes over folders that are gone in the meantime
-            found += sum(_size(Path(folder) / file) for file in files)
+            for file in files:
+                with suppress(OSError):  # gone in the meantime
+                    found += (Path(folder) / file).stat().st_size
             if found >= enough:
                 return found
     return found
@@ -58,13 +61,6 @@ def _bytes_so_far(name: str, enough: int) -> int:
 
 def _partial_folders(name: str) -> list[Path]:
     return list(image_set_folder(name).parent.glob(f".{name}-*"))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # gone in the meantime
-        return 0
 
 
 def weights_here() -> frozenset[str]:
@@ -92,13 +88,9 @@ def _of_the_hub() -> Path:
 
 def weights_so_far() -> int:
     """Return how many bytes have come of the published weights that timm or torchvision downloads now; 0 for none."""
-    files = [*_torch_checkpoints().glob("*.partial"), *_of_the_hub().glob("models--timm--*/blobs/*.incomplete")]
-    return sum(_size(path) for path in files if _is_under_way(path))
-
-
-def _is_under_way(path: Path) -> bool:
-    try:
-        # a partial file without a new byte for so long is no download under way
-        return time.time() - path.stat().st_mtime < 60.0
-    except OSError:  # as above
-        return False
+    found = 0
+    for path in (*_torch_checkpoints().glob("*.partial"), *_of_the_hub().glob("models--timm--*/blobs/*.incomplete")):
+        with suppress(OSError):  # as above
+            # a partial file without a new byte for so long is no download under way
+            found += path.stat().st_size if time.time() - path.stat().st_mtime < 60.0 else 0
+    return found

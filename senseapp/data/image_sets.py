@@ -11,8 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 from urllib.error import HTTPError, URLError
 
@@ -26,39 +25,19 @@ from senseapp.data.contents import Contents, Entry, Unreadable
 from senseapp.data.downloads import download_progress, image_set_folder, is_downloaded, new_partial_folder
 from senseapp.descriptions.sources import IMAGE_SETS
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchvisionSet:
-    """How torchvision opens one set.
-
-    Attributes:
-        kind: torchvision's class.
-        options: that choose the images that are measured on.
-        classes: name of each class index; the images' own where it is empty.
-    """
-
-    kind: type[Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    classes: Sequence[str] = ()
-
-    def open(self, folder: Path, download: bool) -> Any:
-        """Open the images in ``folder``, or download them into it."""
-        return self.kind(folder, download=download, **self.options)
-
-
-TORCHVISION_SETS: Mapping[str, TorchvisionSet] = {
-    "cifar10": TorchvisionSet(kind=datasets.CIFAR10, options={"train": False}),
-    "cifar100": TorchvisionSet(kind=datasets.CIFAR100, options={"train": False}),
-    "mnist": TorchvisionSet(kind=datasets.MNIST, options={"train": False}),
-    "fashion_mnist": TorchvisionSet(kind=datasets.FashionMNIST, options={"train": False}),
-    "kmnist": TorchvisionSet(kind=datasets.KMNIST, options={"train": False}),
-    "svhn": TorchvisionSet(kind=datasets.SVHN, options={"split": "test"}, classes="0123456789"),
-    "imagenette": TorchvisionSet(kind=datasets.Imagenette, options={"split": "val", "size": "160px"}),
-    "eurosat": TorchvisionSet(kind=datasets.EuroSAT),
-    "flowers102": TorchvisionSet(kind=datasets.Flowers102, options={"split": "test"}),
-    "oxford_pets": TorchvisionSet(kind=datasets.OxfordIIITPet, options={"split": "test"}),
+TORCHVISION_SETS: Mapping[str, Callable[..., Any]] = {
+    "cifar10": partial(datasets.CIFAR10, train=False),
+    "cifar100": partial(datasets.CIFAR100, train=False),
+    "mnist": partial(datasets.MNIST, train=False),
+    "fashion_mnist": partial(datasets.FashionMNIST, train=False),
+    "kmnist": partial(datasets.KMNIST, train=False),
+    "svhn": partial(datasets.SVHN, split="test"),
+    "imagenette": partial(datasets.Imagenette, split="val", size="160px"),
+    "eurosat": datasets.EuroSAT,
+    "flowers102": partial(datasets.Flowers102, split="test"),
+    "oxford_pets": partial(datasets.OxfordIIITPet, split="test"),
 }
-"""By the names of :data:`senseapp.descriptions.sources.IMAGE_SETS`."""
+"""How the images that are measured on are opened, by the names of :data:`senseapp.descriptions.sources.IMAGE_SETS`."""
 
 
 def open_image_set(name: str) -> ImageSetSource:
@@ -67,10 +46,11 @@ def open_image_set(name: str) -> ImageSetSource:
     Raises:
         InvalidDataset: its files are damaged; they are removed, so that the next attempt downloads them again.
     """
-    folder, image_set, title = image_set_folder(name), TORCHVISION_SETS[name], IMAGE_SETS[name].title
+    folder, title = image_set_folder(name), IMAGE_SETS[name].title
     try:
-        images = image_set.open(folder, False)
-        names = [each if isinstance(each, str) else ", ".join(each) for each in image_set.classes or images.classes]
+        images = TORCHVISION_SETS[name](folder, download=False)
+        classes = getattr(images, "classes", "0123456789")  # SVHN does not name its digits
+        names = [each if isinstance(each, str) else ", ".join(each) for each in classes]
         return ImageSetSource(title, images, labels_of(images), names)
     except Exception as error:  # on damaged files torchvision raises whatever its parsing runs into
         shutil.rmtree(folder, ignore_errors=True)
@@ -155,15 +135,15 @@ def fetch_image_set(name: str, report: Callable[[str], None]) -> None:
 def _download(name: str, download: Future[None]) -> None:
     try:
         with private_files():
-            partial = new_partial_folder(name)
+            partial_folder = new_partial_folder(name)
             try:
-                TORCHVISION_SETS[name].open(partial, True)
-                for archive in (path for path in partial.rglob("*") if path.suffix in _ARCHIVES):
+                TORCHVISION_SETS[name](partial_folder, download=True)
+                for archive in (path for path in partial_folder.rglob("*") if path.suffix in _ARCHIVES):
                     archive.unlink(missing_ok=True)
                 if not is_downloaded(name):  # by another process or thread, in the meantime
-                    partial.rename(image_set_folder(name))
+                    partial_folder.rename(image_set_folder(name))
             finally:
-                shutil.rmtree(partial, ignore_errors=True)
+                shutil.rmtree(partial_folder, ignore_errors=True)
     except Exception as error:  # whatever torchvision, the network, the disk or a damaged archive ran into
         download.set_exception(error)
     else:

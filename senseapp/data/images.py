@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidDataset, InvalidSpec
-from senseapp.data.channels import MAX_CHANNELS
-from senseapp.data.decoding import ChannelMode
+from senseapp.data.decoding import MAX_CHANNELS, ChannelMode
 from senseapp.data.geometry import EvalTransform
 from senseapp.data.per_image import chosen_of, leave_on_disk
 from senseapp.networks.loaded import Preprocessing

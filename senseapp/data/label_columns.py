@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.core.table_records import column_key
+from senseapp.core.tables import column_key
 from senseapp.core.texts import listed, plural, printable
 from senseapp.data.label_tables import LABEL_WORDS, LabelTable
 from senseapp.tasks.labels import LabelTruth

@@ -139,33 +139,26 @@ class PictureDecoders:
 
     def decoded(self, file: bytes, mode: ChannelMode, transform: EvalTransform | None = None) -> Decoded:
         """Decode a picture in one of the processes; see :meth:`PictureDecoder.decode`."""
-        decoder = self._take()
+        with self._lock:
+            decoder = self._idle.pop() if self._idle else None
+        if decoder is not None and not decoder.alive:
+            decoder.close()
+            decoder = None
+        decoder = decoder or PictureDecoder()
         try:
             return decoder.decode(file, mode, transform)
         finally:
-            self._give_back(decoder)
+            if decoder.alive:
+                with self._lock:
+                    self._idle.append(decoder)
+            else:
+                decoder.close()
 
     def rest(self, kept: int = 1) -> None:
         """End the processes that have nothing to do, but for ``kept``: to start one takes a fifth of a second."""
         with self._lock:
             ended, self._idle = self._idle[kept:], self._idle[:kept]
         for decoder in ended:
-            decoder.close()
-
-    def _take(self) -> PictureDecoder:
-        with self._lock:
-            decoder = self._idle.pop() if self._idle else None
-        if decoder is not None and decoder.alive:
-            return decoder
-        if decoder is not None:
-            decoder.close()
-        return PictureDecoder()
-
-    def _give_back(self, decoder: PictureDecoder) -> None:
-        if decoder.alive:
-            with self._lock:
-                self._idle.append(decoder)
-        else:
             decoder.close()
 
 

@@ -19,8 +19,7 @@ from senseapp.core.files import storage_errors
 from senseapp.core.texts import plural, printable
 from senseapp.data.archives import open_archive
 from senseapp.data.arrangement import Arrangement, arrange, arrange_annotated
-from senseapp.data.contents import UNLABELLED, Entry, PictureSource, Unreadable
-from senseapp.data.folder import FolderSource, resolve_readable
+from senseapp.data.contents import UNLABELLED, Entry, FolderSource, PictureSource, Unreadable, resolve_readable
 from senseapp.data.image_sets import ImageSetSource, fetch_image_set, open_image_set
 from senseapp.data.images import ImageSet, PreparedImages, channel_mode, draw_order
 from senseapp.data.per_image import allocate_rows, chosen_of
@@ -166,20 +165,18 @@ def _labelled(request: ImageRequest, arrangement: Arrangement) -> tuple[tuple[En
 
 @contextmanager
 def _opened(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]) -> Iterator[PictureSource]:
-    source = _open(spec, roots, progress)
+    source: PictureSource
+    if spec.kind == "torchvision":
+        fetch_image_set(spec.name, progress)
+        source = open_image_set(spec.name)
+    else:
+        path = resolve_readable(spec.path, roots)
+        source = FolderSource(path, roots) if spec.kind == "folder" else open_archive(path)
     try:
         source.contents.require_pictures(source.title)
         yield source
     finally:
         source.close()
-
-
-def _open(spec: DataSpec, roots: Sequence[Path], progress: Callable[[str], None]) -> PictureSource:
-    if spec.kind == "torchvision":
-        fetch_image_set(spec.name, progress)
-        return open_image_set(spec.name)
-    path = resolve_readable(spec.path, roots)
-    return FolderSource(path, roots) if spec.kind == "folder" else open_archive(path)
 
 
 def _arranged(source: PictureSource, spec: DataSpec, task: Task) -> Arrangement:

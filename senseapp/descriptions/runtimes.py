@@ -66,7 +66,11 @@ class RuntimeDescription:
 RUNTIMES: Registry[RuntimeDescription] = Registry(
     "runtime",
     group="senseapp.runtimes",
-    own=("senseapp.runtimes.onnxruntime:ONNXRUNTIME", "senseapp.runtimes.openvino:OPENVINO"),
+    own=(
+        "senseapp.runtimes.onnxruntime:ONNXRUNTIME",
+        "senseapp.runtimes.openvino:OPENVINO",
+        "senseapp.runtimes.litert:LITERT",
+    ),
 )
 """All runtimes, in the order in which they are offered, also those that are not installed here."""
 

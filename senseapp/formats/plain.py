@@ -27,8 +27,7 @@ from senseapp.core.foreign_values import (
     texts,
     truth,
 )
-from senseapp.core.table_records import TableRecord, column_key, read_records
-from senseapp.core.tables import TableError, decoded_text
+from senseapp.core.tables import TableError, TableRecord, column_key, decoded_text, read_records
 from senseapp.core.texts import csv_text, printable
 from senseapp.descriptions import get, names
 from senseapp.formats.base import ExportFormat, json_text

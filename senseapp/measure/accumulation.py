@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
-from senseapp.compressions.base import Applied
 from senseapp.measure.plan import PlannedTarget
 from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among, merge_moments, moments_of
 from senseapp.metrics.predictions import Predictions, num_bytes
 from senseapp.records.measurement import LayerMeasurement, RecordedOutputs, Status
 
-Key = tuple[str, float]
+if TYPE_CHECKING:
+    from senseapp.measure.measurer import JobResult
+
+Key: TypeAlias = tuple[str, float]
+"""The layer of a target, and a level."""
 
 
+@dataclass(slots=True, eq=False)
 class BaselineOutputs:
     """Predictions of the uncompressed model for N images, the reference of all metrics; fewer rows during the baseline.
 
@@ -24,11 +29,10 @@ class BaselineOutputs:
     effect of several compressed layers together is predicted.
     """
 
-    def __init__(self, outputs: Predictions, targets: Any, metrics: Sequence[str], *, recorded_images: int = 0) -> None:
-        self.outputs = outputs
-        self.targets = targets
-        self.metrics = tuple(metrics)
-        self.recorded_images = recorded_images
+    outputs: Predictions
+    targets: Any
+    metrics: Sequence[str]
+    recorded_images: int = field(default=0, kw_only=True)
 
     def moments(self, output: Predictions, start: int, stop: int) -> dict[str, tuple[float, ...]]:
         """Return each metric's moments over images ``start`` to ``stop``, whose predictions are ``output``."""
@@ -96,52 +100,27 @@ class MeasurementAccumulator:
         changes = [item.change(metric) for item in self._history.get(key, ()) if 0 < _images(item) <= stop]
         return changes[-1] if changes else None
 
-    def add(
-        self,
-        planned: PlannedTarget,
-        level: float,
-        moments: dict[str, tuple[float, ...]],
-        applied: Applied,
-        seconds: float,
-        outputs: bytes = b"",
-    ) -> LayerMeasurement:
-        """Add a chunk's sums and recorded outputs; return the measurement over all images so far."""
-        target = planned.target
-        history = self._history.setdefault((target.layer, level), [])
+    def add(self, planned: PlannedTarget, result: JobResult) -> LayerMeasurement:
+        """Add the sums and recorded outputs of a job, or its failure; return the measurement over all images so far."""
+        level = result.job.level
+        history = self._history.setdefault((planned.target.layer, level), [])
         before = history[-1] if history else None
-        changes = []
-        for name, sums in moments.items():
-            earlier = before.change(name) if before else None
-            changes.append(change_of(name, merge_moments(name, earlier.moments, sums) if earlier else sums))
-        measurement = LayerMeasurement(
-            layer=target.layer,
-            level=level,
-            status=Status.MEASURED,
-            changes=tuple(changes),
-            group=target.group,
-            members=target.members,
-            achieved_level=applied.achieved_level,
-            removed_params=applied.removed_params,
-            removed_macs=applied.removed_macs,
-            seconds=seconds + (before.seconds if before else 0.0),
-            outputs=(before.outputs if before else b"") + outputs,
-        )
+        if result.reason:
+            measurement = planned.measurement(level, Status.FAILED, seconds=result.seconds, reason=result.reason)
+        else:
+            changes = []
+            for name, sums in result.moments.items():
+                earlier = before.change(name) if before else None
+                changes.append(change_of(name, merge_moments(name, earlier.moments, sums) if earlier else sums))
+            measurement = planned.measurement(
+                level,
+                Status.MEASURED,
+                result.applied,
+                changes=tuple(changes),
+                seconds=result.seconds + (before.seconds if before else 0.0),
+                outputs=(before.outputs if before else b"") + result.outputs,
+            )
         history.append(measurement)
-        return measurement
-
-    def fail(self, planned: PlannedTarget, level: float, reason: str, seconds: float) -> LayerMeasurement:
-        """Record that ``planned`` could not be measured at ``level``."""
-        target = planned.target
-        measurement = LayerMeasurement(
-            layer=target.layer,
-            level=level,
-            status=Status.FAILED,
-            group=target.group,
-            members=target.members,
-            seconds=seconds,
-            reason=reason,
-        )
-        self._history.setdefault(measurement.key, []).append(measurement)
         return measurement
 
 

@@ -244,7 +244,7 @@ def _activation_bins(passes: _Passes, modules: dict[str, nn.Module]) -> Bins:
 
         def add(name: str, calls: Calls = calls) -> None:
             for call in calls.pop(name):
-                values, gradients = _values(call, modules[name], spec), call.gradients or call.input_gradients
+                values, gradients = _values(call, modules[name], spec), call.gradients
                 if _is_finite(values):
                     bins[name].add(values, gradients[0] if gradients else torch.zeros_like(values))
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -22,19 +23,20 @@ from senseapp.measure.plan import (
     micro_batches,
     precision_context,
 )
-from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
 from senseapp.measure.replay import (
     DIFFERS,
+    Prefix,
     Replay,
+    ReplayMismatch,
     failure_of,
     find_replay_obstacle,
+    prefix_bytes_per_image,
     replayed,
 )
 from senseapp.metrics.predictions import Gathered, Predictions, equal, joined, stored
 from senseapp.networks.network import Abilities, abilities_of, images_per_pass
-from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
+from senseapp.networks.profile import CONVOLUTIONS, others_note, profile_model, watched_pass
 from senseapp.networks.trace import CallTrace, trace_calls
-from senseapp.networks.usage import add_uses, leaves_weights_out, others_note, weights_used
 from senseapp.records.profile import ModelProfile
 from senseapp.tasks import Task
 
@@ -216,10 +218,10 @@ class MeasurementContext:
         lay_out(self.model, layout)
         if (watched.channels_last, watched.precision) == (layout.channels_last, layout.precision):
             return
-        further = {name: self.trace.uses[name].macs // self.trace.batch_size for name in self.trace.used_by_others}
+        further = self.trace.used_by_others
         with precision_context(layout.precision, self.device):
             self.trace = trace_calls(self.model, self.arrange(self._sample))
-        add_uses(self.trace, further)
+        self.trace.add_uses(further)
 
     def avoid_channels_last(self) -> None:
         """Switch to the contiguous memory order, because some images fail in channels-last."""
@@ -243,9 +245,7 @@ class MeasurementContext:
             with precision_context(self.layout.precision, self.device):
                 found = replayed(self.model, self.trace, self.batches(*span), sorted(set(positions)), self.read)
             self.replay_obstacle = None if equal(joined([stored(each) for each in found]), plain) else DIFFERS
-        except ReplayMismatch as mismatch:
-            self.replay_obstacle = str(mismatch)
-        except Exception as error:
+        except (ReplayMismatch, Exception) as error:
             if is_about_memory(error):
                 raise
             self.replay_obstacle = failure_of(error)
@@ -256,22 +256,22 @@ class MeasurementContext:
         Returns:
             Multiply-accumulates by parameter name, for :meth:`admit`.
         """
-        if not leaves_weights_out(self.model, self.trace):
+        if all(layer.runs for layer in self.profile.layers):
             return {}
+        macs = Counter[str]()
         with precision_context(self.layout.precision, self.device):
-            spans = micro_batches(0, len(self.images), self.layout.micro_batch)
-            batches = (self.arrange(self.images.batch(low, high)) for low, high in spans)
-            return weights_used(self.model, batches, self.model).further_uses(self.trace)
+            for batch in self.arranged_when_read(self.images, 0, len(self.images)):
+                macs.update({name: use.macs for name, use in trace_calls(self.model, batch).uses.items()})
+        return {name: macs[name] // len(self.images) for name in macs if name not in self.trace.uses}
 
     def admit(self, further: Mapping[str, int]) -> str:
         """Add weights that only other images use to profile and trace; return a sentence on them, or an empty one."""
         if not further:
             return ""
-        idle = {layer.name for layer in self.profile.layers if not layer.runs}
-        add_uses(self.trace, further)
+        self.trace.add_uses(further)
         sample = self._sample.to(self.device)
         self.profile = profile_model(self.model, sample, trace=self.trace, task=self.task)
-        return others_note(layer.name for layer in self.profile.layers if layer.runs and layer.name in idle)
+        return others_note(self.profile.layers, self.trace)
 
     def batches(self, start: int, stop: int) -> list[Tensor]:
         """Return images ``start`` to ``stop`` as micro-batches on the device."""

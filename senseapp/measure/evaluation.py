@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -12,11 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import has_forward_hooks
-from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
-from senseapp.measure.replay import DIFFERS, Replay, failure_of, find_replay_obstacle, replayed, same
+from senseapp.measure.replay import (
+    DIFFERS,
+    Prefix,
+    Replay,
+    ReplayMismatch,
+    failure_of,
+    find_replay_obstacle,
+    prefix_bytes_per_image,
+    replayed,
+    same,
+)
+from senseapp.networks.profile import has_idle_layers
 from senseapp.networks.state import state_kept
-from senseapp.networks.trace import CallTrace, map_tensors, tensors_in
-from senseapp.networks.usage import WeightsUsed, leaves_weights_out
+from senseapp.networks.trace import CallTrace, map_tensors, tensors_in, uses_watched
 
 _MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations
 
@@ -60,13 +70,14 @@ class ReplayedEvaluation:
     obstacle: str | None = "it was not checked"
     _seen: list[_SeenInputs] = field(default_factory=list)
     _replay: Replay = field(init=False)
-    _used: WeightsUsed | None = None
+    _has_idle_layers: bool = field(init=False)
+    _macs: Counter[str] = field(default_factory=Counter)  # of all images, by parameter
+    _images: int = 0
     _has_state: bool = False
 
     def __post_init__(self) -> None:
         self._replay = Replay(self.model, self.trace)
-        if leaves_weights_out(self.model, self.trace):
-            self._used = WeightsUsed(self.model)
+        self._has_idle_layers = has_idle_layers(self.model, self.trace)
 
     def baseline(self) -> float:
         """Return the number for the unchanged model, and keep the inputs of its calls."""
@@ -76,8 +87,9 @@ class ReplayedEvaluation:
         return number
 
     def further_uses(self) -> dict[str, int]:
-        """Return weights that only ``baseline`` used, not the traced image: see :meth:`WeightsUsed.further_uses`."""
-        return self._used.further_uses(self.trace) if self._used else {}
+        """Return the parameters that only ``baseline`` used, with mean multiply-accumulates, for the trace."""
+        images = max(1, self._images)
+        return {name: macs // images for name, macs in self._macs.items() if name not in self.trace.uses}
 
     def check(self, sample: Any, positions: Sequence[int], representative: Sequence[int]) -> None:
         """Check whether replay gives the results of whole passes, for ``sample`` and for all kept inputs.
@@ -93,8 +105,8 @@ class ReplayedEvaluation:
         with state_kept(self.model):
             self.obstacle = find_replay_obstacle(self.model, self.trace, sample, list(positions))
         each = prefix_bytes_per_image(self.trace, list(positions))
-        if each * sum(len(seen.inputs) for seen in self._seen) > _MOST_PREFIX_BYTES:
-            self._seen = self._seen[: self._that_fit(each)]
+        totals = accumulate(each * len(seen.inputs) for seen in self._seen)
+        self._seen = self._seen[: sum(total <= _MOST_PREFIX_BYTES for total in totals)]  # others run as whole passes
         if not self.obstacle and self._seen:
             self.obstacle = self._obstacle_over(representative)
         for seen in self._seen:
@@ -103,19 +115,12 @@ class ReplayedEvaluation:
     def _state_kept(self) -> AbstractContextManager[object]:
         return state_kept(self.model) if self._has_state else nullcontext()  # copies take milliseconds
 
-    def _that_fit(self, bytes_per_image: int) -> int:
-        """Return how many of the first calls fit in memory; the others run as whole passes."""
-        totals = accumulate(bytes_per_image * len(seen.inputs) for seen in self._seen)
-        return sum(total <= _MOST_PREFIX_BYTES for total in totals)
-
     def _obstacle_over(self, positions: Sequence[int]) -> str | None:
         batches = [seen.prefix.inputs for seen in self._seen]
         try:
             with state_kept(self.model):
                 outputs: list[Any] = replayed(self.model, self.trace, batches, positions, lambda raw: raw)
-        except ReplayMismatch as mismatch:
-            return str(mismatch)
-        except Exception as error:
+        except (ReplayMismatch, Exception) as error:
             return failure_of(error)
         equal = all(same(output, seen.output) for output, seen in zip(outputs, self._seen, strict=True))
         return None if equal else DIFFERS
@@ -177,10 +182,13 @@ class ReplayedEvaluation:
 
     def _forward(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         first = next(tensors_in((args, kwargs)), None)
-        if self._used is None or first is None or first.dim() == 0:
+        if not self._has_idle_layers or first is None or first.dim() == 0:
             return forward(*args, **kwargs)
-        with self._used.watching(len(first)):
-            return forward(*args, **kwargs)
+        with uses_watched(self.model, (args, kwargs)) as uses:
+            output = forward(*args, **kwargs)
+        self._macs.update({name: use.macs for name, use in uses.items()})
+        self._images += len(first)
+        return output
 
     def _is_hooked(self) -> bool:
         inner = (module for module in self.model.modules() if module is not self.model)
@@ -192,9 +200,7 @@ class ReplayedEvaluation:
             return forward(*args, **kwargs)
         try:
             return self._replay.resume(seen.prefix, entry=forward)
-        except ReplayMismatch:  # the changed model makes other calls
-            return forward(*args, **kwargs)
-        except Exception:  # a whole pass shows whether the changed model fails or only the replay
+        except (ReplayMismatch, Exception):  # a whole pass shows whether the changed model fails or only the replay
             return forward(*args, **kwargs)
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from senseapp.compat.torch_internals import has_forward_hooks, restored
 from senseapp.networks.profile import BATCH_NORMS
@@ -59,20 +60,6 @@ def _reads_alone(layer: nn.Module, call: Call, trace: CallTrace) -> bool:
     return all(use is not None and use.readers == {call.index} for use in uses)
 
 
-def norm_scale(norm: Any) -> Tensor:
-    """Return the factor of each channel in ``norm``, γ/√(σ² + ε), (C,)."""
-    scale: Tensor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-    return scale
-
-
-def folded_values(layer: Any, norm: Any) -> tuple[Tensor, Tensor]:
-    """Return the weight and the bias of ``layer`` with ``norm`` folded in."""
-    scale = norm_scale(norm)
-    bias = layer.bias if layer.bias is not None else torch.zeros_like(norm.running_mean)
-    weight = layer.weight * scale.reshape(-1, *[1] * (layer.weight.dim() - 1))
-    return weight, (bias - norm.running_mean) * scale + norm.bias
-
-
 @contextmanager
 def norms_folded(model: nn.Module, norms: Mapping[str, nn.Module]) -> Iterator[None]:
     """Fold ``norms`` into the layers of these names inside the block, see :func:`foldable_norms`.
@@ -87,8 +74,9 @@ def norms_folded(model: nn.Module, norms: Mapping[str, nn.Module]) -> Iterator[N
 
 def _fold(layer: Any, norm: Any) -> None:
     with torch.no_grad():
-        weight, bias = folded_values(layer, norm)
-        layer.weight, layer.bias = (nn.Parameter(each, requires_grad=False) for each in (weight, bias))
+        statistics = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+        folded = fuse_conv_bn_weights(layer.weight, layer.bias, *statistics)
+        layer.weight, layer.bias = (each.requires_grad_(False) for each in folded)
         norm.weight = nn.Parameter(torch.ones_like(norm.weight), requires_grad=False)
         norm.bias = nn.Parameter(torch.zeros_like(norm.bias), requires_grad=False)
         norm.running_mean = torch.zeros_like(norm.running_mean)

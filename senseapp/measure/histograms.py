@@ -21,6 +21,7 @@ from senseapp.measure.plan import Layout, lay_out
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
+from senseapp.networks.state import flags_kept
 from senseapp.networks.trace import trace_calls
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
@@ -214,11 +215,12 @@ def histograms_by_name(
     prepared = image_set(images, spec.num_images)
     if not len(prepared):
         raise InvalidDataset("A histogram needs at least one image, got none.")
-    with _lent(model) as module:
-        on_device = _move(prepared, module)
+    with flags_kept(model):
+        model.eval().requires_grad_(False)
+        moved = _move(prepared, model)
         with torch.no_grad():
-            profile = profile_model(module, on_device.batch(0, 1), task=task, finite=spec.objective != "none")
-        return quantization_histograms(module, on_device, select_layers(profile, patterns), spec, task=task)
+            profile = profile_model(model, moved.batch(0, 1), task=task, finite=spec.objective != "none")
+        return quantization_histograms(model, moved, select_layers(profile, patterns), spec, task=task)
 
 
 def histograms_of_model(
@@ -277,18 +279,3 @@ def _move(images: ImageSet, model: nn.Module) -> ImageSet:
         return images
     labels = None if images.labels is None else on_device(images.labels, device)
     return TensorImages(images.batch(0, len(images)).to(device), labels)
-
-
-@contextmanager
-def _lent(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield ``model`` in ``eval()`` mode with no parameter that requires gradients; restores both."""
-    modes = {module: module.training for module in model.modules()}
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.eval().requires_grad_(False)
-    try:
-        yield model
-    finally:
-        for parameter in wanted:
-            parameter.requires_grad_()
-        for module, training in modes.items():
-            module.training = training

@@ -1,23 +1,26 @@
-"""Measurement of targets on spans of images in this process, also in each worker of a distributed run."""
+"""Measurement of targets on spans of images, and executors: where the passes of a run are computed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import TYPE_CHECKING, TypeVar
 
 from senseapp.compressions.base import Applied, Compressor
 from senseapp.core.errors import MeasurementFailed, first_line_of, is_about_memory
 from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.plan import PlannedTarget, representative_positions
-from senseapp.measure.prefix import Prefix, ReplayMismatch
-from senseapp.measure.replay import Replay, plain_note
+from senseapp.measure.replay import Prefix, Replay, ReplayMismatch, plain_note
 from senseapp.metrics.predictions import Predictions
 
+if TYPE_CHECKING:
+    from senseapp.measure.sweep import Sweep
+
 Span = tuple[int, int]
-Kept = Sequence[Prefix]
+_ResultT = TypeVar("_ResultT")
 _NOTHING_APPLIED = Applied(achieved_level=0.0)
 
 
@@ -47,12 +50,16 @@ class JobResult:
 
 @dataclass(slots=True)
 class Measurer:
-    """A model with one compression and its images; ``notes`` collects sentences on anything unusual."""
+    """A model with one compression and its images, in this process or in a worker of a distributed run.
+
+    ``notes`` collects sentences on anything unusual.
+    """
 
     context: MeasurementContext
     compressor: Compressor
     planned: Sequence[PlannedTarget]
     notes: list[str]
+    _prefixes: Sequence[Prefix] = ()
 
     def baseline(self, spans: Sequence[Span]) -> Predictions:
         """Return the uncompressed model's predictions of all images, and time the passes.
@@ -63,24 +70,22 @@ class Measurer:
         Raises:
             MeasurementFailed: the memory is too small for a single image.
         """
-        usual = self.context.layout
-        while True:
-            try:
-                self.context.give_back_memory()
-                output = self.context.baseline()
-                self.context.give_back_memory()
-                self._check_replay(spans, output)
-            except Exception as error:
-                if not is_about_memory(error):
-                    raise
-                if self.context.layout.micro_batch == 1:
-                    raise MeasurementFailed(
-                        f"{self.context.device} has not enough memory for one image. Choose smaller images, or the cpu."
-                    ) from error
-                self._halve_passes()
-            else:
-                self._note_smaller_passes(usual.micro_batch)
-                return output
+
+        def attempt() -> Predictions:
+            self.context.give_back_memory()
+            output = self.context.baseline()
+            self.context.give_back_memory()
+            self._check_replay(spans, output)
+            return output
+
+        try:
+            return self._in_smaller_passes(attempt)
+        except Exception as error:
+            if not is_about_memory(error):
+                raise
+            raise MeasurementFailed(
+                f"{self.context.device} has not enough memory for one image. Choose smaller images, or the cpu."
+            ) from error
 
     def _check_replay(self, spans: Sequence[Span], plain: Predictions) -> None:
         context, known = self.context, self.context.replay_obstacle
@@ -95,40 +100,49 @@ class Measurer:
 
         A job is requested after the previous result was consumed, so that ``jobs`` may depend on it.
         """
-        prefixes: Kept = ()
-        for span, of_span in groupby(jobs, key=lambda job: job.span):
-            prefixes = ()  # before the next ones take memory
+        for _, of_span in groupby(jobs, key=lambda job: job.span):
+            self._prefixes = ()  # before the next ones take memory
             self.context.give_back_memory()
-            prefixes = self.context.prefixes(*span)
             for job in of_span:
                 started = time.perf_counter()
-                result, prefixes = self._measure(job, prefixes, baseline)
+                result = self._measure(job, baseline)
                 yield replace(result, seconds=time.perf_counter() - started)
+        self._prefixes = ()
 
-    def _measure(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> tuple[JobResult, Kept]:
-        """Return the result and the prefixes to continue with; if memory runs out, fewer images go into each pass."""
+    def _measure(self, job: MeasurementJob, baseline: BaselineOutputs) -> JobResult:
         usual = self.context.layout
+        try:
+            return self._in_smaller_passes(lambda: self._attempt(job, baseline))
+        except Exception as error:  # whatever the model raises, only this measurement fails
+            if is_about_memory(error):  # smaller passes did not help this target: restore the size
+                self.context.layout, self._prefixes = usual, ()
+            return JobResult(job=job, seconds=0.0, reason=_reason(error))
+
+    def _in_smaller_passes(self, attempt: Callable[[], _ResultT]) -> _ResultT:
+        """Return the result of ``attempt``, with fewer images in each pass for as long as the memory runs out."""
+        context, usual = self.context, self.context.layout.micro_batch
         while True:
             try:
-                result = self._attempt(job, prefixes, baseline)
-            except Exception as error:  # whatever the model raises, only this measurement fails
-                result = JobResult(job=job, seconds=0.0, reason=_reason(error))
-                if not is_about_memory(error):
-                    return result, prefixes
-                if self.context.layout.micro_batch == 1:  # smaller passes did not help this target: restore the size
-                    self.context.layout = usual
-                    return result, self.context.prefixes(*job.span)
-                self._halve_passes()
-                prefixes = self.context.prefixes(*job.span)
+                result = attempt()
+            except Exception as error:
+                if context.layout.micro_batch == 1 or not is_about_memory(error):
+                    raise
+                context.layout = replace(context.layout, micro_batch=context.layout.micro_batch // 2)
+                self._prefixes = ()
             else:
-                self._note_smaller_passes(usual.micro_batch)
-                return result, prefixes
+                if context.layout.micro_batch < usual:
+                    self.notes.append(
+                        f"The memory of {context.device} was too small for passes over {usual} images at once; "
+                        f"{context.layout.micro_batch} were taken from there on."
+                    )
+                return result
 
-    def _attempt(self, job: MeasurementJob, prefixes: Kept, baseline: BaselineOutputs) -> JobResult:
+    def _attempt(self, job: MeasurementJob, baseline: BaselineOutputs) -> JobResult:
+        self._prefixes = self._prefixes or self.context.prefixes(*job.span)
         item, replay = self.planned[job.index], Replay(self.context.model, self.context.trace)
-        self._advance(replay, prefixes, item.position)
+        self._advance(replay, item.position)
         with self.compressor.compress(item.target, job.level) as applied:
-            output = self._pass(replay, prefixes, job)
+            output = self._pass(replay, job)
         return JobResult(
             job=job,
             seconds=0.0,
@@ -137,37 +151,24 @@ class Measurer:
             applied=applied,
         )
 
-    def _advance(self, replay: Replay, prefixes: Kept, position: int) -> None:
+    def _advance(self, replay: Replay, position: int) -> None:
         if self.context.replay_obstacle:
             return
         try:
-            self.context.advance(replay, prefixes, position)
+            self.context.advance(replay, self._prefixes, position)
         except ReplayMismatch as mismatch:  # these images make other calls than the traced one
             self.context.replay_obstacle = str(mismatch)
             self.notes.append(plain_note(self.context.replay_obstacle))
 
-    def _pass(self, replay: Replay, prefixes: Kept, job: MeasurementJob) -> Predictions:
+    def _pass(self, replay: Replay, job: MeasurementJob) -> Predictions:
         if self.context.replay_obstacle:
             return self.context.outputs(*job.span)
         try:
-            return self.context.resume(replay, prefixes)
-        except ReplayMismatch:  # the compressed model makes other calls
-            return self.context.outputs(*job.span)
-        except Exception as error:
+            return self.context.resume(replay, self._prefixes)
+        except (ReplayMismatch, Exception) as error:  # a whole pass shows whether the model fails or only its replay
             if is_about_memory(error):
                 raise
-            return self.context.outputs(*job.span)  # shows whether the compressed model fails or only its replay
-
-    def _halve_passes(self) -> None:
-        layout = self.context.layout
-        self.context.layout = replace(layout, micro_batch=layout.micro_batch // 2)
-
-    def _note_smaller_passes(self, before: int) -> None:
-        if self.context.layout.micro_batch < before:
-            self.notes.append(
-                f"The memory of {self.context.device} was too small for passes over {before} images at once; "
-                f"{self.context.layout.micro_batch} were taken from there on."
-            )
+            return self.context.outputs(*job.span)
 
 
 def _reason(error: Exception) -> str:
@@ -177,3 +178,45 @@ def _reason(error: Exception) -> str:
     if is_about_memory(error):
         return f"There was not enough memory: {first}. Choose a smaller batch size."
     return f"The compressed model failed: {type(error).__name__}: {first}."
+
+
+class Executor:
+    """Carries out the jobs of a sweep in the calling thread; the numbers of subclasses, elsewhere, are the same."""
+
+    def arrange(self, sweep: Sweep, span_images: int | None) -> int:
+        """Prepare for ``sweep`` before its baseline is measured; ``span_images`` are those of a resumed run.
+
+        Returns:
+            The most images to measure together; 0: limited by memory.
+        """
+        return span_images or 0
+
+    def baseline(self, sweep: Sweep) -> Predictions:
+        """Return the uncompressed model's predictions of all images, and time the passes."""
+        return _measurer_of(sweep).baseline(sweep.chunks())
+
+    def predicted_seconds(self, sweep: Sweep) -> float:
+        """Return how long all measurements take: one whole pass, plus each target's share of one at each level."""
+        whole = bool(sweep.context.replay_obstacle)
+        passes = sum(len(sweep.spec.levels) * (1.0 if whole else item.suffix) for item in sweep.planned) + 1
+        return passes * sweep.context.seconds_per_image * len(sweep.context.images)
+
+    def carry_out(self, sweep: Sweep, jobs: Iterable[MeasurementJob]) -> Iterator[JobResult]:
+        """Yield a result for each job; results of one target are in the order of their spans.
+
+        A job is requested once the one before it is done.
+        """
+        return _measurer_of(sweep).measure(jobs, sweep.baseline)
+
+    def environment(self) -> dict[str, str]:
+        """Return entries for the environment of a result, besides device and threads, which every result has."""
+        return {}
+
+    @property
+    def workers(self) -> int:
+        """Number of cluster workers that measure; 0 for this machine alone."""
+        return 0
+
+
+def _measurer_of(sweep: Sweep) -> Measurer:
+    return Measurer(sweep.context, sweep.compressor, sweep.planned, sweep.notes)

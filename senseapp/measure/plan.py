@@ -6,17 +6,19 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
+from typing import Any
 
 import psutil
 import torch
 from torch import nn
 
-from senseapp.compressions.base import Target
+from senseapp.compressions.base import Applied, Target
 from senseapp.data.images import ImageSet
 from senseapp.networks.trace import CallTrace
 from senseapp.records.inputs import num_held_out
+from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.spec import SensitivitySpec
 
 
@@ -27,6 +29,15 @@ class PlannedTarget:
     target: Target
     position: int
     suffix: float
+
+    def measurement(
+        self, level: float, status: Status, applied: Applied | None = None, **found: Any
+    ) -> LayerMeasurement:
+        """Return a measurement of the target, with what was ``applied`` and ``found``."""
+        target = self.target
+        fields: dict[str, Any] = {"layer": target.layer, "group": target.group, "members": target.members}
+        fields |= asdict(applied) if applied else {}
+        return LayerMeasurement(level=level, status=status, **fields, **found)
 
 
 def plan_targets(targets: Sequence[Target], trace: CallTrace) -> list[PlannedTarget]:

@@ -8,6 +8,9 @@ order, is run on the same images; the architecture's own preprocessing is replac
 All candidates run on the first images, and on the rest those that are not clearly worse there. The budget is counted
 in multiply-accumulates, so that the outcome is the same on every machine. Without labels the evidence is weaker, so
 fewer candidates are tried and the outcome is called a guess.
+
+Where names do not tell which output a label means, the order in which the network finds the classes is tried last:
+labels and outputs are matched on one half of the images, and the match is judged on the other half.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import torch
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages
+from senseapp.measure.class_order import JUDGING, answers_as_found, num_found, order_found, relabelled
 from senseapp.measure.preparation_candidates import (
     PreparationCandidate,
     SomeImages,
@@ -31,6 +35,7 @@ from senseapp.measure.preparation_candidates import (
     subject_of,
     verdict,
 )
+from senseapp.measure.reading_evidence import AS_FOUND
 from senseapp.measure.reading_search import choose_reading
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
@@ -47,11 +52,14 @@ _MOST_IMAGES = 64  # in all
 _FIRST_IMAGES = 12  # of every candidate
 _SECOND_IMAGES = 28  # of those that are not clearly worse by then; the finalists run on all
 _FINALISTS = 8  # candidates that run on all images
+_AS_FOUND_FINALISTS = 4  # more of them, for classes as the network finds them
 _BATCH = 16  # images of a forward pass
 _GOOD_ENOUGH = 0.95  # accuracy from which nothing else is tried
 _HOPELESS = 0.01  # significance at which a candidate is not run on the rest of the images
 _MACS = 2e11  # for the first images of all candidates together: seconds on a small machine
 _LEAST_IMAGES = 24  # however large the network is
+
+_Judged = tuple[PreparationCandidate, Answers]
 
 
 def choose_preparation(
@@ -101,9 +109,10 @@ def choose_class_order(
     if not by_answers or spec.data.class_map or not isinstance(images, PreparedImages) or not images.label_orders:
         return PreparationChoice(spec=spec)
     progress("Choosing the class order")
-    return _PreparationSearch(
+    choice = _PreparationSearch(
         spec, (spec.model,), tuple(data_roots), (), (spec.model, model), _orders_only=True
     ).choose()
+    return choice if choice.spec.data.class_map else PreparationChoice(spec=spec)
 
 
 @dataclass(slots=True, eq=False)
@@ -201,10 +210,21 @@ class _PreparationSearch:
         return found
 
     def _promising(self, candidates: Sequence[PreparationCandidate]) -> list[PreparationCandidate]:
-        """Return the best few so far, without those that are clearly worse than the best."""
+        """Return the best few so far, without those that are clearly worse than the best.
+
+        A few more tell the classes best apart if any label may mean any output.
+        """
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
-        return hopeful[:_FINALISTS]
+        hopeful = hopeful[:_FINALISTS]
+        if self._labels is None or not self._orders:
+            return hopeful
+        apart = sorted(
+            (item for item in candidates if not item.order),
+            key=lambda item: num_found(*self._scored(item), self._orders[0]),
+            reverse=True,
+        )
+        return hopeful + [item for item in apart[:_AS_FOUND_FINALISTS] if item not in hopeful]
 
     def _run_all(self, candidates: Sequence[PreparationCandidate], part: slice) -> list[PreparationCandidate]:
         by_network = sorted(candidates, key=lambda item: (item.model.title, item.model.img_size or 0))
@@ -240,25 +260,27 @@ class _PreparationSearch:
                 known.append(scores.double().numpy())
         return True
 
-    def _answers(self, candidate: PreparationCandidate) -> Answers:
+    def _scored(self, candidate: PreparationCandidate) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Return a candidate's scores of the images that it was run on, (n, C), and their labels, (n,)."""
+        assert self._labels is not None
         scores = np.concatenate(self._scores[candidate.key])
-        return Answers.of(scores, None if self._labels is None else self._labels_of(candidate)[: len(scores)])
+        return scores, self._labels[: len(scores)]
+
+    def _answers(self, candidate: PreparationCandidate, part: slice = slice(None)) -> Answers:
+        scores = np.concatenate(self._scores[candidate.key])
+        labels = None if self._labels is None else self._labels_of(candidate)[: len(scores)][part]
+        return Answers.of(scores[part], labels)
 
     def _labels_of(self, candidate: PreparationCandidate) -> npt.NDArray[np.int64]:
         """Return the labels in the candidate's order of the classes."""
         assert self._labels is not None
         if candidate.order == 0:
             return self._labels
-        own, other = (dict(self._orders[order].pairs) for order in (0, candidate.order))
-        moved = np.zeros(1 + int(self._labels.max()), dtype=np.int64)
-        for name in own.keys() & other.keys():
-            if own[name] < len(moved):
-                moved[own[name]] = other[name]
-        return moved[self._labels]
+        return relabelled(self._labels, self._orders[0], self._orders[candidate.order])
 
     def _decide(self, own: PreparationCandidate, finalists: Sequence[PreparationCandidate]) -> PreparationChoice:
         judged = [(item, self._answers(item)) for item in (own, *finalists)]
-        judged.sort(key=lambda item: round(item[1].mean_loss, 4))  # ties stay in order
+        judged.sort(key=_by_loss)  # ties stay in order
         by_own = next(answers for item, answers in judged if item is own)
         significance = SIGNIFICANCE / len(self._tried)  # for all candidates together
         better = [
@@ -267,6 +289,8 @@ class _PreparationSearch:
             if clearly_better(by, by_own, significance=significance) and self._is_possible(item)
         ]
         chosen = self._plainest(better) if better else own
+        if (found := self._as_found(chosen, judged)) is not None:
+            chosen, judged = found[0], [found, *judged]
         trials = {id(item): self._trial(item, answers) for item, answers in judged}
         taken, subject = trials[id(chosen)], subject_of(self._tried)
         choice = PreparationChoice(
@@ -285,6 +309,30 @@ class _PreparationSearch:
             evidence=tuple(self._evidence(is_own=chosen is own).items()),
         )
         return replace(choice, spec=replace(taken.spec, data=data))
+
+    def _as_found(self, chosen: PreparationCandidate, judged: Sequence[_Judged]) -> _Judged | None:
+        """Return the best candidate with the classes as the network finds them, if clearly better than ``chosen``.
+
+        Its answers are those to the second half of the images, with the order that the first half gives. Every label
+        must have pictures in the first half.
+        """
+        if self._labels is None or not self._orders or self._is_good(chosen):
+            return None
+        ways = list({item.key: item for item, _ in judged}.values())
+        matched = [
+            (item, by)
+            for item in ways
+            if (by := answers_as_found(*self._scored(item), self._orders[0], significance=_HOPELESS)) is not None
+        ]
+        if not matched:
+            return None
+        best, answers = min(matched, key=_by_loss)
+        significance = SIGNIFICANCE / (len(self._tried) + len(matched))
+        if not clearly_better(answers, self._answers(chosen, JUDGING), significance=significance):
+            return None
+        self._tried += [replace(item, order=len(self._orders)) for item, _ in matched]
+        self._orders += (order_found(*self._scored(best), self._orders[0]),)
+        return replace(best, order=len(self._orders) - 1), answers
 
     def _evidence(self, *, is_own: bool) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
@@ -318,7 +366,7 @@ class _PreparationSearch:
         if self._has_orders:
             ordered = f"classes {self._orders[candidate.order].words}"
             words = (ordered,) if subject_of(self._tried) == "Class order" and not titles else (*words, ordered)
-        if self._orders:
+        if len(self._orders) > 1:
             data = replace(data, class_map=self._orders[candidate.order].pairs)
         return PreparationTrial(
             title=", ".join((*titles, *words)),
@@ -347,6 +395,17 @@ class _PreparationSearch:
                 "There are no labels, so the preprocessing is a guess, by the file's name and by how much the answers "
                 "tell: more, where they are surer and vary more. A few dozen labelled images would decide."
             )
+        if self._orders and self._orders[-1].words == AS_FOUND:
+            assert self._labels is not None
+            judged = len(self._labels[JUDGING])
+            yield (
+                "No name says which of the model's outputs a label means: they were matched on "
+                f"{plural(len(self._labels) - judged, 'image')} and judged on the other {judged}."
+            )
         if self._num_left_out:
             ways = plural(self._num_left_out, "more way")
             yield f"{ways} to prepare the images were not tried: they would take too long."
+
+
+def _by_loss(judged: _Judged) -> float:
+    return round(judged[1].mean_loss, 4)

@@ -123,14 +123,20 @@ def order_as_found(
 ) -> LabelMapProposal:
     """Return the order in which most of what is labelled is found as one class for each label.
 
-    Classes are matched one to one, by the sum of the matched cells of the confusion matrix; labels of which these
-    images say nothing keep their output if it is free.
+    See :func:`matched_order`.
     """
     table = task.confusion(outputs, labels, num_outputs)
-    if table is None:
-        return order
-    used = table.sum(1).nonzero()[:, 0]
-    rows, columns = linear_sum_assignment(-table[used].numpy())
+    return order if table is None else matched_order(order, table.numpy())
+
+
+def matched_order(order: LabelMapProposal, table: npt.NDArray[np.generic]) -> LabelMapProposal:
+    """Return ``order`` with other outputs: those that give the confusion matrix the largest diagonal.
+
+    ``table`` (outputs, outputs) counts answers by the output that their label means in ``order`` and by that found.
+    Labels without a count keep their output if it is free.
+    """
+    used = table.sum(axis=1).nonzero()[0]
+    rows, columns = linear_sum_assignment(table[used], maximize=True)
     moved = {int(used[row]): int(column) for row, column in zip(rows, columns, strict=True)}
     taken = set(moved.values())
     kept = {output: output for _, output in order.pairs if output not in moved and output not in taken}

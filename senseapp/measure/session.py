@@ -15,7 +15,7 @@ from senseapp.data.load import images_for
 from senseapp.data.pictures import SEVERAL_NOTE
 from senseapp.descriptions import SOURCES
 from senseapp.measure.context import MeasurementContext, choose_device
-from senseapp.measure.executor import Executor
+from senseapp.measure.measurer import Executor
 from senseapp.measure.plan import Layout, settle_kernels, split
 from senseapp.measure.preparation_search import choose_class_order, choose_preparation
 from senseapp.measure.quick.scan import Preview, quick_scan

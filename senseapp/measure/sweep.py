@@ -16,8 +16,7 @@ from senseapp.data.images import ImageSet, draw
 from senseapp.measure.accumulation import BaselineOutputs, MeasurementAccumulator, images_to_record
 from senseapp.measure.adapted import AdaptedCompressor, compressor_for
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.executor import Executor, LocalExecutor
-from senseapp.measure.measurer import MeasurementJob
+from senseapp.measure.measurer import Executor, JobResult, MeasurementJob
 from senseapp.measure.plan import (
     Layout,
     PlannedTarget,
@@ -79,7 +78,7 @@ class Sweep:
     planned: list[PlannedTarget]
     baseline: BaselineOutputs
     metric: str
-    executor: Executor = field(default_factory=LocalExecutor)
+    executor: Executor = field(default_factory=Executor)
     span_images: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -106,7 +105,7 @@ class Sweep:
         images = draw(images, spec.num_samples, spec.seed)
         context = MeasurementContext.prepare(model, images, device=spec.device, own=own, task=task)
         calibration = images if calibration is None else calibration
-        opened = partial(cls._opened, context, spec, calibration, executor or LocalExecutor(), span_images, progress)
+        opened = partial(cls._opened, context, spec, calibration, executor or Executor(), span_images, progress)
         try:
             return opened(layout)
         except SenseError:
@@ -192,13 +191,13 @@ class Sweep:
             self.baseline.outputs = self.executor.baseline(self)
         else:
             self.baseline.outputs = joined([seen, self.context.baseline(len(seen))])
-        self.note_predictions()
+        self.note(*self.prediction_notes())
 
-    def note_predictions(self) -> None:
-        """Add sentences on the predictions of the uncompressed model to the notes."""
-        self.notes.extend(note for note in self._prediction_notes() if note not in self.notes)
+    def note(self, *sentences: str) -> None:
+        """Add those of ``sentences`` to the notes that are not among them."""
+        self.notes.extend(each for each in sentences if each not in self.notes)
 
-    def _prediction_notes(self) -> Iterator[str]:
+    def prediction_notes(self) -> Iterator[str]:
         """Yield notes on values left out of predictions, and on the memory of predictions if it is large."""
         context, held = self.context, num_bytes(self.baseline.outputs)
         left_out = context.task.predictions_note(context.trace.output, most_bytes=context.prediction_bytes)
@@ -230,20 +229,14 @@ class Sweep:
         self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator
     ) -> Iterator[LayerMeasurement]:
         jobs = self._jobs(spans, active, accumulator)
-        broken = _broken_rows(self.baseline.outputs)
-        if broken:
-            for job in jobs:
-                yield accumulator.fail(self.planned[job.index], job.level, broken, 0.0)
-            return
-        for result in self.executor.carry_out(self, jobs):
+        results = self.executor.carry_out(self, jobs)
+        if broken := _broken_rows(self.baseline.outputs):
+            results = (JobResult(job=job, seconds=0.0, reason=broken) for job in jobs)
+        for result in results:
             job = result.job
             item = self.planned[job.index]
-            if accumulator.images_done((item.target.layer, job.level)) >= job.span[1]:
-                continue  # issued before an earlier span of it failed
-            if result.reason:
-                yield accumulator.fail(item, job.level, result.reason, result.seconds)
-            else:
-                yield accumulator.add(item, job.level, result.moments, result.applied, result.seconds, result.outputs)
+            if accumulator.images_done((item.target.layer, job.level)) < job.span[1]:  # else an earlier span failed
+                yield accumulator.add(item, result)
 
     def _jobs(
         self, spans: Sequence[tuple[int, int]], active: set[tuple[str, float]], accumulator: MeasurementAccumulator

@@ -56,6 +56,14 @@ def primary_among(names: Collection[str], *, labelled: bool = False) -> str | No
     return next((metric.name for metric in primary if metric.needs_labels or not labelled), None)
 
 
+def judging_among(names: Collection[str], *, otherwise: str = "") -> str:
+    """Return the metric of ``names`` that people judge a model by: the primary one, else the divergence.
+
+    Without both it is ``otherwise``, by default the first of ``names``.
+    """
+    return primary_among(names) or divergence_among(names) or otherwise or next(iter(names))
+
+
 __all__ = [
     "METRICS",
     "ClassificationMetric",
@@ -66,6 +74,7 @@ __all__ = [
     "change_of",
     "check_labels",
     "divergence_among",
+    "judging_among",
     "merge_moments",
     "metric_named",
     "moments_of",

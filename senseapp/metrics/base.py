@@ -360,6 +360,13 @@ def powers(baseline: Tensor, worsening: Tensor) -> tuple[Tensor, ...]:
     return baseline, worsening, worsening**2, worsening**3
 
 
+def kl_terms(before: Tensor, after: Tensor) -> Tensor:
+    """Return p (ln p − ln q), of log-probabilities ``before``, ln p, and ``after``, ln q: terms of a divergence."""
+    probability = before.exp()
+    # a class that the original rules out adds nothing, whatever the compressed model says of it
+    return (probability * (before - after)).masked_fill(probability == 0, 0.0)
+
+
 def number_text(value: float, *, digits: int) -> str:
     """Return ``value`` with at most so many decimals and a true minus sign; what only rounds to zero says so.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments, powers
+from senseapp.metrics.base import Interval, Metric, Moments, kl_terms, powers
 from senseapp.metrics.rows import HARM, SHARE, SMOOTHED, UNCHANGED, RowMetric, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
@@ -122,10 +122,8 @@ class KLDivergence(ClassificationMetric):
     def terms(self, baseline_output: Tensor, output: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
         """Return the powers of the divergence, in nats."""
         reference = baseline_output.log_softmax(1)
-        probability = reference.exp()
-        terms = probability * (reference - output.log_softmax(1))
-        # a class that the original rules out adds nothing, whatever the compressed model says of it
-        return of_divergence(terms.masked_fill(probability == 0, 0).sum(1), reference.isnan().any(1))
+        terms = kl_terms(reference, output.log_softmax(1))
+        return of_divergence(terms.sum(1), reference.isnan().any(1))
 
     def recorded(self, baseline_output: Tensor, output: Tensor) -> Tensor:
         """Return the logarithms of probabilities: of the original's likeliest classes, and of all others as one."""
@@ -180,7 +178,8 @@ class SignalToNoise(Metric):
         """Return infinity, the ratio in dB, and its inverse."""
         signal, error = moments[1], moments[2]
         ratio = 0.0 if error == 0 else error / signal if signal else math.inf
-        return math.inf, _decibels(ratio), ratio
+        decibels = math.inf if ratio == 0 else -10 * math.log10(ratio) if ratio < math.inf else -math.inf
+        return math.inf, decibels, ratio
 
     def value_text(self, value: float) -> str:
         """Return the ratio as text: ``14.1 dB``."""
@@ -195,12 +194,6 @@ def _in_top(scores: Tensor, classes: Tensor, k: int) -> Tensor:
     index = arange(scores.shape[1], device=scores.device)
     ahead = (scores > score) | ((scores == score) & (index < classes[:, None]))  # (N, num_classes)
     return ((ahead.sum(1) < k) & ~scores.isnan().any(1)).double()
-
-
-def _decibels(noise_to_signal: float) -> float:
-    if noise_to_signal == 0:
-        return math.inf
-    return -10 * math.log10(noise_to_signal) if noise_to_signal < math.inf else -math.inf
 
 
 TOP1 = TopAccuracy(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import powers
+from senseapp.metrics.base import kl_terms, powers
 from senseapp.metrics.rows import HARM, SHARE, SMOOTHED, UNCHANGED, RowMetric, of_divergence, of_lost_share, unbounded
 
 if TYPE_CHECKING:
@@ -157,13 +157,8 @@ def bernoulli_divergence(before: Tensor, after: Tensor) -> Tensor:
     """Return KL(Bernoulli(σ(``before``)) ‖ Bernoulli(σ(``after``))) of each logit, in nats."""
     from torch.nn.functional import logsigmoid
 
-    found = before.new_zeros(before.shape)
-    for sign in (1, -1):
-        reference = logsigmoid(sign * before)
-        probability = reference.exp()
-        term = probability * (reference - logsigmoid(sign * after))
-        found = found + term.masked_fill(probability == 0, 0.0)  # what the original rules out adds nothing
-    return found
+    true, false = (kl_terms(logsigmoid(sign * before), logsigmoid(sign * after)) for sign in (1, -1))
+    return true + false
 
 
 LRAP = RankingPrecision(

@@ -39,8 +39,7 @@ def clearly_less(new: Sequence[float], old: Sequence[float], *, least: float, si
         return False
     both = before + after
     shares = np.divide(gains, both, out=np.zeros(count), where=both > 0)
-    error = shares.std(ddof=1) / np.sqrt(count) if count > 1 else 0.0
-    return bool(error == 0 or stdtr(count - 1, -shares.mean() / error) <= significance)
+    return bool(np.ptp(shares) == 0) or _t_test(shares) <= significance
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +137,6 @@ def mean_is_above_zero(gains: Array, *, significance: float) -> bool:
 
 
 def _t_test(gains: Array) -> float:
-    """Return the one-sided p value of a mean above 0."""
+    """Return the one-sided p value of a mean above 0, of two or more that differ."""
     count = len(gains)
-    spread = float(gains.std(ddof=1)) if count >= _LEAST_IMAGES else 0.0
-    if spread <= 1e-9:
-        return 1.0
-    return float(stdtr(count - 1, -float(gains.mean()) / (spread / np.sqrt(count))))
+    return float(stdtr(count - 1, -gains.mean() * np.sqrt(count) / gains.std(ddof=1)))

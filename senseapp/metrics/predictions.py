@@ -34,6 +34,11 @@ class Columns:
     def __len__(self) -> int:
         return len(next(iter(self.parts.values())))
 
+    @property
+    def shape(self) -> tuple[int | tuple[int, ...], ...]:
+        """Number of images, and shapes of the parts that are tensors."""
+        return len(self), *(tuple(part.shape) for part in self.parts.values() if not isinstance(part, tuple))
+
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (self[index] for index in range(len(self)))
 
@@ -73,11 +78,11 @@ def _changed(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def stored(predictions: Predictions) -> Predictions:
     """Return predictions on the CPU, in tensors of their own without gradients, numbers with a fraction as float32."""
-    return mapped(predictions, _stored)
 
+    def kept(values: Tensor) -> Tensor:
+        return (values.float() if values.is_floating_point() else values).detach().cpu().clone()
 
-def _stored(values: Tensor) -> Tensor:
-    return (values.float() if values.is_floating_point() else values).detach().cpu().clone()
+    return mapped(predictions, kept)
 
 
 def precise(predictions: Predictions) -> Predictions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from senseapp.metrics.bootstrap import ResampledDrop
+    from senseapp.metrics.intervals import ResampledDrop
     from senseapp.metrics.predictions import Predictions
 
 Record = Sequence[float]
@@ -30,7 +30,7 @@ class RecordMetric(Metric):
     """A metric that is computed from one record for each image; the records of shards follow each other.
 
     Moments are (N, then for each image the length and the numbers of its record before, and those of its record after).
-    Intervals and bounds come from one bootstrap over images, :mod:`senseapp.metrics.bootstrap`.
+    Intervals and bounds come from one bootstrap over images, :mod:`senseapp.metrics.intervals`.
     """
 
     resampled: bool = True
@@ -129,7 +129,7 @@ class ClassMeanMetric(RecordMetric):
 
     def of_classes(self, moments: Moments, confidence: float = 0.95) -> tuple[AnswerDrop, ...]:
         """Return what each class that occurs loses, with an interval of its own."""
-        from senseapp.metrics.bootstrap import ResampledDrop, image_counts
+        from senseapp.metrics.intervals import ResampledDrop, image_counts
 
         sides, found = sides_of(moments), []
         counts, worst = image_counts(len(sides[0]))
@@ -145,7 +145,7 @@ class ClassMeanMetric(RecordMetric):
 
 @lru_cache(maxsize=2)  # for an interval and bounds of several confidences; moments can be large
 def _resampled(metric: RecordMetric, moments: tuple[float, ...]) -> ResampledDrop:
-    from senseapp.metrics.bootstrap import ResampledDrop, image_counts
+    from senseapp.metrics.intervals import ResampledDrop, image_counts
 
     before, after = sides_of(moments)
     if not before:
@@ -157,10 +157,6 @@ def _resampled(metric: RecordMetric, moments: tuple[float, ...]) -> ResampledDro
 
 def sides_of(moments: Moments) -> tuple[list[Record], list[Record]]:
     """Return the records before and after."""
-    records = list(_records(iter(moments[1:])))
+    numbers = iter(moments[1:])
+    records: list[Record] = [tuple(itertools.islice(numbers, int(length))) for length in numbers]
     return records[::2], records[1::2]
-
-
-def _records(numbers: Iterator[float]) -> Iterator[Record]:
-    for length in numbers:
-        yield tuple(itertools.islice(numbers, int(length)))

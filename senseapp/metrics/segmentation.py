@@ -9,14 +9,18 @@ of another resolution are read at the nearest pixel.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from senseapp.core.errors import InvalidInput
-from senseapp.metrics.base import Interval, Metric, Moments
+from senseapp.metrics.base import Interval, Metric, Moments, kl_terms
+from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record
 from senseapp.metrics.rows import HARM, SHARE, UNCHANGED, of_divergence, of_lost_share
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from senseapp.metrics.predictions import Columns
@@ -81,18 +85,14 @@ def log_probabilities_of(predictions: Columns) -> Tensor:
 
 def masks_like(masks: Tensor, classes: Tensor) -> Tensor:
     """Return masks (N, H', W') at the resolution of ``classes`` (N, H, W), by the nearest pixel."""
+    from torch import tensor
+
     for axis in (1, 2):
         there, wanted = masks.shape[axis], classes.shape[axis]
         if there != wanted:
             places = [(2 * i + 1) * there // (2 * wanted) for i in range(wanted)]
-            masks = masks.index_select(axis, masks.new_tensor(places, dtype=_long()))
+            masks = masks.index_select(axis, tensor(places, device=masks.device))
     return masks
-
-
-def _long() -> Any:
-    import torch
-
-    return torch.int64
 
 
 def check_masks(targets: Tensor, num_images: int, num_classes: int) -> None:
@@ -130,12 +130,6 @@ class SegmentationMetric(Metric):
 
     def check(self, baseline_output: Columns, output: Columns, targets: Tensor | None) -> None:
         """Refuse predictions that are not alike, and masks that :func:`check_masks` would refuse for their number."""
-        for part in (classes_of, log_probabilities_of):
-            before, after = (tuple(part(each).shape) for each in (baseline_output, output))
-            if before != after:
-                raise InvalidInput(
-                    f"Outputs must be alike before and after compression; got {before} before and {after} after."
-                )
         super().check(baseline_output, output, targets)
         if self.needs_labels and targets is not None and len(targets) != len(output):
             raise InvalidInput(f"{len(output)} images need as many masks, got {len(targets)}.")
@@ -151,15 +145,8 @@ class PixelDivergence(SegmentationMetric):
 
         before, after = log_probabilities_of(baseline_output), log_probabilities_of(output)
         parts = [slice(low, low + _COMPARED_TOGETHER) for low in range(0, len(before), _COMPARED_TOGETHER)]
-        means = [pixel_divergence(before[part], after[part]).mean(1) for part in parts]
+        means = [kl_terms(before[part], after[part]).sum(2).mean(1) for part in parts]
         return of_divergence(cat(means) if means else before.new_zeros(0), before.isnan().flatten(1).any(1))
-
-
-def pixel_divergence(before: Tensor, after: Tensor) -> Tensor:
-    """Return the KL divergence of log-probabilities ``after`` from ``before``, (N, P, C), at each position, (N, P)."""
-    probability = before.exp()
-    # a class that the original rules out adds nothing, whatever the compressed model says of it
-    return (probability * (before - after)).masked_fill(probability == 0, 0.0).sum(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +206,54 @@ class PixelAccuracy(SegmentationMetric):
         return max(-1.0, ratio + scale * low), min(1.0, ratio + scale * high)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeanIou(ClassMeanMetric, SegmentationMetric):
+    """The mean IoU with masks, or with what the uncompressed model finds where it ``needs_labels`` not.
+
+    It is a mean over the classes that occur in the truth. The IoU of a class is (pixels that are of it and found to
+    be) / (pixels that are of it or found to be), with sums over all images.
+
+    The record of an image has four numbers for each class that is there or found: the class, its true pixels, those
+    found and those found rightly.
+    """
+
+    task: str = "segmentation"  # the bases differ
+    proof_only: bool = True
+
+    def moments(self, baseline_output: Any, output: Any, targets: Any) -> tuple[float, ...]:
+        """Return the number of images and the records of each, before and after."""
+        self.check(baseline_output, output, targets)
+        before = classes_of(baseline_output)
+        masks = masks_like(targets, before) if self.needs_labels else before
+        return super().moments(baseline_output, output, masks)
+
+    def record(self, predictions: Any, index: int, targets: Any) -> Record:
+        """Return the numbers of pixels of one image; void pixels count nowhere."""
+        import torch
+
+        truth, found = targets[index].flatten().long(), classes_of(predictions)[index].flatten().long()
+        known = truth != VOID
+        parts = (truth[known], found[known], truth[known & (truth == found)])
+        pixels = torch.stack([each.bincount(minlength=VOID + 1)[:VOID] for each in parts], dim=1)  # (classes, 3)
+        there = pixels.any(dim=1).nonzero()
+        rows = torch.cat([there, pixels[there[:, 0]]], dim=1).flatten().tolist()
+        return [float(number) for number in rows]
+
+    def class_values(self, records: Sequence[Record], counts: NDArray[np.float64]) -> dict[int, ClassValues]:
+        """Return the IoU of each class that occurs in the truth."""
+        import numpy as np
+
+        rows = np.array([(image, *record[at : at + 4]) for image, record in enumerate(records)
+                         for at in range(0, len(record), 4)]).reshape(-1, 5)  # fmt: skip
+        found = {}
+        for label in np.unique(rows[rows[:, 2] > 0, 1]).tolist():
+            own = rows[rows[:, 1] == label]
+            true, predicted, right = (counts[:, own[:, 0].astype(int)] @ own[:, 2:]).T  # (draws,) each
+            shares = np.divide(right, true + predicted - right, out=np.full(len(counts), np.nan), where=true > 0)
+            found[int(label)] = ClassValues(int((own[:, 2] > 0).sum()), shares)
+        return found
+
+
 DIVERGENCE = PixelDivergence(
     **HARM,
     name="pixel_kl",
@@ -254,4 +289,22 @@ AGREEMENT = PixelAgreement(
     unchanged="keep their class",
     finding=" changes {} of the pixels",
     kept="keep {} of the pixels",
+)
+MIOU = MeanIou(
+    **SHARE,
+    name="miou",
+    label="Mean IoU",
+    change_title="Drop in mean IoU",
+    help="Intersection over union of found and true pixels of each class over all images, a mean over the classes that "
+    "occur. Needs masks; void pixels (255) are left out.",
+    needs_labels=True,
+    kept="keep a mean IoU of {}",
+)
+MIOU_AGREEMENT = MeanIou(
+    **SHARE,
+    name="miou_agreement",
+    label="Mean IoU with the original",
+    change_title="Drop in mean IoU with the original",
+    help="Mean IoU with the original model's classes in place of masks. Needs no masks.",
+    kept="keep a mean IoU of {} with the original",
 )

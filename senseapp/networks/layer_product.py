@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from timm.layers import Conv2dSame
+from timm.layers import Conv2dSame, pad_same
 from timm.layers import Linear as TimmLinear
 from torch import Tensor, nn
 from torch.nn import functional
@@ -140,15 +140,13 @@ def _chosen(images: int, available: int, wanted: int, generator: torch.Generator
 
 def _padded(module: _Convolution, values: Tensor) -> Tensor:
     """Return ``values``, (N, C, ...), with the padding of the convolution ``module``."""
+    if isinstance(module, Conv2dSame):
+        kernel_size, stride, spread = map(list, (module.kernel_size, module.stride, module.dilation))
+        padded: Tensor = pad_same(values, kernel_size, stride, spread)
+        return padded
     sides: list[int] = []  # padding before and after, last axis first
-    settings = zip(values.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)
-    for axis, (size, kernel, stride, dilation) in reversed(list(enumerate(settings))):
-        if isinstance(module, Conv2dSame):
-            both = max(0, (math.ceil(size / stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
-        elif module.padding == "same":
-            both = dilation * (kernel - 1)
-        else:
-            both = 0 if isinstance(module.padding, str) else 2 * module.padding[axis]
+    for axis, (kernel, dilation) in reversed(list(enumerate(zip(module.kernel_size, module.dilation, strict=True)))):
+        both = 0 if isinstance(module.padding, str) else 2 * module.padding[axis]
+        both = dilation * (kernel - 1) if module.padding == "same" else both
         sides += [both // 2, both - both // 2]
-    zeros = isinstance(module, Conv2dSame) or module.padding_mode == "zeros"
-    return functional.pad(values, sides, mode="constant" if zeros else module.padding_mode)
+    return functional.pad(values, sides, mode="constant" if module.padding_mode == "zeros" else module.padding_mode)

@@ -1,8 +1,8 @@
-"""Operations that multiply and accumulate, and the parameters from which their weights are computed."""
+"""Operations that multiply and accumulate: the parameters of their weights, and the layer graph that they form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from senseapp.compat.torch_internals import (
     operation_of,
     storage_of,
 )
+from senseapp.records.profile import INPUT, FlowNode
 
 _KEEPS_ZEROS = frozenset(
     {aten.mul, aten.div, aten.neg, aten.clone, aten.copy_, aten.cat, aten.stack, aten.index, aten.index_select}
@@ -174,3 +175,37 @@ _COUNTS: dict[Any, Callable[[Sequence[Any], Any], tuple[Product, ...]]] = {
     ENCODER_LAYER: _encoder_layer,
     aten.mkldnn_rnn_layer: _recurrent_layer,
 }
+
+
+class DataFlow:
+    """Follows activations through the operations of one pass; the caller must hold the numbers of all storages.
+
+    Nodes are layers, and operations on the results of several nodes, such as the sum after a skip connection.
+    Operations between them (norms, activations, reshapes) are not nodes: their results belong to the node before.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[FlowNode] = []
+        self._sources: dict[int, int] = {}  # by storage: the node that computed its content
+
+    def add_input(self, tensor: Tensor) -> None:
+        """Add ``tensor``, an input of the network, as a node."""
+        self._compute([tensor], FlowNode(name=INPUT, kind="input"))
+
+    def follow(
+        self, operation: str, layers: Iterable[str], arguments: Sequence[Tensor], results: Sequence[Tensor]
+    ) -> None:
+        """Add one operation, which multiplies by the weights of ``layers`` in turn; most operations have none."""
+        found = (self._sources.get(storage_of(tensor)) for tensor in arguments)
+        sources = tuple(dict.fromkeys(source for source in found if source is not None))
+        for name in layers:
+            self._compute(results, FlowNode(name=name, kind="layer", inputs=sources))
+            sources = (len(self.nodes) - 1,)
+        if len(sources) == 1:
+            self._sources.update((storage_of(tensor), sources[0]) for tensor in results)
+        elif sources:
+            self._compute(results, FlowNode(name=operation.strip("_"), kind="join", inputs=sources))
+
+    def _compute(self, results: Sequence[Tensor], node: FlowNode) -> None:
+        self.nodes.append(node)
+        self._sources.update((storage_of(tensor), len(self.nodes) - 1) for tensor in results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from senseapp.core.errors import UnsupportedModel, first_line_of
+from senseapp.core.texts import first_names
 from senseapp.networks.trace import CallTrace, WeightUse, tensors_in, trace_calls
 from senseapp.records.profile import LayerProfile, ModelProfile, UnlistedWeights
 from senseapp.tasks import Task
@@ -23,8 +24,7 @@ def check_weights(model: nn.Module, trace: CallTrace) -> None:
     Raises:
         UnsupportedModel: with the name of the first such layer in execution order, and its fault.
     """
-    outputs = [tensor for tensor in tensors_in(trace.output) if tensor.is_floating_point()]
-    if all(_is_finite(tensor) for tensor in outputs):
+    if all(map(is_finite, tensors_in(trace.output))):
         return
     used = (*(call.module for call in trace.calls), *(name.rpartition(".")[0] for name in trace.uses))
     faults = [(name, fault) for name in dict.fromkeys(used) for fault in _faults(model.get_submodule(name))]
@@ -45,21 +45,22 @@ def _faults(module: nn.Module) -> Iterator[str]:
     own = dict(module.named_parameters(recurse=False))
     buffers = dict(module.named_buffers(recurse=False))
     for name, values in (own | {name: buffers[name] for name in _STATISTICS if name in buffers}).items():
-        if values.is_floating_point() and not _is_finite(values):
+        if not is_finite(values):
             yield f"NaN or infinite values ({name})"
     variance, eps = buffers.get("running_var"), float(getattr(module, "eps", 0.0))
     if variance is not None and variance.numel() and float(variance.amin()) + eps <= 0:
         yield f"a variance that is not above zero (running_var, {float(variance.amin()):.3g}, eps {eps:g})"
 
 
-def _is_finite(values: Tensor) -> bool:
+def is_finite(values: Tensor) -> bool:
     """Return whether all values are finite, with one device transfer; True on the meta device, which has no values.
 
     A tensor with NaN has NaN as its minimum and maximum.
     """
-    if values.is_meta or not values.numel():
+    if values.is_meta or not values.numel() or not values.is_floating_point():
         return True
-    return bool(torch.stack(torch.aminmax(values.detach())).isfinite().all())
+    values = values.float() if values.element_size() == 1 else values.detach()  # 8-bit floats have no arithmetic
+    return bool(torch.stack(torch.aminmax(values)).isfinite().all())
 
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -80,11 +81,6 @@ def compressible_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str
             yield name, module, "weight"
         elif isinstance(module, nn.MultiheadAttention) and isinstance(module.in_proj_weight, nn.Parameter):
             yield name, module, "in_proj_weight"
-
-
-def channel_axis_of(module: nn.Module) -> int:
-    """Return the weight axis of the output channels: 1 for transposed convolutions, 0 otherwise."""
-    return 1 if isinstance(module, _TRANSPOSED) else 0
 
 
 def unlisted_weights(model: nn.Module, trace: CallTrace) -> tuple[UnlistedWeights, ...]:
@@ -196,7 +192,7 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
             macs=(sum(each.macs for each in uses) + own_macs) // trace.batch_size,
             input_shape=call.input_shape[1:] if call else (),
             output_shape=call.output_shape[1:] if call else (),
-            channel_axis=channel_axis_of(module),
+            channel_axis=1 if isinstance(module, _TRANSPOSED) else 0,
             runs=first_event is not None,
             keeps_zeros=all(each.keeps_zeros for each in uses),
         )
@@ -212,6 +208,23 @@ def _layers(model: nn.Module, trace: CallTrace) -> tuple[LayerProfile, ...]:
         counted.add(weight_name)
         layers.append(replace(profile, order=order, macs=macs))
     return tuple(layers)
+
+
+def has_idle_layers(model: nn.Module, trace: CallTrace) -> bool:
+    """Return whether the traced pass does not use some layer, as a network may that treats images differently."""
+    return not all(layer.runs for layer in _layers(model, trace))
+
+
+def others_note(layers: Iterable[LayerProfile], trace: CallTrace) -> str:
+    """Return the sentence on those of ``layers`` that only other images use; empty if there is none."""
+    names = [layer.name for layer in layers if layer.parameter in trace.used_by_others]
+    if not names:
+        return ""
+    verb = "is" if len(names) == 1 else "are"
+    return (
+        f"{first_names(names)} {verb} used by some of the images only; multiply-accumulates there are means over the "
+        "images."
+    )
 
 
 def _uses_within(layer: str, trace: CallTrace) -> list[WeightUse]:

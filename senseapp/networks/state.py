@@ -1,4 +1,4 @@
-"""State that passes of a model change: counters, caches, running statistics, states of recurrent layers."""
+"""State of a model that is put back: counters, caches, running statistics, states of recurrent layers, and flags."""
 
 from __future__ import annotations
 
@@ -30,3 +30,17 @@ def state_kept(model: nn.Module) -> Iterator[list[str]]:
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)
                     changed.append(name)
+
+
+@contextmanager
+def flags_kept(model: nn.Module) -> Iterator[None]:
+    """Put training flags of all modules, and of parameters whether they require gradients, back on exit."""
+    training = [(module, module.training) for module in model.modules()]
+    gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for module, trains in training:
+            module.training = trains
+        for parameter, requires in gradients:
+            parameter.requires_grad_(requires)

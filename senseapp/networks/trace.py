@@ -23,8 +23,7 @@ from senseapp.compat.torch_internals import (
     version_of,
     written_by,
 )
-from senseapp.networks.data_flow import DataFlow
-from senseapp.networks.products import Origins, Product, products_of
+from senseapp.networks.products import DataFlow, Origins, Product, products_of
 from senseapp.records.profile import FlowNode
 
 NEVER = math.inf
@@ -93,7 +92,8 @@ class CallTrace:
         input_overwritten: whether the model writes into its input.
         other_macs: multiply-accumulates of two activations, by the module in whose own code they are.
         flow: the network as a graph of the modules that own the weights of products.
-        used_by_others: parameters in ``uses`` that other images use, and the traced ones do not.
+        used_by_others: parameters that other images use and the traced ones do not, with their multiply-accumulates for
+            one image; see :meth:`add_uses`.
     """
 
     calls: list[Call]
@@ -104,7 +104,7 @@ class CallTrace:
     input_overwritten: bool
     other_macs: dict[str, int] = field(default_factory=dict)
     flow: tuple[FlowNode, ...] = ()
-    used_by_others: set[str] = field(default_factory=set)
+    used_by_others: dict[str, int] = field(default_factory=dict)
 
     @property
     def macs(self) -> int:
@@ -114,10 +114,17 @@ class CallTrace:
     def first_event(self, module_names: frozenset[str]) -> int | None:
         """Return the first event that depends on one of these modules or their parameters; None if none does."""
         starts = [call.start for call in self.calls if call.module in module_names]
-        return min(starts + [use.first_event for use in self._uses_of(module_names)], default=None)
+        used = [use.first_event for name, use in self.uses.items() if name.rpartition(".")[0] in module_names]
+        return min(starts + used, default=None)
 
-    def _uses_of(self, module_names: frozenset[str]) -> list[WeightUse]:
-        return [use for name, use in self.uses.items() if name.rpartition(".")[0] in module_names]
+    def add_uses(self, further: Mapping[str, int]) -> None:
+        """Add parameters that only other images use, with their multiply-accumulates for one image.
+
+        The events of these uses are not known, so no call may be skipped for them.
+        """
+        for name, macs in further.items():
+            self.uses[name] = WeightUse(first_event=0, macs=macs * self.batch_size)
+        self.used_by_others |= further
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -243,7 +250,7 @@ class _Watcher:
                 self.calls[index].overwritten = True
         for tensor in tensors:
             self.readers.setdefault(identity_of(tensor), []).append((innermost, version_of(tensor)))
-            name = self._name_of(tensor)
+            name = self.origins.parameter_of(tensor) or self.copies.get(storage_of(tensor))
             if name is not None:
                 self.uses.setdefault(name, WeightUse(first_event=self.events)).readers.add(innermost)
                 if len(tensors) == 1 and results and results[0].numel() == tensor.numel():
@@ -254,9 +261,6 @@ class _Watcher:
         owners = [name.rpartition(".")[0] for product in products for name in self._count(product, innermost)]
         self.flow.follow(func.overloadpacket.__name__, owners, tensors, results)
         self.origins.follow(func, tensors, results, product=bool(products))
-
-    def _name_of(self, tensor: Tensor) -> str | None:
-        return self.origins.parameter_of(tensor) or self.copies.get(storage_of(tensor))
 
     def _count(self, product: Product, innermost: int) -> Iterable[str]:
         """Assign a product to the parameters of its weight operand, preferably one that is used directly.
@@ -280,6 +284,24 @@ def _first_shape(value: Any) -> tuple[int, ...]:
     return tuple(next((tensor.shape for tensor in tensors_in(value)), ()))
 
 
+def _watcher_of(model: nn.Module, inputs: Any) -> _Watcher:
+    watcher = _Watcher()
+    for name, parameter in model.named_parameters():
+        watcher.origins.add_parameter(name, parameter)
+    for tensor in tensors_in(inputs):
+        watcher.origins.add_input(tensor)
+        watcher.flow.add_input(tensor)
+    return watcher
+
+
+@contextmanager
+def uses_watched(model: nn.Module, inputs: Any) -> Iterator[dict[str, WeightUse]]:
+    """Yield the uses of parameters of ``model`` inside the block, which runs it on ``inputs``; filled meanwhile."""
+    watcher = _watcher_of(model, inputs)
+    with OperationMode(watcher.saw):
+        yield watcher.uses
+
+
 def called(model: nn.Module, inputs: Any) -> Any:
     """Call ``model`` on one tensor, on the members of a tuple or list, or by the names of a mapping."""
     if isinstance(inputs, Mapping):
@@ -293,14 +315,9 @@ def trace_calls(model: nn.Module, inputs: Any) -> CallTrace:
     The model gets a copy of ``inputs``, in case it writes into them. The pass runs under ``no_grad`` rather than
     ``inference_mode``, whose tensors have no version counter and so cannot show in-place writes.
     """
-    watcher = _Watcher()
-    for name, parameter in model.named_parameters():
-        watcher.origins.add_parameter(name, parameter)
     inputs = map_tensors(inputs, torch.clone)
     versions = [(tensor, version_of(tensor)) for tensor in tensors_in(inputs)]
-    for tensor, _ in versions:
-        watcher.origins.add_input(tensor)
-        watcher.flow.add_input(tensor)
+    watcher = _watcher_of(model, inputs)
     with torch.no_grad(), wrapped_forwards(model, watcher.wrap), OperationMode(watcher.saw):
         output = called(model, inputs)
     for tensor in tensors_in(output):  # the caller reads the model's output

@@ -26,10 +26,9 @@ from senseapp.measure.plan import (
     representative_positions,
 )
 from senseapp.measure.replay import plain_note
-from senseapp.networks.profile import CONVOLUTIONS, profile_model, watched_pass
-from senseapp.networks.state import state_kept
+from senseapp.networks.profile import CONVOLUTIONS, others_note, profile_model, watched_pass
+from senseapp.networks.state import flags_kept, state_kept
 from senseapp.networks.trace import CallTrace, called, map_tensors, tensors_in
-from senseapp.networks.usage import add_uses, others_note
 from senseapp.notebook.inputs import (
     Criteria,
     batch_of,
@@ -182,7 +181,7 @@ class SensitivityAnalyzer:
             trace = watched_pass(self.model, image)
         evaluation = ReplayedEvaluation(self.model, self.eval_fn, trace)
         baseline = evaluation.baseline()
-        add_uses(trace, evaluation.further_uses())
+        trace.add_uses(evaluation.further_uses())
         return evaluation, baseline
 
     def _request(
@@ -328,7 +327,7 @@ def _measured(
 
 def _notes(evaluation: ReplayedEvaluation, profile: ModelProfile) -> tuple[str, ...]:
     """Return sentences on what is unusual: whole passes, and layers that only some images use."""
-    others = others_note(layer.name for layer in profile.layers if layer.parameter in evaluation.trace.used_by_others)
+    others = others_note(profile.layers, evaluation.trace)
     whole = plain_note(evaluation.obstacle) if evaluation.obstacle else ""
     return tuple(note for note in (whole, others) if note)
 
@@ -361,11 +360,6 @@ def _put_back(weights: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with flags_kept(model), torch.no_grad():
+        model.eval()
+        yield

@@ -1,4 +1,4 @@
-"""Predictions for single images: those that a compressed model changes, losses by class, those of a delivered file.
+"""Predictions for single images: those that a compressed model changes, losses by class, those of delivered files.
 
 Intervals of classes are those of paired shares (right and wrong answers) or of a share (answers that change), each with
 confidence 1 − 0.05 / K for K classes (Bonferroni), so that all of them hold together with 95 %: a class whose interval
@@ -8,22 +8,36 @@ excludes the mean drop is not one of many looked at that stands out by chance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from senseapp.data.images import ImageSet, PreparedImages
-from senseapp.data.pictures import png_of
+from senseapp.core.files import storage_errors
+from senseapp.data.images import ImageSet, PreparedImages, effective_preprocessing
+from senseapp.data.pictures import png_of, prepared_picture, preview
 from senseapp.metrics.base import SIGNIFICANCE, AnswerDrop
 from senseapp.metrics.intervals import discordant_interval, proportion_interval
 from senseapp.metrics.predictions import Predictions
-from senseapp.records.answers import UNKNOWN, ChangedAnswers, ChangedPicture, ClassDrop, FileAnswers
-from senseapp.tasks import Task
+from senseapp.networks.sources.load import load_model
+from senseapp.prove.judge import predictions
+from senseapp.records.answers import (
+    UNKNOWN,
+    ChangedAnswers,
+    ChangedPicture,
+    ClassDrop,
+    ClassShare,
+    FileAnswers,
+    PictureAnswer,
+    PictureAnswers,
+)
+from senseapp.records.spec import RunSpec
+from senseapp.runtimes.base import runtime_for
+from senseapp.tasks import Task, task_named
 
 _MOST_PICTURES = 12  # stored with a proof, each with its thumbnail
 Counts = npt.NDArray[np.int64]
@@ -56,6 +70,21 @@ def changed_answers(
         parts = [each.drop for each in drops_of(1 - SIGNIFICANCE)]
         drop = sum(parts) / max(1, len(parts))
     drops = class_drops(drops_of, drop, lambda index: task.output_name(index, names))
+    pictures = []
+    for index in shown:
+        png, drawn = _drawn(task, images, index, before[index], after[index])
+        picture = ChangedPicture(
+            name=images.names[index],
+            png=png,
+            label="" if images.labels is None else task.target_text(images.labels[index], names),
+            before=task.output_text(before[index], names),
+            after=task.output_text(after[index], names),
+            sure_before=float(found.sure[0][index]) if found.sure else 0.0,
+            sure_after=float(found.sure[1][index]) if found.sure else 0.0,
+            caption=found.captions[index] if found.captions else "",
+            drawn=drawn,
+        )
+        pictures.append(picture)
     return ChangedAnswers(
         subject=subject,
         num_changed=int(found.changed.sum()),
@@ -65,20 +94,7 @@ def changed_answers(
         said=found.said,
         measure=found.measure,
         legend=task.legend([each[index] for each in (before, after) for index in shown], names),
-        pictures=tuple(
-            ChangedPicture(
-                name=images.names[index],
-                png=_thumbnail(images, index),
-                label="" if images.labels is None else task.target_text(images.labels[index], names),
-                before=task.output_text(before[index], names),
-                after=task.output_text(after[index], names),
-                sure_before=float(found.sure[0][index]) if found.sure else 0.0,
-                sure_after=float(found.sure[1][index]) if found.sure else 0.0,
-                caption=found.captions[index] if found.captions else "",
-                drawn=_drawn(task, images, index, before[index], after[index]),
-            )
-            for index in shown
-        ),
+        pictures=tuple(pictures),
         classes=drops[:20],  # that lose most, stored with a proof; the number of all stands beside them
         num_classes=len(drops),
     )
@@ -118,30 +134,20 @@ def class_drops(
     return tuple(sorted(drops, key=lambda each: -each.drop))
 
 
-def _colours(images: ImageSet, index: int) -> npt.NDArray[np.uint8] | None:
-    """Return one picture as the network sees it, RGB (H, W, 3); None for images that are no pictures."""
+def _drawn(
+    task: Task, images: ImageSet, index: int, before: Any, after: Any
+) -> tuple[bytes, tuple[tuple[str, bytes], ...]]:
+    """Return one picture as the network sees it, and what each model answers and its label drawn in it.
+
+    All is empty for images that are no pictures; what the task cannot draw is left out.
+    """
     if not isinstance(images, PreparedImages):
-        return None
-    picture = images.pixels[images.rows[index]]  # (C, H, W)
-    colours = picture[:3] if len(picture) >= 3 else picture[:1].expand(3, -1, -1)
-    found: npt.NDArray[np.uint8] = colours.permute(1, 2, 0).contiguous().numpy()
-    return found
-
-
-def _thumbnail(images: ImageSet, index: int) -> bytes:
-    picture = _colours(images, index)
-    return b"" if picture is None else png_of(picture)
-
-
-def _drawn(task: Task, images: ImageSet, index: int, before: Any, after: Any) -> tuple[tuple[str, bytes], ...]:
-    """Return the picture with its label, and with what each model answers, drawn in it, where the task can."""
-    picture = _colours(images, index)
-    if picture is None:
-        return ()
+        return b"", ()
+    picture = preview(images.subset([index]), images.preprocessing, count=1).pictures[0]
     made = [("original", task.drawn(picture, before)), ("compressed", task.drawn(picture, after))]
     if images.labels is not None:
         made.append(("label", task.drawn_target(picture, images.labels[index])))
-    return tuple((title, png_of(each)) for title, each in made if each is not None)
+    return png_of(picture), tuple((title, png_of(each)) for title, each in made if each is not None)
 
 
 def file_answers(
@@ -160,38 +166,84 @@ def file_answers(
     sure = [task.answer_shares(output) for output in (before, after)]
     if answers[0] is None or answers[1] is None or sure[0] is None or sure[1] is None:
         return None
-    texts = _Texts(task, names)
+    alike, texts = Counter(task.output_name(index, names) for index in range(len(names))), dict[str, int]()
+
+    def named(index: int) -> str:
+        name = task.output_name(index, names)
+        return f"{name} ({index})" if alike[name] > 1 else name  # outputs whose names are alike get their number
+
+    def places(several: Iterable[Sequence[int] | None]) -> tuple[int, ...]:
+        """Return the place of each answer's text, which is kept once."""
+        found = []
+        for outputs in several:
+            text = "" if outputs is None else ", ".join(map(named, outputs)) or f"no {task.label_words[0]}"
+            found.append(UNKNOWN if outputs is None else texts.setdefault(text, len(texts)))
+        return tuple(found)
+
     return FileAnswers(
         images=tuple(images.names),
-        labels=() if images.labels is None else tuple(map(texts.place, task.labelled(images.labels))),
-        original=tuple(map(texts.place, answers[0])),
-        file=tuple(map(texts.place, answers[1])),
-        sure_original=_rounded(sure[0]),
-        sure_file=_rounded(sure[1]),
-        texts=tuple(texts.known),
+        labels=() if images.labels is None else places(task.labelled(images.labels)),
+        original=places(answers[0]),
+        file=places(answers[1]),
+        sure_original=tuple(round(share, 3) for share in sure[0].tolist()),
+        sure_file=tuple(round(share, 3) for share in sure[1].tolist()),
+        texts=tuple(texts),
     )
 
 
-class _Texts:
-    """The texts of answers, each once; outputs whose names are alike get their number."""
+def picture_answers(spec: RunSpec, picture: Path, files: Sequence[tuple[str, Path, str]]) -> PictureAnswers:
+    """Run the original network in PyTorch and each of ``files`` in its runtime on one picture.
 
-    def __init__(self, task: Task, names: Sequence[str]) -> None:
-        self._task = task
-        self._names = names
-        self._counts = Counter(task.output_name(index, names) for index in range(len(names)))
-        self.known: dict[str, int] = {}
+    The picture is prepared as the images of the run were. Class names are those that the files carry.
 
-    def place(self, outputs: Sequence[int] | None) -> int:
-        """Return the place of the text of an answer that names these outputs."""
-        if outputs is None:
-            return UNKNOWN
-        text = ", ".join(map(self._name, outputs)) or f"no {self._task.label_words[0]}"
-        return self.known.setdefault(text, len(self.known))
+    Args:
+        spec: of the run, with its preparation as it was chosen.
+        picture: a file, read in a process of its own.
+        files: of the run: the name, the place and the runtime of each.
 
-    def _name(self, index: int) -> str:
-        name = self._task.output_name(index, self._names)
-        return f"{name} ({index})" if self._counts[name] > 1 else name
+    Raises:
+        InvalidDataset: the file is no picture that can be used.
+        InvalidInput: the model cannot be loaded any more.
+    """
+    model, task = load_model(spec.model), task_named(spec.model.task)
+    preprocessing = effective_preprocessing(spec.data, model.preprocessing)
+    images = prepared_picture(picture, preprocessing, upright=spec.data.upright)
+    batch = images.batch(0, 1)  # (1, C, H, W)
+    with torch.inference_mode():
+        original = task.predictions(model.module(batch))
+    outputs: dict[str, Predictions] = {}
+    names: Sequence[str] = model.class_names
+    for name, path, runtime_name in files:
+        with storage_errors(name):
+            content = path.read_bytes()
+        runtime = runtime_for(runtime_name, model.onnx)
+        names = names or runtime.class_names(content)
+        network = runtime.open(content)
+        wanted = batch.expand(network.fixed_batch or 1, *batch.shape[1:])  # whatever batch the file takes
+        outputs[name] = predictions(task, network, wanted)[:1]
+    _, height, width = preprocessing.input_shape
+    shown = preview(images, preprocessing, count=1).pictures[0]
+    return PictureAnswers(
+        png=png_of(shown),
+        input_size=(width, height),
+        original=_answer(task, original, names, shown),
+        files=tuple((name, _answer(task, output, names, shown)) for name, output in outputs.items()),
+        notes=images.notes,
+    )
 
 
-def _rounded(shares: Tensor) -> tuple[float, ...]:
-    return tuple(round(share, 3) for share in shares.tolist())
+def _answer(task: Task, output: Predictions, names: Sequence[str], picture: npt.NDArray[np.uint8]) -> PictureAnswer:
+    """Return what a network answers to one image."""
+    probabilities = task.probabilities(output)
+    shares: tuple[ClassShare, ...] = ()
+    if probabilities is not None:
+        # most probable classes, as top-5 accuracy counts
+        best, indices = probabilities[0].topk(min(5, probabilities.shape[1]))
+        shares = tuple(
+            ClassShare(name=task.output_name(index, names), share=share)
+            for index, share in zip(indices.tolist(), best.tolist(), strict=True)
+        )
+    drawn = task.drawn(picture, output[0])
+    return PictureAnswer(
+        text=task.output_text(output[0], names), shares=shares, drawn=b"" if drawn is None else png_of(drawn)
+    )

@@ -16,16 +16,16 @@ stricter tolerance never gives a file that loses more.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from senseapp.metrics import METRICS
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
-from senseapp.records.goal import Goal
 from senseapp.records.promise import Promise, kept
 from senseapp.records.resolution import unseen_below
+from senseapp.records.spec import Goal
 
 Standing = Literal["chosen", "alternative", "dominated", "no gain", "loses too much"]
 """What a decision says of one file."""
@@ -87,26 +87,6 @@ class Decision:
         return self.standings.get(one.file) in ("chosen", "alternative")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """What :func:`decision` is asked, and the files within the tolerance.
-
-    ``limit`` is the tolerance as a verb: ``lost at most 1.0 points``.
-    """
-
-    goal: Goal
-    files: tuple[Candidate, ...]
-    within: tuple[Candidate, ...]
-    limit: str
-
-    @property
-    def axis(self) -> Callable[[Candidate], float]:
-        """What the goal counts, less is better."""
-        if self.goal == "targets":
-            return _bytes_left
-        return _time if self.goal == "faster" else _size
-
-
 def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, promise: Promise | None = None) -> Decision:
     """Return the file to take among the ``candidates`` of one run, in the order in which they were made.
 
@@ -117,12 +97,16 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
         promise: to be kept instead of ``tolerance``.
     """
     files = with_one_original(candidates)
-    within = tuple(one for one in files if one.within(tolerance)) if promise is None else kept(files, promise)
-    asked = _Question(goal=goal, files=files, within=within, limit=_limit(files, tolerance, promise))
-    choice = min((one for one in _undominated(asked) if _rank(one, goal) is not None), key=_order(asked), default=None)
-    standings = {one.file: _standing(one, asked, choice) for one in files}
+    if promise is not None:
+        within, limit = kept(files, promise), f"is shown to lose {promise.text}"
+    else:
+        within = tuple(one for one in files if one.within(tolerance))
+        limit = f"lost at most {METRICS[files[0].metric].limit_text(tolerance)}" if files else ""
+    asked = _Question(goal=goal, files=files, within=within, limit=limit)
+    choice = asked.choice
+    standings = {one.file: asked.standing(one, choice) for one in files}
     others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
-    reason = _why_none(asked) if choice is None else _why(choice, asked)
+    reason = asked.why_none() if choice is None else asked.why(choice)
     if files and promise is None:
         reason += _too_few_images((choice or files[0]).metric, max(one.images for one in files), tolerance)
     return Decision(choice=choice, reason=reason, alternatives=tuple(others), standings=standings, goal=goal)
@@ -156,23 +140,14 @@ def dominates(one: Candidate, other: Candidate) -> bool:
         return False
     mine, theirs = one.figures.time_ratio, other.figures.time_ratio
     is_quicker = mine.high < theirs.low and mine.value < theirs.value * (1 - SAME_TIME)
-    return is_quicker or _size(one) < _size(other) * (1 - _SAME_BYTES) or _loses_clearly_less(one, other)
-
-
-def _loses_clearly_less(one: Candidate, other: Candidate) -> bool:
-    return one.loss.ci_high < other.loss.ci_low
-
-
-def _undominated(asked: _Question) -> list[Candidate]:
-    better = _is_better_schedule if asked.goal == "targets" else dominates
-    return [one for one in asked.within if not any(better(other, one) for other in asked.within)]
+    return is_quicker or _size(one) < _size(other) * (1 - _SAME_BYTES) or one.loss.ci_high < other.loss.ci_low
 
 
 def _is_better_schedule(one: Candidate, other: Candidate) -> bool:
     """Return whether the schedule of ``one`` saves about as much and loses clearly less."""
     if one.schedule is None or other.schedule is None or not one.loss.delta <= other.loss.delta:
         return False
-    return _bytes_left(one) <= _bytes_left(other) * (1 + _SAME_BYTES) and _loses_clearly_less(one, other)
+    return _bytes_left(one) <= _bytes_left(other) * (1 + _SAME_BYTES) and one.loss.ci_high < other.loss.ci_low
 
 
 def is_clearly_smaller(one: Candidate) -> bool:
@@ -183,38 +158,6 @@ def is_clearly_smaller(one: Candidate) -> bool:
 def pays(one: Candidate) -> bool:
     """Return whether a file is clearly smaller or faster than the original."""
     return is_clearly_smaller(one) or one.is_faster
-
-
-def _rank(one: Candidate, goal: Goal) -> int | None:
-    """Return 0 for what the goal asks for, 1 for a file that is as good in it and otherwise better; None for others."""
-    if goal == "targets":
-        return None if one.schedule is None else 0
-    if goal == "faster":
-        as_fast = one.figures.time_ratio.value <= 1 + SAME_TIME
-        return 0 if one.is_faster else 1 if is_clearly_smaller(one) and as_fast else None
-    as_small = _size(one) <= one.original.file_bytes * (1 + _SAME_BYTES)
-    return 0 if is_clearly_smaller(one) else 1 if one.is_faster and as_small else None
-
-
-def _order(asked: _Question) -> Callable[[Candidate], tuple[object, ...]]:
-    """Return the order of the files of one goal, the best first; it knows no tolerance."""
-
-    def order(one: Candidate) -> tuple[object, ...]:
-        if asked.goal == "targets":
-            return _bytes_left(one), one.form != "weights", one.loss.delta, one.file
-        return _rank(one, asked.goal), not one.runs, asked.axis(one), one.loss.delta, _size(one), one.file
-
-    return order
-
-
-def _standing(one: Candidate, asked: _Question, choice: Candidate | None) -> Standing:
-    if choice is not None and one.file == choice.file:
-        return "chosen"
-    if one not in asked.within:
-        return "loses too much"
-    if not pays(one):
-        return "no gain"
-    return "dominated" if any(dominates(other, one) for other in asked.within) else "alternative"
 
 
 def _size(one: Candidate) -> float:
@@ -230,70 +173,99 @@ def _bytes_left(one: Candidate) -> float:
     return 1.0 if one.schedule is None else 1 - one.schedule.achieved.get("bytes", 0.0)
 
 
-def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None) -> str:
-    if promise is not None:
-        return f"is shown to lose {promise.text}"
-    return f"lost at most {METRICS[files[0].metric].limit_text(tolerance)}" if files else ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What :func:`decision` is asked, and the files within the tolerance.
 
+    ``limit`` is the tolerance as a verb: ``lost at most 1.0 points``.
+    """
 
-_NOUNS: dict[str, tuple[str, str, str]] = {
-    "smaller": ("smallest", "smaller", "takes longer"),
-    "faster": ("fastest", "faster", "is larger"),
-    "targets": ("strongest", "stronger", ""),
-}
-"""By goal: words for the best, for a better one, and for what is worse about that."""
+    goal: Goal
+    files: tuple[Candidate, ...]
+    within: tuple[Candidate, ...]
+    limit: str
 
+    @property
+    def choice(self) -> Candidate | None:
+        """The best file that no other one within the tolerance is better than; the order knows no tolerance."""
+        better = _is_better_schedule if self.goal == "targets" else dominates
+        undominated = (one for one in self.within if not any(better(other, one) for other in self.within))
+        return min((one for one in undominated if self.rank(one) is not None), key=self._key, default=None)
 
-def _why(choice: Candidate, asked: _Question) -> str:
-    """Return the first of some sentences that is true; the last one is, as the others are dominated."""
-    if _rank(choice, asked.goal) == 1:
-        return _why_second(asked)
-    best, better, worse = _NOUNS.get(asked.goal, _NOUNS["smaller"])
-    if asked.goal == "targets":
-        what = f"tested schedule that {asked.limit}"
-        peers = [one for one in asked.within if one.schedule is not None]
-    else:
-        what = f"file that runs and {asked.limit}" if choice.runs else f"file of weights that {asked.limit}"
-        peers = [one for one in asked.within if one.runs == choice.runs]
-    ahead = [one for one in peers if asked.axis(one) < asked.axis(choice)]
-    if not ahead:
-        return f"It is the {best} {what}."
-    if asked.goal == "faster":
-        ahead = [one for one in ahead if one.figures.time_ratio.high < choice.figures.time_ratio.low]
+    def _key(self, one: Candidate) -> tuple[object, ...]:
+        if self.goal == "targets":
+            return _bytes_left(one), one.form != "weights", one.loss.delta, one.file
+        axis = _time if self.goal == "faster" else _size
+        return self.rank(one), not one.runs, axis(one), one.loss.delta, _size(one), one.file
+
+    def rank(self, one: Candidate) -> int | None:
+        """Return 0 for what the goal asks for, 1 for what is as good in it and otherwise better; None for others."""
+        if self.goal == "targets":
+            return None if one.schedule is None else 0
+        if self.goal == "faster":
+            as_fast = _time(one) <= 1 + SAME_TIME
+            return 0 if one.is_faster else 1 if is_clearly_smaller(one) and as_fast else None
+        as_small = _size(one) <= one.original.file_bytes * (1 + _SAME_BYTES)
+        return 0 if is_clearly_smaller(one) else 1 if one.is_faster and as_small else None
+
+    def standing(self, one: Candidate, choice: Candidate | None) -> Standing:
+        """Return what is said of one of the files."""
+        if choice is not None and one.file == choice.file:
+            return "chosen"
+        if one not in self.within:
+            return "loses too much"
+        if not pays(one):
+            return "no gain"
+        return "dominated" if any(dominates(other, one) for other in self.within) else "alternative"
+
+    def why(self, choice: Candidate) -> str:
+        """Return the first of some sentences that is true; the last one is, as the others are dominated."""
+        if self.rank(choice) == 1:
+            what, gain = ("smaller", "is faster")
+            if self.goal == "faster":
+                what, gain = ("faster", "takes no longer and is smaller")
+            if any(self.rank(one) == 0 for one in self.within):
+                return f"It {gain}."
+            return f"No file that {self.limit} is clearly {what}; this one {gain}."
+        peers = [one for one in self.within if one.runs == choice.runs]
+        what = f"file that runs and {self.limit}" if choice.runs else f"file of weights that {self.limit}"
+        if self.goal == "targets":
+            best, better, worse, axis, other = "strongest", "stronger", "", _bytes_left, _time
+            peers = [one for one in self.within if one.schedule is not None]
+            what = f"tested schedule that {self.limit}"
+        elif self.goal == "faster":
+            best, better, worse, axis, other = "fastest", "faster", "is larger", _time, _size
+        else:
+            best, better, worse, axis, other = "smallest", "smaller", "takes longer", _size, _time
+        ahead = [one for one in peers if axis(one) < axis(choice)]
         if not ahead:
-            return f"No {what} is clearly faster."
-    if all(one.loss.delta > choice.loss.delta for one in ahead):
-        return f"Every {better} {what} loses more."
-    other = _size if asked.goal == "faster" else _time
-    if worse and all(one.loss.delta > choice.loss.delta or other(one) > other(choice) for one in ahead):
-        return f"Every {better} {what} {worse} or loses more."
-    return f"Every {better} {what} has a clearly better one beside it."
+            return f"It is the {best} {what}."
+        if self.goal == "faster":
+            ahead = [one for one in ahead if one.figures.time_ratio.high < choice.figures.time_ratio.low]
+            if not ahead:
+                return f"No {what} is clearly faster."
+        if all(one.loss.delta > choice.loss.delta for one in ahead):
+            return f"Every {better} {what} loses more."
+        if worse and all(one.loss.delta > choice.loss.delta or other(one) > other(choice) for one in ahead):
+            return f"Every {better} {what} {worse} or loses more."
+        return f"Every {better} {what} has a clearly better one beside it."
 
-
-def _why_second(asked: _Question) -> str:
-    """Return the reason for a file that is only as good as the original in what the goal counts."""
-    what, gain = ("faster", "takes no longer and is smaller") if asked.goal == "faster" else ("smaller", "is faster")
-    reached = [one for one in asked.within if _rank(one, asked.goal) == 0]
-    if reached:
-        return f"It {gain}."
-    return f"No file that {asked.limit} is clearly {what}; this one {gain}."
-
-
-def _why_none(asked: _Question) -> str:
-    if not asked.files:
-        return "No file has been measured yet."
-    if asked.goal == "targets":
-        if not any(one.schedule is not None for one in asked.files):
-            return "No schedule has been tested yet."
-        other = min(filter(pays, asked.within), key=_size, default=None)
-        but = f"; a file of the original weights does: {other.made_of}" if other is not None else ""
-        return f"No tested schedule {asked.limit}{but}."
-    if not any(map(pays, asked.files)):
-        return "No measured file is clearly smaller or faster."
-    if not any(map(pays, asked.within)):
-        return f"No file that is clearly smaller or faster {asked.limit}."
-    if any(_rank(one, asked.goal) is not None for one in asked.within):
-        return f"No file that {asked.limit} is clearly better than the original in all that counts."
-    if asked.goal == "faster":
-        return f"No file that {asked.limit} is clearly faster; those that are smaller take longer."
-    return f"No file that {asked.limit} is clearly smaller; those that are faster are larger."
+    def why_none(self) -> str:
+        """Return why no file is taken."""
+        if not self.files:
+            return "No file has been measured yet."
+        if self.goal == "targets":
+            if not any(one.schedule is not None for one in self.files):
+                return "No schedule has been tested yet."
+            other = min(filter(pays, self.within), key=_size, default=None)
+            but = f"; a file of the original weights does: {other.made_of}" if other is not None else ""
+            return f"No tested schedule {self.limit}{but}."
+        if not any(map(pays, self.files)):
+            return "No measured file is clearly smaller or faster."
+        if not any(map(pays, self.within)):
+            return f"No file that is clearly smaller or faster {self.limit}."
+        if any(self.rank(one) is not None for one in self.within):
+            return f"No file that {self.limit} is clearly better than the original in all that counts."
+        if self.goal == "faster":
+            return f"No file that {self.limit} is clearly faster; those that are smaller take longer."
+        return f"No file that {self.limit} is clearly smaller; those that are faster are larger."

@@ -16,10 +16,9 @@ from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import is_busy
 from senseapp.prove.prove import Promised, Proof
 from senseapp.records.answers import FileAnswers
-from senseapp.records.candidate import Candidate, Form, judged_by, own_bounds
-from senseapp.records.deployment import CHECKPOINT, DeploySettings, Median, RuntimeFigures, model_file, small_form
-from senseapp.records.measurement import change_in
-from senseapp.records.promise import refusal, verdict_of
+from senseapp.records.candidate import Candidate, own_bounds
+from senseapp.records.deployment import CHECKPOINT, DeploySettings, Median, RuntimeFigures, small_form
+from senseapp.records.promise import refusal
 from senseapp.records.schedule import ValidationResult
 from senseapp.runtimes.call_times import ratio
 
@@ -36,8 +35,9 @@ def weights_candidates(
         files: of the compressed model, as :func:`~senseapp.reconstruct.write.write_compressed` wrote them.
         key: of the proof, which names the files in a run's folder.
     """
-    changes, notes = _changes_of_weights(evaluator, proven)
-    bounds = own_bounds(changes)
+    changes, notes = _changes_of_weights(evaluator, proven), tuple[str, ...]()
+    if proven.applied.rounded_inputs:
+        notes = ("Measured with inputs of layers in float: weights do not hold their rounding.",)
     before, after = proven.seconds
     original = RuntimeFigures(
         changes=(),
@@ -47,22 +47,29 @@ def weights_candidates(
         busy=is_busy(),
     )
     figures = replace(original, changes=changes, seconds=Median.of(after), time_ratio=ratio(after, before))
-    return tuple(
-        Candidate(
-            file=f"compressed-{key}{model_file(path.name).suffix if form == 'small' else CHECKPOINT.suffix}",
-            form=form,
-            schedule=validation.schedule,
-            reconstruction=validation.delivered,
-            figures=replace(figures, file_bytes=validation.files[path.name.removeprefix(files[0].stem)]),
-            original=original,
-            held_out=evaluator.images.held_out,
-            notes=notes,
-            tried=validation.tried,
-            bounds=bounds,
-        )
-        for path in files
-        if (form := _form_of(path, files[0])) is not None
+    plain = Candidate(
+        file=f"compressed-{key}{CHECKPOINT.suffix}",
+        form="weights",
+        schedule=validation.schedule,
+        reconstruction=validation.delivered,
+        figures=replace(figures, file_bytes=validation.files[files[0].suffix]),
+        original=original,
+        held_out=evaluator.images.held_out,
+        notes=notes,
+        tried=validation.tried,
+        bounds=own_bounds(changes),
     )
+    packed = (
+        replace(
+            plain,
+            file=f"compressed-{key}{small.suffix}",
+            form="small",
+            figures=replace(figures, file_bytes=validation.files[path.name.removeprefix(files[0].stem)]),
+        )
+        for path in files[1:]
+        if (small := small_form(path.name)) is not None
+    )
+    return (plain, *packed)
 
 
 def weights_answers(evaluator: ScheduleEvaluator, proven: Proof) -> FileAnswers | None:
@@ -76,28 +83,16 @@ def weights_answers(evaluator: ScheduleEvaluator, proven: Proof) -> FileAnswers 
 
 def require_kept(evaluator: ScheduleEvaluator, proven: Proof, promised: Promised) -> None:
     """Raise InvalidSpec unless the weights of a proof keep a promise; made of them, this is a further test of it."""
-    promise, changes = promised.promise, _changes_of_weights(evaluator, proven)[0]
-    metric = promise.metric or judged_by(changes)
-    verdict = verdict_of(change_in(changes, metric) if evaluator.images.held_out else None, promise, promised.tests)
+    verdict = promised.tested(evaluator, _changes_of_weights(evaluator, proven))
     if not verdict.holds:
-        raise InvalidSpec(f"No file was written. {refusal(verdict, promise)}")
+        raise InvalidSpec(f"No file was written. {refusal(verdict, promised.promise)}")
 
 
-def _form_of(path: Path, plain: Path) -> Form | None:
-    if path == plain:
-        return "weights"
-    return "small" if small_form(path.name) else None
-
-
-def _changes_of_weights(
-    evaluator: ScheduleEvaluator, proven: Proof
-) -> tuple[tuple[MetricChange, ...], tuple[str, ...]]:
+def _changes_of_weights(evaluator: ScheduleEvaluator, proven: Proof) -> tuple[MetricChange, ...]:
     """Return what the weights lose as a file holds them: inputs of layers are rounded by a runtime, not by weights."""
     if not proven.applied.rounded_inputs:
-        return proven.result.kept_changes, ()
-    plain = replace(proven.applied, rounded_inputs=())
-    note = "Measured with inputs of layers in float: weights do not hold their rounding."
-    return evaluator.judged(plain).changes, (note,)
+        return proven.result.kept_changes
+    return evaluator.judged(replace(proven.applied, rounded_inputs=())).changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,25 +129,18 @@ def runtime_candidates(
     wanted += [settings] if settings.kind != "float" else []
     title = runtime_words(settings.runtime).file_title
     for each in wanted:
+        is_float = each.kind == "float"
         try:
-            first, *more = deployments(evaluator, source, each, others=others)
+            made = deployments(evaluator, source, each, others=others)
         except InvalidSpec as error:
-            notes.append(f"There is no {title} file {'in float' if each.kind == 'float' else 'in int8'}: {error}")
+            notes.append(f"There is no {title} file {'in float' if is_float else 'in int8'}: {error}")
             continue
-        if each.kind != "float" and first.record.computes_in_float:
+        if not is_float and made[0].record.computes_in_float:
             notes.append("No file with int8 that is quicker than float changes as few answers as allowed.")
-        else:
-            more = [first, *more]
-        found = [(one.candidate(source, name_of=name_of), one) for one in more]
-        known = [candidate for candidate, _ in found]
-        files += [
-            (candidate, one)
-            for candidate, one in found
-            if not one.variant or not (_is_slower(candidate) or any(dominates(each, candidate) for each in known))
-        ]
+            made = made[1:]
+        found = [(one.candidate(source, name_of=name_of), one) for one in made]
+        for candidate, one in found:
+            is_slower = candidate.figures.time_ratio.low > 1  # beyond what chance explains
+            if not one.variant or not (is_slower or any(dominates(other, candidate) for other, _ in found)):
+                files.append((candidate, one))
     return RuntimeFiles(files=tuple(files), notes=tuple(notes))
-
-
-def _is_slower(candidate: Candidate) -> bool:
-    """Return whether a call takes longer than the original's, beyond what chance explains."""
-    return candidate.figures.time_ratio.low > 1

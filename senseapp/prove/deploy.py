@@ -16,7 +16,8 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps, StepTitle
 from senseapp.data.images import PreparedImages
-from senseapp.descriptions import Effect, get
+from senseapp.descriptions import Effect
+from senseapp.formats.base import levels_by_layer
 from senseapp.metrics import MetricChange
 from senseapp.prove.answers import file_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
@@ -81,8 +82,7 @@ def original_source(evaluator: ScheduleEvaluator, runtime: Runtime) -> Source:
 
 def proven_source(evaluator: ScheduleEvaluator, runtime: Runtime, proven: Proof) -> Source:
     """Return a network that was just proven."""
-    network = _written(evaluator, runtime, proven.applied.model)
-    return _source(network, proven.result, proven.applied.integers)
+    return _source(evaluator, runtime, proven.result, proven.applied.model, proven.applied.integers)
 
 
 def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: ValidationResult, weights: Path) -> Source:
@@ -98,26 +98,30 @@ def stored_source(evaluator: ScheduleEvaluator, runtime: Runtime, proof: Validat
     whole, removes_channels = weights.with_suffix(runtime.description.suffix), proof.schedule.removes_channels
     if removes_channels and whole.is_file():
         with storage_errors(whole.name):
-            return _source(whole.read_bytes(), proof, integers)
+            return _source(evaluator, runtime, proof, whole.read_bytes(), integers)
     model = evaluator.apply(proof.schedule).model if removes_channels else copy.deepcopy(evaluator.dense.model)
     with storage_errors(weights.name):
         state = safetensors.torch.load(weights.read_bytes())
     model.load_state_dict(state)
-    return _source(_written(evaluator, runtime, model), proof, integers)
+    return _source(evaluator, runtime, proof, model, integers)
 
 
-def _written(evaluator: ScheduleEvaluator, runtime: Runtime, model: nn.Module) -> bytes:
-    evaluator.progress(f"Writing the proven network as {runtime.description.file_title}")
-    return evaluator.exporter(runtime).write(model)
-
-
-def _source(network: bytes, proof: ValidationResult, integers: Mapping[str, IntegerWeight]) -> Source:
+def _source(
+    evaluator: ScheduleEvaluator,
+    runtime: Runtime,
+    proof: ValidationResult,
+    network: nn.Module | bytes,
+    integers: Mapping[str, IntegerWeight],
+) -> Source:
+    if isinstance(network, nn.Module):
+        evaluator.progress(f"Writing the proven network as {runtime.description.file_title}")
+        network = evaluator.exporter(runtime).write(network)
     return Source(
         network=network,
         schedule=proof.schedule,
         reconstruction=proof.delivered,
         simulated=proof.kept_changes,
-        bits=bits_of(proof.schedule),
+        bits=levels_by_layer(proof.schedule, Effect.BITS),
         integers=integers,
         tried=proof.tried,
         notes=(
@@ -125,16 +129,6 @@ def _source(network: bytes, proof: ValidationResult, integers: Mapping[str, Inte
             *(note for note in proof.notes if note.startswith(LEFT_OUT)),
         ),
     )
-
-
-def bits_of(schedule: Schedule) -> dict[str, float]:
-    """Return the bits of each weight, by layer, that ``schedule`` puts on a grid."""
-    return {
-        member: entry.level
-        for entry in schedule.entries
-        if entry.compression != "none" and get(entry.compression).effect is Effect.BITS
-        for member in entry.members
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +148,7 @@ class Deployed:
 
     def candidate(self, source: Source, *, name_of: Callable[[str], str]) -> Candidate:
         """Return it as a candidate; ``name_of`` returns the name of a file by what it is beside the others."""
-        form = _form_of(self.record)
+        form: Form = "onnx" if self.record.computes_in_float else "mixed" if self.record.in_float else "int8"
         return Candidate(
             file=name_of(f"{form} {self.variant}".strip()),
             form=form,
@@ -167,12 +161,6 @@ class Deployed:
             tried=source.tried,
             bounds=own_bounds(self.record.figures["file"].changes),
         )
-
-
-def _form_of(record: Deployment) -> Form:
-    if record.computes_in_float:
-        return "onnx"
-    return "mixed" if record.in_float else "int8"
 
 
 def deploy(evaluator: ScheduleEvaluator, source: Source, settings: DeploySettings) -> Deployed:
@@ -198,105 +186,117 @@ def deployments(
         evaluator = with_held_out(evaluator)
     runtime, steps = evaluator.runtime(settings.runtime), OptionalSteps(evaluator.progress)
     layers = runtime.layers_of_nodes(source.network, {layer.name for layer in evaluator.profile.layers})
-    if settings.kind == "float":
-        found = Int8Files(made=(_in_float(runtime, source, layers, steps),), compared={})
+    if settings.kind == "float":  # with quantized weights as integers
+        nodes = [node for node, layer in layers.items() if layer in source.bits]
+        integers = {node: source.integers[layer] for node, layer in layers.items() if layer in source.integers}
+        stored = QuantizedWeights(content=source.network)
+        with steps.trying("weights stored as integers"):
+            if nodes:
+                stored = runtime.with_quantized_weights(source.network, nodes, integers)
+        file = MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
+        found = Int8Files(made=(file,), compared={})
     else:
-        found = int8_files(
-            evaluator,
-            runtime,
-            source.network,
-            layers,
-            settings,
-            steps,
-            bits=source.bits,
-            integers=source.integers,
-            others=others,
-        )
-    files = {"original": evaluator.original_file(runtime), **found.compared}
-    files |= {each.name: each.content for each in found.made}
-    thresholds = score_thresholds(evaluator, runtime, files)
-    files |= {each.name: _described(evaluator, runtime, each, thresholds) for each in found.made}
-    evaluator.progress.begin(StepTitle.TEST)
-    evaluator.progress(f"Running the files in {runtime.description.label}")
-    judged = _judged(evaluator, runtime, files, thresholds)
-    saturates, own = tuple[str, ...](), found.compared.get("default")
-    if own is not None:  # the files made here do not saturate
-        title = runtime.description.own_title(found.own_setting)
-        saturates = saturation(title, judged["default"], lambda: runtime.unsaturated(own))
-    tested = _TestedFiles(
-        evaluator=evaluator,
-        runtime=runtime,
-        source=source,
-        settings=settings,
-        steps=steps,
-        found=found,
-        files=files,
-        judged=judged,
-        figures=_figures(evaluator, runtime, files, judged, thresholds, settings),
-        saturates=saturates,
-    )
-    dead = [each for each in found.made if not each.computes_in_float and judged[each.name].keeps_nothing]
+        found = int8_files(evaluator, runtime, source, layers, settings, steps, others=others)
+    tested = _TestedFiles(evaluator, runtime, source, settings, steps, found, layers)
+    dead = [each for each in found.made if not each.computes_in_float and tested.judged[each.name].keeps_nothing]
     if found.made[0] in dead:
         raise InvalidSpec(_DEAD)
-    return tuple(tested.deployed(each, layers) for each in found.made if each not in dead)
+    return tuple(tested.deployed(each) for each in found.made if each not in dead)
 
 
-def _in_float(runtime: Runtime, source: Source, layers: Mapping[str, str], steps: OptionalSteps) -> MadeFile:
-    """Return the float file, with quantized weights as integers."""
-    nodes = [node for node, layer in layers.items() if layer in source.bits]
-    integers = {node: source.integers[layer] for node, layer in layers.items() if layer in source.integers}
-    stored = QuantizedWeights(content=source.network)
-    with steps.trying("weights stored as integers"):
-        if nodes:
-            stored = runtime.with_quantized_weights(source.network, nodes, integers)
-    return MadeFile(name="file", content=stored.content, notes=stored.notes, computes_in_float=True)
-
-
-def _described(
-    evaluator: ScheduleEvaluator, runtime: Runtime, made: MadeFile, thresholds: Mapping[str, float]
-) -> bytes:
-    """Return a file that says itself how its images are prepared, and its classes and thresholds."""
-    proof = evaluator.images.proof
-    preprocessing = proof.preprocessing if isinstance(proof, PreparedImages) else None
-    # a runtime may know none
-    scores = {"thresholds": (thresholds[made.name], thresholds["original"])} if thresholds else {}
-    return runtime.described(made.content, preprocessing=preprocessing, class_names=evaluator.class_names, **scores)
-
-
-@dataclass(frozen=True, kw_only=True)
 class _TestedFiles:
-    """Files of one network by name, judged and timed together."""
+    """Files of one network by name, judged and timed together beside the original in the runtime.
 
-    evaluator: ScheduleEvaluator
-    runtime: Runtime
-    source: Source
-    settings: DeploySettings
-    steps: OptionalSteps
-    found: Int8Files
-    files: Mapping[str, bytes]
-    judged: Mapping[str, Judgement]
-    figures: Mapping[str, RuntimeFigures]
-    saturates: tuple[str, ...]
+    ``layers`` are those of nodes.
+    """
 
-    def deployed(self, made: MadeFile, layers: Mapping[str, str]) -> Deployed:
-        """Write down one of them; ``layers`` are those of nodes."""
-        evaluator, runtime, settings, steps = self.evaluator, self.runtime, self.settings, self.steps
-        name, own_setting, is_asked = made.name, self.found.own_setting, made.name == "file"
-        figures = {"original": self.figures["original"], "file": self.figures[name]}
-        figures |= {each: self.figures[each] for each in self.found.compared}
+    def __init__(
+        self,
+        evaluator: ScheduleEvaluator,
+        runtime: Runtime,
+        source: Source,
+        settings: DeploySettings,
+        steps: OptionalSteps,
+        found: Int8Files,
+        layers: Mapping[str, str],
+    ) -> None:
+        self._evaluator, self._runtime, self._source, self._settings = evaluator, runtime, source, settings
+        self._steps, self._found, self._layers = steps, found, layers
+        self._files = {"original": evaluator.original_file(runtime), **found.compared}
+        self._files |= {each.name: each.content for each in found.made}
+        thresholds = score_thresholds(evaluator, runtime, self._files)
+        proof = evaluator.images.proof
+        for each in found.made:  # says itself how its images are prepared, and its classes and thresholds
+            # a runtime may know no thresholds
+            scores = {"thresholds": (thresholds[each.name], thresholds["original"])} if thresholds else {}
+            self._files[each.name] = runtime.described(
+                each.content,
+                preprocessing=proof.preprocessing if isinstance(proof, PreparedImages) else None,
+                class_names=evaluator.class_names,
+                **scores,
+            )
+        evaluator.progress.begin(StepTitle.TEST)
+        evaluator.progress(f"Running the files in {runtime.description.label}")
+        self.judged = self._judged(thresholds)
+        self._figures = self._measured(thresholds)
+        self._saturates, own = tuple[str, ...](), found.compared.get("default")
+        if own is not None:  # the files made here do not saturate
+            title = runtime.description.own_title(found.own_setting)
+            self._saturates = saturation(title, self.judged["default"], lambda: runtime.unsaturated(own))
+
+    def _judged(self, thresholds: Mapping[str, float]) -> dict[str, Judgement]:
+        """Return what each file is found to do on the proof images."""
+        evaluator, files = self._evaluator, self._files
+        judge = Judge(
+            evaluator.task,
+            JudgingImages.of_set(evaluator.images.proof, evaluator.dense),
+            self._runtime.open(files["original"]),
+            num_outputs=evaluator.profile.num_classes,
+            threshold=thresholds.get("original"),
+        )
+        judge.require_answers()
+        judged = {"original": judge.original}
+        for name, content in files.items():
+            if name != "original":
+                judged[name] = judge.judged(self._runtime.open(content), threshold=thresholds.get(name))
+        return judged
+
+    def _measured(self, thresholds: Mapping[str, float]) -> dict[str, RuntimeFigures]:
+        """Return what was measured of each file."""
+        runtime, settings = self._runtime, self._settings
+        openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in self._files.items()}
+        seconds, busy = times_anew(openers, runtime, call_of(self._evaluator, settings.batch)), is_busy()
+        return {
+            name: RuntimeFigures(
+                changes=self.judged[name].changes,
+                seconds=Median.of(seconds[name]),
+                time_ratio=ratio(seconds[name], seconds["original"]),
+                file_bytes=len(content),
+                busy=busy,
+                score_threshold=thresholds.get(name),
+            )
+            for name, content in self._files.items()
+        }
+
+    def deployed(self, made: MadeFile) -> Deployed:
+        """Write down one of them."""
+        evaluator, runtime, settings, steps = self._evaluator, self._runtime, self._settings, self._steps
+        name, own_setting, is_asked = made.name, self._found.own_setting, made.name == "file"
+        files = {"original": self._files["original"], "file": self._files[name]}
+        figures = {"original": self._figures["original"], "file": self._figures[name]}
+        figures |= {each: self._figures[each] for each in self._found.compared}
         shares = tuple[OperatorShare, ...]()
         if not made.computes_in_float:
             with steps.trying("times of operators"):
-                shares = operator_shares(self._operators("original"), self._operators(name))
-        files = {"original": self.files["original"], "file": self.files[name]}
+                shares = operator_shares(*(self._operators(each) for each in files.values()))
         elsewhere = times_elsewhere(evaluator, runtime, files, settings, steps) if is_asked else ()
         asked = settings if is_asked else replace(settings, kind="int8")  # limits are of the one asked for
         proof = evaluator.images.proof
         record = Deployment(
             settings=settings,
             figures=figures,
-            simulated=self.source.simulated,
-            in_float=tuple(layers.get(node, node) for node in made.in_float),
+            simulated=self._source.simulated,
+            in_float=tuple(self._layers.get(node, node) for node in made.in_float),
             opset=runtime.format_version(files["file"]),
             batch=runtime.open(files["file"]).fixed_batch,
             images=len(proof),
@@ -308,10 +308,10 @@ class _TestedFiles:
                 *filter(None, [thresholds_text(figures)]),
                 *steps.notes,
                 *(side_by_side(settings.runtime, each) for each in elsewhere),
-                *self.saturates,
+                *self._saturates,
                 *made.notes,
                 *runtime.changes(files["file"]),
-                *self.source.notes,
+                *self._source.notes,
             ),
             computes_in_float=made.computes_in_float,
             own_setting=own_setting,
@@ -327,47 +327,6 @@ class _TestedFiles:
             variant="" if is_asked else name,
         )
 
-    def _operators(self, name: str) -> tuple[OperatorTime, ...]:
-        batch = self.runtime.open(self.files[name]).fixed_batch or self.settings.batch
-        return self.runtime.operators(self.files[name], threads=self.settings.threads, batch=batch)
-
-
-def _judged(
-    evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapping[str, bytes], thresholds: Mapping[str, float]
-) -> dict[str, Judgement]:
-    """Return what each file is found to do on the proof images beside the original in the runtime."""
-    judge = Judge(
-        evaluator.task,
-        JudgingImages.of_set(evaluator.images.proof, evaluator.dense),
-        runtime.open(files["original"]),
-        num_outputs=evaluator.profile.num_classes,
-        threshold=thresholds.get("original"),
-    )
-    judge.require_answers()
-    others = {name: runtime.open(file) for name, file in files.items() if name != "original"}
-    judged = {name: judge.judged(file, threshold=thresholds.get(name)) for name, file in others.items()}
-    return {"original": judge.original} | judged
-
-
-def _figures(
-    evaluator: ScheduleEvaluator,
-    runtime: Runtime,
-    files: Mapping[str, bytes],
-    judged: Mapping[str, Judgement],
-    thresholds: Mapping[str, float],
-    settings: DeploySettings,
-) -> dict[str, RuntimeFigures]:
-    """Return what was measured of each file."""
-    openers = {name: partial(runtime.open, each, threads=settings.threads) for name, each in files.items()}
-    seconds, busy = times_anew(openers, runtime, call_of(evaluator, settings.batch)), is_busy()
-    return {
-        name: RuntimeFigures(
-            changes=judged[name].changes,
-            seconds=Median.of(seconds[name]),
-            time_ratio=ratio(seconds[name], seconds["original"]),
-            file_bytes=len(files[name]),
-            busy=busy,
-            score_threshold=thresholds.get(name),
-        )
-        for name in files
-    }
+    def _operators(self, content: bytes) -> tuple[OperatorTime, ...]:
+        batch = self._runtime.open(content).fixed_batch or self._settings.batch
+        return self._runtime.operators(content, threads=self._settings.threads, batch=batch)

@@ -1,45 +1,108 @@
-"""The model and the images of one run, ready to prove schedules: carries them out, repairs and judges networks."""
+"""The model and the images of one run, loaded again to prove schedules: carries them out, repairs and judges."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from senseapp import __version__
+from senseapp.compressions.base import ChannelCompressor, CompressionRequest, build_compressor
 from senseapp.core.errors import InvalidSchedule
 from senseapp.core.steps import Progress, ignore_progress
-from senseapp.data.images import ImageSet
+from senseapp.data.images import ImageSet, draw_order
+from senseapp.data.load import images_for
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.plan import Layout, lay_out, micro_batches, settle_kernels
+from senseapp.measure.plan import Layout, lay_out, micro_batches, settle_kernels, split
 from senseapp.measure.reuse import add_images, add_weights
 from senseapp.measure.sweep import CALIBRATION_IMAGES
 from senseapp.networks.loaded import LoadedModel
-from senseapp.networks.network import Network
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
+from senseapp.networks.trace import EXAMPLE_IMAGES
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
-from senseapp.prove.proof_images import ProofImages, load_proof_images
 from senseapp.reconstruct.adapt.blocks import TunedBlocks
 from senseapp.reconstruct.adapt.pruned import Reconstruction
 from senseapp.reconstruct.adapt.sequential_pass import SequentialPass
 from senseapp.reconstruct.adapt.weights import Adaptation
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for
 from senseapp.reconstruct.repair import Matching, Reference, matching_of
+from senseapp.records.inputs import LEAST_HELD_OUT, MOST_HELD_OUT
 from senseapp.records.measurement import RunResult
-from senseapp.records.profile import ModelProfile
+from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.schedule import Adapting, Schedule
 from senseapp.records.spec import REPAIR_IMAGES, SensitivitySpec
 from senseapp.runtimes.base import Exporter, Runtime, runtime_for
 from senseapp.tasks import Task, task_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofImages:
+    """The images of a run: those that its curves were measured on, and those to prove a schedule on.
+
+    The latter are others, where there are enough; ``note`` says which. Calibration images are taken from the former.
+    """
+
+    curves: ImageSet
+    proof: ImageSet
+    note: str
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the proof images are others than those of the curves."""
+        return self.proof is not self.curves
+
+
+def load_proof_images(result: RunResult, model: LoadedModel, data_roots: tuple[Path, ...] = ()) -> ProofImages:
+    """Load the images of a run again, and find those that its curves have not seen."""
+    spec = result.spec
+    wanted, seed = spec.sensitivity.num_samples, spec.sensitivity.seed
+
+    def load(count: int | None, seed: int = seed) -> ImageSet:
+        task = task_named(spec.model.task)
+        return images_for(model, spec.data, task=task, num_samples=count, seed=seed, data_roots=data_roots)
+
+    if wanted is None:
+        images = load(None)
+        curves, proof = split(images, seed)
+        if len(curves) != result.num_samples:  # the run is older than the split, or the folder has changed
+            curves, proof = images, images.subset([])
+    else:
+        curves = load(wanted)
+        if spec.data.kind == "random":
+            proof = load(max(wanted, LEAST_HELD_OUT), seed + 1)
+        else:  # a longer draw with one seed begins with the shorter one
+            proof, seen = load(wanted + MOST_HELD_OUT), set(curves.names)
+            if not proof.indicative:
+                proof = proof.subset([index for index, name in enumerate(proof.names) if name not in seen])
+    if len(proof) >= LEAST_HELD_OUT:
+        return ProofImages(curves=curves, proof=proof, note=f"Checked on {len(proof)} images not used above.")
+    note = (
+        f"Measured on the {len(curves)} images that the curves were measured on, since fewer than {LEAST_HELD_OUT} "
+        "others are left: expect slightly more damage on new images."
+    )
+    return ProofImages(curves=curves, proof=curves, note=note)
+
+
+def couplings_of(model: nn.Module, result: RunResult) -> tuple[CoupledGroup, ...]:
+    """Return which layers of ``model``, the network of ``result``, shrink together; as slow as the start of a run."""
+    config, seed = result.compression, result.spec.sensitivity.seed
+    if not config.description.removes_channels:
+        return ()
+    drawn = torch.randn(EXAMPLE_IMAGES, *result.profile.input_shape, generator=torch.Generator().manual_seed(seed))
+    images = drawn.to(next(model.parameters()).device)
+    layers = profile_model(model, images).layers
+    request = CompressionRequest(model=model, layers=layers, calibration=(images,), seed=seed)
+    return cast(ChannelCompressor, build_compressor(config, request)).couplings()
 
 
 @dataclass
@@ -128,11 +191,10 @@ class ScheduleEvaluator:
         lay_out(applied.model, self.dense.layout)  # compressed weights come in the default memory order
         return applied
 
-    @contextmanager
-    def network(self, applied: AppliedModel) -> Iterator[Network]:
-        """Yield the network of ``applied``; in the block its layers' inputs are rounded if the schedule says so."""
-        with applied.active():
-            yield replace(self.dense, model=applied.model)
+    @cached_property
+    def couplings(self) -> tuple[CoupledGroup, ...]:
+        """Layers that shrink together: :func:`couplings_of` this model."""
+        return couplings_of(self.dense.model, self.result)
 
     def calibration(self) -> list[Tensor]:
         """Return the images that the run's data-driven criteria and activation ranges looked at, in batches."""
@@ -141,9 +203,8 @@ class ScheduleEvaluator:
     @cached_property
     def repair_images(self) -> ImageSet:
         """The curves' images that repairs are fitted to, in random order: all, or :data:`REPAIR_IMAGES` of them."""
-        generator = torch.Generator().manual_seed(self._spec.seed)
-        order: list[int] = torch.randperm(len(self.images.curves), generator=generator).tolist()
-        return self.images.curves.subset(order[:REPAIR_IMAGES])
+        curves = self.images.curves
+        return curves.subset(draw_order(len(curves), len(curves), self._spec.seed)[:REPAIR_IMAGES])
 
     @cached_property
     def _repair_spans(self) -> list[tuple[int, int]]:
@@ -160,15 +221,11 @@ class ScheduleEvaluator:
         ]
 
     @property
-    def repair_halves(self) -> tuple[range, range]:
-        """Positions of the batches of :attr:`reference` that hold each half of the images."""
-        spans = self._repair_spans
-        middle = next(index for index, (low, _) in enumerate(spans) if low >= len(self.repair_images) // 2)
-        return range(middle), range(middle, len(spans))
-
-    def span_of(self, batches: range) -> tuple[int, int]:
-        """Return start and stop, among :attr:`repair_images`, of consecutive batches of :attr:`reference`."""
-        return self._repair_spans[batches[0]][0], self._repair_spans[batches[-1]][1]
+    def repair_halves(self) -> tuple[tuple[range, tuple[int, int]], ...]:
+        """Of each half of :attr:`repair_images`: the places of its batches in :attr:`reference`, its start and stop."""
+        spans, count = self._repair_spans, len(self.repair_images)
+        first = sum(low < count // 2 for low, _ in spans)
+        return (range(first), (0, count // 2)), (range(first, len(spans)), (count // 2, count))
 
     @cached_property
     def reference(self) -> Reference:
@@ -225,8 +282,8 @@ class ScheduleEvaluator:
     ) -> Judgement:
         """Run a compressed model on ``images`` from ``start`` to ``stop``, by default on all those for proofs."""
         judge = self.judge(self.images.proof if images is None else images)
-        with self.network(applied) as network:
-            return judge.judged(network, start, stop)
+        with applied.active():  # its layers' inputs are rounded if the schedule says so
+            return judge.judged(replace(self.dense, model=applied.model), start, stop)
 
     def runtime(self, name: str) -> Runtime:
         """Return the runtime of that name, as it handles this network; raises InvalidSpec where there is none."""

@@ -16,7 +16,7 @@ from senseapp.descriptions.runtimes import installed_runtimes
 from senseapp.networks.network import Network
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median
-from senseapp.records.int8_timing import Int8Timing
+from senseapp.records.layer_findings import Int8Timing
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import quick_seconds, ratio
 
@@ -124,6 +124,11 @@ def times_anew(
     return seconds
 
 
+def one_call(network: Network, images: Tensor, batch: int) -> Tensor:
+    """Return the images of a call of ``network``, (N, C, H, W): those of one batch, or ``batch`` times the first."""
+    return images if network.fixed_batch else images[:1].expand(batch, *images.shape[1:])
+
+
 def call_of(evaluator: ScheduleEvaluator, batch: int) -> Tensor:
     """Return the images of one call whose time is taken, (N, C, H, W)."""
     image = evaluator.dense.arranged(evaluator.images.proof, 0, 1)[0].cpu()
@@ -169,18 +174,12 @@ def time_int8(
         InvalidSpec: the runtime cannot write it in int8, or run it.
     """
     int8 = runtime.in_place(network, runtime.quantizer(network, images).write())
-    part = images[0]
-    fixed = runtime.open(network, threads=threads).fixed_batch
-    call = part if fixed else part[:1].expand(batch, *part.shape[1:])
+    call = one_call(runtime.open(network, threads=threads), images[0], batch)
     ratio = FileTimes(runtime, network, call, threads=threads).measure_precise(int8)
-    return Int8Timing(ratio=ratio, machine=runtime.machine(), products=_int8_products())
-
-
-def _int8_products() -> str:
-    """Return the instructions of this processor for products of 8 bits; empty where it has none."""
-    found = torch.cpu.get_capabilities()
+    able = torch.cpu.get_capabilities()
     names = {"amx_int8": "AMX", "avx512_vnni": "VNNI", "avx_vnni": "VNNI", "asimd_dot": "dot products"}
-    return ", ".join(dict.fromkeys(name for flag, name in names.items() if found.get(flag)))
+    products = ", ".join(dict.fromkeys(name for flag, name in names.items() if able.get(flag)))
+    return Int8Timing(ratio=ratio, machine=runtime.machine(), products=products)
 
 
 def is_busy() -> bool:

@@ -8,10 +8,11 @@ from senseapp.core.errors import UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.data.images import PreparedImages
 from senseapp.descriptions.runtimes import runtime_words
-from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.metrics import METRICS, MetricChange, divergence_among
 from senseapp.networks.network import Network
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.judge import Judgement
+from senseapp.records.candidate import judged_by
 from senseapp.records.deployment import DeploySettings, Elsewhere, Median, RuntimeFigures
 from senseapp.records.measurement import change_in
 from senseapp.runtimes.base import Runtime
@@ -26,22 +27,37 @@ def findings(
 
     ``figures`` and ``own_setting`` are those of :class:`~senseapp.records.deployment.Deployment`.
     """
-    file, original = figures["file"], figures["original"]
+    file, original, default = figures["file"], figures["original"], figures.get("default")
     size = f"at {100 * file.file_bytes / original.file_bytes:.0f} % of its size"
-    does = f"Measured on {plural(images, 'image')}: {_answers(file.changes)}, {_time(file)}, {size}."
-    return (does, *_against(figures, settings, own_setting))
+    said = [f"Measured on {plural(images, 'image')}: {_answers(file.changes)}, {_time(file)}, {size}."]
+    names = [change.metric for change in file.changes]
+    if settings.kind == "quickest" and "int8" in figures:
+        said += _against_limit(file, settings.most_changed)
+    divergence = divergence_among(names) or names[0]
+    own, usual = (None if each is None else change_in(each.changes, divergence) for each in (file, default))
+    if default is not None and own is not None and usual is not None:
+        title = runtime_words(settings.runtime).own_title(own_setting)
+        if own.ci_low > usual.ci_high:
+            said.append(f"{title} does less harm than this file.")
+        if file.seconds.low > default.seconds.high and own.delta >= usual.delta:
+            said.append(f"{title} is quicker than this file, and does no more harm.")
+    return tuple(said)
 
 
 def side_by_side(runtime: str, other: Elsewhere) -> str:
     """Return which of two runtimes is quicker here and by how much, for a file that was made for ``runtime``."""
     own, label = runtime_words(runtime).label, runtime_words(other.runtime).label
+
+    def share(ratio: Median) -> str:
+        return f"{100 * ratio.value:.0f} % ({100 * ratio.low:.0f} to {100 * ratio.high:.0f})"
+
     if other.file.low <= 1 <= other.file.high:
         quicker = f"In {label} the file takes as long here as in {own}, as far as can be told"
     else:
         quicker = f"{label if other.file.high < 1 else own} is quicker here: in {label} the file takes"
-        quicker += f" {_share(other.file)} of its time in {own}"
+        quicker += f" {share(other.file)} of its time in {own}"
     return (
-        f"{quicker}; the original in float takes {_share(other.original)} (in turns). What the file answers in "
+        f"{quicker}; the original in float takes {share(other.original)} (in turns). What the file answers in "
         f"{label} is measured when it is made for it."
     )
 
@@ -83,16 +99,11 @@ def preparation(evaluator: ScheduleEvaluator, runtime: Runtime) -> str:
     )
 
 
-def _share(ratio: Median) -> str:
-    return f"{100 * ratio.value:.0f} % ({100 * ratio.low:.0f} to {100 * ratio.high:.0f})"
-
-
 def _answers(changes: tuple[MetricChange, ...]) -> str:
     """Return how the file answers: by labels where there are any, else like the original or not."""
-    names = [change.metric for change in changes]
-    name = primary_among(names) or divergence_among(names) or names[0]
-    change, metric = change_in(changes, name), METRICS[name]
+    change = change_in(changes, judged_by(changes))
     assert change is not None
+    metric = METRICS[change.metric]
     if metric.needs_labels:
         return f"{metric.label} {metric.value_text(change.value)}, the original's {metric.value_text(change.baseline)}"
     if metric.counted:
@@ -108,26 +119,10 @@ def _time(file: RuntimeFigures) -> str:
     return f"in {100 * file.time_ratio.value:.0f} % of the original's time here"
 
 
-def _against(figures: Mapping[str, RuntimeFigures], settings: DeploySettings, own_setting: str) -> Iterator[str]:
-    file, default = figures["file"], figures.get("default")
-    if settings.kind == "quickest" and "int8" in figures:
-        yield from _against_limit(file, settings.most_changed)
-    names = [change.metric for change in file.changes]
-    judged_by = divergence_among(names) or names[0]
-    own, usual = (None if each is None else change_in(each.changes, judged_by) for each in (file, default))
-    if default is None or own is None or usual is None:
-        return
-    title, is_slower = runtime_words(settings.runtime).own_title(own_setting), file.seconds.low > default.seconds.high
-    if own.ci_low > usual.ci_high:
-        yield f"{title} does less harm than this file."
-    if is_slower and own.delta >= usual.delta:
-        yield f"{title} is quicker than this file, and does no more harm."
-
-
 def _against_limit(file: RuntimeFigures, most_changed: float) -> Iterator[str]:
     """Note files whose answers change more on these images than on those that chose the nodes in float."""
-    name = next((each.metric for each in file.changes if _counts_changed(each.metric)), None)
-    change = change_in(file.changes, name) if name is not None else None
+    counted = (each for each in file.changes if METRICS[each.metric].counted and not METRICS[each.metric].needs_labels)
+    change = next(counted, None)
     if change is not None and change.delta > most_changed:
         low, high = 100 * max(0.0, change.ci_low), 100 * change.ci_high
         yield (
@@ -135,7 +130,3 @@ def _against_limit(file: RuntimeFigures, most_changed: float) -> Iterator[str]:
             f"{high:.1f}), more than the {100 * most_changed:g} % allowed, which held on the images that chose what "
             "stays in float."
         )
-
-
-def _counts_changed(name: str) -> bool:
-    return bool(METRICS[name].counted) and not METRICS[name].needs_labels

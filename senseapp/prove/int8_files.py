@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.steps import OptionalSteps, StepTitle
 from senseapp.descriptions import DENSE_BITS
 from senseapp.metrics import METRICS
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.mixed_precision import MixedPrecision, QuantizedFiles, search_mixed_precision
-from senseapp.prove.search_images import SearchImages
+from senseapp.prove.search_images import SearchImages, calls_of
 from senseapp.records.deployment import INT8_BITS, DeploySettings
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
+
+if TYPE_CHECKING:
+    from senseapp.prove.deploy import Source
 
 _SECONDS = 240.0  # of all that is fitted and tried, and again of the choice of parts in float
 _PARTS = 8  # of the images that judge: whether a gain is one on all of them
@@ -63,13 +66,11 @@ class Int8Files:
 def int8_files(
     evaluator: ScheduleEvaluator,
     runtime: Runtime,
-    content: bytes,
+    source: Source,
     layers: Mapping[str, str],
     settings: DeploySettings,
     steps: OptionalSteps,
     *,
-    bits: Mapping[str, float] | None = None,
-    integers: Mapping[str, IntegerWeight] | None = None,
     others: bool = True,
 ) -> Int8Files:
     """Return a network's files in int8.
@@ -81,23 +82,23 @@ def int8_files(
     Args:
         evaluator: of the run, whose curves' images fit and judge.
         runtime: that files are for.
-        content: the network as a float file.
+        source: the network.
         layers: those of its nodes.
         settings: which file is wanted.
         steps: are told, and take the errors of what is optional.
-        bits: by layer, of each weight on a grid; empty for weights that may be changed.
-        integers: by layer, those of such weights.
         others: whether further files to choose from are made.
     """
     steps.start(_SECONDS)
-    images, proof = SearchImages(evaluator, runtime.open(content)), evaluator.images.proof
+    content, bits, proof = source.network, source.bits, evaluator.images.proof
+    network = runtime.open(content)
+    images = SearchImages(evaluator, network)
     fitting = Fitting(
         batches=images.fitted,
         damage_of=lambda candidate: images.judge.judged(candidate).damage,
         damages_of=lambda candidate: images.judge.judged(candidate).damages(_PARTS),
         reduce_range=settings.reduce_range,
-        held_out=images.in_calls(proof.subset(range(min(_HELD_OUT, len(proof))))),
-        integers={node: integers[layer] for node, layer in layers.items() if integers and layer in integers},
+        held_out=calls_of(evaluator, network, proof.subset(range(min(_HELD_OUT, len(proof))))),
+        integers={node: source.integers[layer] for node, layer in layers.items() if layer in source.integers},
         steps=steps,
     )
     steps.progress.begin(StepTitle.INT8)
@@ -105,21 +106,27 @@ def int8_files(
     quantizer = runtime.fitted_quantizer(content, fitting)
     files = QuantizedFiles(quantizer, kept, network=content, runtime=runtime, images=images, settings=settings)
     own: DefaultInt8 | None = None
-    file: MadeFile | None = None
-    if settings.kind != "quickest" or _may_be_quicker(files, steps):
+    file = MadeFile(name="file", content=content, notes=(_NOT_QUICKER, *images.notes), computes_in_float=True)
+    may_be_quicker, must_be_quicker = True, settings.kind == "quickest"
+    if must_be_quicker:
+        steps.progress("Timing the network in float and in int8")
+        may_be_quicker = files.beside_float.measure_precise(files.placed(files.all_int8)).low < 1
+    if may_be_quicker:
         steps.progress.begin(StepTitle.OWN)
         with steps.trying(runtime.description.own_quantizer):
             own = runtime.default_int8(content, fitting)
         steps.progress.begin(StepTitle.PARTS)
-        file = _chosen(files, own, kept, steps)
-    if file is None:
-        file = MadeFile(name="file", content=content, notes=(_NOT_QUICKER, *images.notes), computes_in_float=True)
-    rounded = (_STORED_IN_8,) if bits and min(bits.values()) < INT8_BITS and not file.computes_in_float else ()
-    made = [replace(file, notes=(*file.notes, *rounded))]
+        found = _found(files, None if kept else own, steps)
+        if not must_be_quicker or (
+            files.changes_few(found.content) and files.beside_float.is_within(files.placed(found.content), 1.0)
+        ):
+            file = found
+    if bits and min(bits.values()) < INT8_BITS and not file.computes_in_float:
+        file = replace(file, notes=(*file.notes, _STORED_IN_8))
+    made = [file]
     if others and settings.kind != "int8":
         with steps.trying("further files to choose from"):
-            known = {content, file.content}
-            made += [each for each in _further(files) if each.content not in known]
+            made += [each for each in _further(files) if each.content not in (content, file.content)]
     compared = {"int8": files.all_int8} | ({"default": own.content} if own is not None else {})
     return Int8Files(
         made=tuple(replace(each, content=files.placed(each.content)) for each in made),
@@ -128,56 +135,35 @@ def int8_files(
     )
 
 
-def _may_be_quicker(files: QuantizedFiles, steps: OptionalSteps) -> bool:
-    """Return False where all of a network in int8 is clearly not quicker than in float."""
-    steps.progress("Timing the network in float and in int8")
-    return files.beside_float.measure_precise(files.placed(files.all_int8)).low < 1
+def _found(files: QuantizedFiles, own: DefaultInt8 | None, steps: OptionalSteps) -> MadeFile:
+    """Return the file of the search for nodes in float, or of the runtime's own quantizer if that does less harm.
 
-
-def _chosen(
-    files: QuantizedFiles, own: DefaultInt8 | None, kept: Sequence[str], steps: OptionalSteps
-) -> MadeFile | None:
-    """Return the file that was asked for: of the search, or of the runtime's own quantizer if that does less harm.
-
-    None where it must be quicker than float and change few answers and does not: the search accepts all of it in int8
-    where that changes few enough, and the runtime's own file by its damage, neither of them timed against float.
+    The search accepts all of it in int8 where that changes few enough answers, and the runtime's own file is taken by
+    its damage, neither of them timed against float.
     """
-    found, settings, runtime = MixedPrecision(), files.settings, files.runtime
-    if settings.kind != "int8":
+    found = MixedPrecision()
+    if files.settings.kind != "int8":
         with steps.trying("the search for parts that int8 harms"):
             steps.start(_SECONDS)
             found = search_mixed_precision(files, steps)
     content, notes = files.content(found.in_float), (*found.notes, *files.images.notes)
-    if own and not kept and files.judged(own.content).damage < files.judged(content).damage:
-        title = runtime.description.own_quantizer
-        notes = (*notes, f"This file is that of {title}, which did less harm on the images that choose.")
-        file = MadeFile(name="file", content=own.content, notes=notes)
-    else:
-        reasons = tuple[str, ...]()
-        with steps.trying("the causes of what int8 harms"):
-            reasons = _reasons(files, found)
-        notes = (*notes, *files.quantizer.notes, *reasons, *filter(None, [runtime.int8_note]))
-        file = MadeFile(name="file", content=content, in_float=found.in_float, notes=notes)
-    if settings.kind != "quickest":
-        return file
-    changes_few = files.judged(file.content).share_changed <= settings.most_changed
-    return file if changes_few and files.beside_float.is_within(files.placed(file.content), 1.0) else None
+    if own and files.judged(own.content).damage < files.judged(content).damage:
+        title = files.runtime.description.own_quantizer
+        said = f"This file is that of {title}, which did less harm on the images that choose."
+        return MadeFile(name="file", content=own.content, notes=(*notes, said))
+    reasons = tuple[str, ...]()
+    with steps.trying("the causes of what int8 harms"):
+        reasons = _reasons(files, found)
+    notes = (*notes, *files.quantizer.notes, *reasons, *filter(None, [files.runtime.int8_note]))
+    return MadeFile(name="file", content=content, in_float=found.in_float, notes=notes)
 
 
 def _further(files: QuantizedFiles) -> tuple[MadeFile, MadeFile]:
     """Return files beside the one that was asked for: all of it in int8, and weights alone in 8 bits."""
-    notes, every = files.quantizer.notes, files.nodes
-    computed = filter(None, [files.runtime.int8_note])
-    return (
-        MadeFile(name="all", content=files.content(), notes=(_ALL_INT8, *notes, *computed)),
-        MadeFile(
-            name="weights",
-            content=files.written(every),
-            in_float=every,
-            notes=(_WEIGHTS_ONLY, *notes),
-            computes_in_float=True,
-        ),
-    )
+    notes, every, computed = files.quantizer.notes, files.nodes, filter(None, [files.runtime.int8_note])
+    in_int8 = MadeFile(name="all", content=files.content(), notes=(_ALL_INT8, *notes, *computed))
+    content, words = files.written(every), (_WEIGHTS_ONLY, *notes)
+    return in_int8, MadeFile(name="weights", content=content, in_float=every, notes=words, computes_in_float=True)
 
 
 def _reasons(files: QuantizedFiles, found: MixedPrecision) -> tuple[str, ...]:

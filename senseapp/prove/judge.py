@@ -52,13 +52,13 @@ class JudgingImages:
         return cls(count=len(images), batches=batches, labels=images.labels)
 
     @classmethod
-    def of_images(cls, images: ImageSet, size: int, *, labels: Tensor | None = None) -> JudgingImages:
+    def of_images(cls, images: ImageSet, size: int) -> JudgingImages:
         """Return a set in batches of at most ``size`` images, each made when it is needed."""
 
         def batches(start: int, stop: int) -> Iterable[Tensor]:
             return (images.batch(low, high) for low, high in micro_batches(start, stop, size))
 
-        return cls(count=len(images), batches=batches, labels=labels)
+        return cls(count=len(images), batches=batches, labels=images.labels)
 
     @classmethod
     def of_batches(cls, batches: Sequence[Tensor]) -> JudgingImages:
@@ -66,11 +66,21 @@ class JudgingImages:
         return cls(count=sum(map(len, batches)), batches=lambda _start, _stop: batches)
 
 
+def predictions(task: Task, network: Network, batch: Tensor, *, most_bytes: int | None = None) -> Predictions:
+    """Return what ``task`` reads from ``network`` for images, (N, C, H, W): float32 on the processor."""
+    parts = list[Predictions]()
+    for part in in_calls(network, batch):
+        with torch.inference_mode():
+            output = task.predictions(network.run(part), most_bytes=most_bytes)
+        parts.append(stored(output))  # outside inference mode, so that later code may use it freely
+    return joined(parts)
+
+
 class Judge:
     """Compares networks with a reference, image by image, in the metrics of a task.
 
     Attributes:
-        metrics: names of those that can be measured, or of those asked for.
+        metrics: names of those that can be measured.
         baseline: what all are compared with.
 
     Args:
@@ -78,7 +88,6 @@ class Judge:
         images: that all networks run on.
         reference: the network that others are compared with; it runs here, and not again.
         num_outputs: numbers that the task reads for each image.
-        metrics: all that can be measured, unless some are named.
         threshold: of the reference's scores, for tasks that have one; None for the usual one.
         progress: is told how many images are done before each batch.
     """
@@ -90,15 +99,14 @@ class Judge:
         reference: Network,
         *,
         num_outputs: int,
-        metrics: Sequence[str] = (),
         threshold: float | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.task, self.images = task, images
-        self.metrics = tuple(metrics) or task.metrics(has_labels=images.labels is not None, num_outputs=num_outputs)
+        self.metrics = task.metrics(has_labels=images.labels is not None, num_outputs=num_outputs)
         self._progress = progress or Progress()
         self._prediction_bytes = prediction_bytes(images.count)
-        outputs = self._at(self._run(reference, 0, images.count), threshold)
+        outputs = self._run(reference, 0, images.count, threshold)
         self.baseline = BaselineOutputs(outputs, images.labels, self.metrics)
 
     def require_answers(self) -> None:
@@ -117,30 +125,23 @@ class Judge:
     ) -> Judgement:
         """Run ``network`` on the images from ``start`` to ``stop``, by default all; ``threshold`` is of its scores."""
         end = self.images.count if stop is None else stop
-        outputs = self._at(self._run(network, start, end), threshold)
+        outputs = self._run(network, start, end, threshold)
         return Judgement(judge=self, outputs=outputs, start=start, stop=end)
-
-    def _at(self, outputs: Predictions, threshold: float | None) -> Predictions:
-        return outputs if threshold is None else self.task.at_threshold(outputs, threshold)
 
     @property
     def original(self) -> Judgement:
         """The reference itself, as if it were judged."""
         return Judgement(judge=self, outputs=self.baseline.outputs, start=0, stop=self.images.count)
 
-    def _run(self, network: Network, start: int, stop: int) -> Predictions:
+    def _run(self, network: Network, start: int, stop: int, threshold: float | None) -> Predictions:
         """Return the predictions of the images, float32 on the processor."""
         outputs, done = list[Predictions](), 0
         for batch in self.images.batches(start, stop):
             self._progress.images(done, stop - start)
-            outputs += [self._output(network, part) for part in in_calls(network, batch)]
+            outputs.append(predictions(self.task, network, batch, most_bytes=self._prediction_bytes))
             done += len(batch)
-        return joined(outputs)
-
-    def _output(self, network: Network, batch: Tensor) -> Predictions:
-        with torch.inference_mode():
-            output = self.task.predictions(network.run(batch), most_bytes=self._prediction_bytes)
-        return stored(output)  # outside inference mode, so that later code may use it freely
+        found = joined(outputs)
+        return found if threshold is None else self.task.at_threshold(found, threshold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +174,7 @@ class Judgement:
     @property
     def damage(self) -> float:
         """The change of the divergence as a number; infinite where it is none."""
-        delta = self.change(self.judge.divergence).delta
-        return delta if delta == delta else float("inf")
+        return self.damages(1)[0]
 
     @property
     def typical_damage(self) -> float:

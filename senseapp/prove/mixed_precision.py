@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from senseapp.core.steps import OptionalSteps
 from senseapp.core.texts import plural
 from senseapp.descriptions.levels import BitScale
 from senseapp.metrics import METRICS
-from senseapp.prove.file_times import FileTimes
+from senseapp.prove.file_times import FileTimes, one_call
 from senseapp.prove.judge import Judgement
 from senseapp.prove.search_images import SearchImages
 from senseapp.records.deployment import DeploySettings
@@ -30,6 +30,10 @@ _LEAST_STEP, _MOST_STEP = 0.002, 0.1  # of the time that is predicted, between f
 _SHARES = (1.0, 0.75, 0.5, 0.25)  # of the time that nodes in float may add, for which files are looked for
 _UNSEEN = 0.01  # of what is notable: less damage than that is not worth a layer in float
 _ROUNDING_BITS = BitScale(noun="rounding", axis="Bits")  # levels of nodes: in int8, or as they are
+_CUT_SHORT = (
+    "The search for parts to leave in float was ended after {}, before it knew which of them do most harm: some may be "
+    "in int8 that should not."
+)
 _NONE_IN_TIME = "No file with parts in float was found to keep to the time that is allowed, so none is."
 
 Group = tuple[str, ...]
@@ -95,8 +99,7 @@ class QuantizedFiles:
         return times, min(self.settings.most_time, max(1.0, times.measure_precise(self._network).value))
 
     def _times_beside(self, reference: bytes) -> FileTimes:
-        part, fixed = self.images.judging[0], self.runtime.open(self._network).fixed_batch
-        call = part if fixed else part[:1].expand(self.settings.batch, *part.shape[1:])
+        call = one_call(self.runtime.open(self._network), self.images.judging[0], self.settings.batch)
         return FileTimes(self.runtime, reference, call, threads=self.settings.threads)
 
     def written(self, in_float: Group = ()) -> bytes:
@@ -130,10 +133,14 @@ class QuantizedFiles:
         others = (node for node in self.nodes if node not in in_int8)
         return self.images.rough_damage(self.runtime.open(self.quantizer.write(but=[*self._kept, *others])))
 
+    def changes_few(self, content: bytes) -> bool:
+        """Return whether a file changes as few answers as allowed."""
+        return self.judged(content).share_changed <= self.settings.most_changed
+
     def is_enough(self, in_float: Group) -> bool:
         """Return whether a file changes as few answers as allowed, or loses next to nothing."""
         if self.settings.kind == "quickest":
-            return self.judged(self.content(in_float)).share_changed <= self.settings.most_changed
+            return self.changes_few(self.content(in_float))
         return self.damage(in_float) <= _UNSEEN * METRICS[self.images.judge.divergence].notable
 
     def rough_time(self, in_float: Group) -> float:
@@ -170,16 +177,25 @@ def search_mixed_precision(files: QuantizedFiles, steps: OptionalSteps) -> Mixed
     if not files.nodes or files.is_enough(()):
         return MixedPrecision()
     at_first, damages = files.damage(()), damages_alone(files, steps)
-    found = MixedPrecision(damages=damages, notes=() if steps.left() else (_cut_short(steps.seconds),))
+    notes = tuple[str, ...]()
+    if not steps.left():
+        notes = (_CUT_SHORT.format(plural(max(1, round(steps.seconds / 60)), "minute")),)
     group = fill_time_budget(files, damages, steps)
     if group is None:
-        return replace(found, notes=(*found.notes, _NONE_IN_TIME))
+        return MixedPrecision(damages=damages, notes=(*notes, _NONE_IN_TIME))
     if not files.damage(group) < at_first:
-        return found
+        return MixedPrecision(damages=damages, notes=notes)
     if files.is_enough(group):
         steps.progress("Trying fewer parts in float")
-        group = _fewest(files, damages, group)
-    return replace(found, in_float=group)
+        low, high = files.seconds(()), files.seconds(group)
+        for _ in range(6):  # halvings of the time that nodes in float add
+            middle = (low + high) / 2
+            solved = least_damage(damages, files.seconds, middle)
+            if solved is not None and len(solved) < len(damages) and files.is_enough(solved):
+                group, high = solved, middle
+            else:
+                low = middle
+    return MixedPrecision(in_float=group, damages=damages, notes=notes)
 
 
 def damages_alone(files: QuantizedFiles, steps: OptionalSteps) -> dict[str, float]:
@@ -216,13 +232,19 @@ def fill_time_budget(files: QuantizedFiles, damages: Mapping[str, float], steps:
     timed: dict[Group, float] = {(): files.rough_time(())}
     tried = set[Group]()
     added = max(1 - timed[()], 0.1)  # of the time that is allowed: what they may add at least, so that shares differ
+
+    def left(group: Group) -> float:
+        return sum(damage for node, damage in damages.items() if node not in group)
+
     for share in _SHARES:
         _time_files(files, damages, timed, steps, aim=1 - (1 - share) * added)
-        fitting = sorted((each for each, time in timed.items() if each and time <= 1), key=lambda g: _left(g, damages))
+        fitting = sorted((each for each, time in timed.items() if each and time <= 1), key=left)
         # files of those that should do least harm, of which one is to keep the time
         measured = {group: files.rough_damage(group) for group in fitting[:4] if group not in tried}
         tried.update(measured)
-        for group in _by_promise(measured, damages):
+        # Damage on few images tells less than these sums, unless it is clearly more: as much may be chance.
+        most = 1.25 * min(measured.values(), default=0.0)
+        for group in sorted(measured, key=lambda group: (max(measured[group] - most, 0.0), left(group))):
             steps.progress("Timing the file again")
             if files.keeps_time(group):
                 return group
@@ -247,7 +269,10 @@ def _time_files(
         steps.progress("Using the rest of the time for parts in float")
         corrected = files.seconds.corrected({group: time / at_first for group, time in timed.items() if group})
         solved = least_damage(damages, corrected, corrected(()) * wanted / at_first)
-        group = _without_all(quickest(damages, corrected) if solved is None else solved, damages)
+        group = quickest(damages, corrected) if solved is None else solved
+        if len(group) == len(damages):  # the least harmful one stays in int8
+            least = min(damages, key=damages.__getitem__)
+            group = tuple(node for node in group if node != least)
         if group not in timed:
             timed[group] = files.rough_time(group)
             if 0.985 * aim <= timed[group] <= aim:  # of the time that is allowed: a file that takes as much uses it
@@ -260,45 +285,3 @@ def _time_files(
         wanted = (low + high) / 2 if low and high < math.inf else wanted * missed
         if high - low < _LEAST_STEP:
             return
-
-
-def _fewest(files: QuantizedFiles, damages: Mapping[str, float], group: Group) -> Group:
-    """Return the nodes in float of the quickest file that is enough, as ``group`` is."""
-    low, high = files.seconds(()), files.seconds(group)
-    for _ in range(6):  # halvings of the time that nodes in float add
-        middle = (low + high) / 2
-        solved = least_damage(damages, files.seconds, middle)
-        if solved is not None and len(solved) < len(damages) and files.is_enough(solved):
-            group, high = solved, middle
-        else:
-            low = middle
-    return group
-
-
-def _by_promise(measured: Mapping[Group, float], damages: Mapping[str, float]) -> Sequence[Group]:
-    """Return groups in float by what the other nodes do alone in int8, and after them those that do clearly more harm.
-
-    ``measured`` has the damage of each file on few images, which tells less than these sums where it hardly differs.
-    """
-    most = 1.25 * min(measured.values(), default=0.0)  # times the least damage: as much may be chance
-    return sorted(measured, key=lambda group: (max(measured[group] - most, 0.0), _left(group, damages)))
-
-
-def _left(group: Group, damages: Mapping[str, float]) -> float:
-    return sum(damage for node, damage in damages.items() if node not in group)
-
-
-def _without_all(group: Group, damages: Mapping[str, float]) -> Group:
-    """Return a group without the least harmful node where it is all nodes, as one stays in int8."""
-    if len(group) < len(damages):
-        return group
-    least = min(damages, key=damages.__getitem__)
-    return tuple(node for node in group if node != least)
-
-
-def _cut_short(seconds: float) -> str:
-    minutes = plural(max(1, round(seconds / 60)), "minute")
-    return (
-        f"The search for parts to leave in float was ended after {minutes}, before it knew which of them do most harm: "
-        "some may be in int8 that should not."
-    )

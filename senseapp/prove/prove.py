@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.steps import ignore_progress
 from senseapp.descriptions import BudgetKind, CompressionConfig
-from senseapp.metrics import METRICS, MetricChange, primary_among
+from senseapp.metrics import METRICS, MetricChange
 from senseapp.metrics.bounds import TestSequence
 from senseapp.metrics.predictions import Predictions
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.repair_choice import Measured, measured
-from senseapp.prove.strongest import couplings_of
+from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.sizes import pass_seconds, sizes_of
 from senseapp.records.answers import ChangedAnswers
+from senseapp.records.candidate import judged_by
 from senseapp.records.measurement import RunResult, change_in, loss_with_interval
-from senseapp.records.promise import Promise, verdict_of
+from senseapp.records.promise import Promise, Verdict, verdict_of
 from senseapp.records.recommendation import saving_text
 from senseapp.records.schedule import Adapting, ResourceBudget, Schedule, ValidationResult
 from senseapp.solve.trade_off import schedule_for, true_figures
@@ -78,7 +78,7 @@ def prove(
 
     Without ``veto``, the proof images choose nothing, so that a bound of the loss needs no correction.
     """
-    return MeasuredSchedule.of(evaluator, schedule, repair=repair, adapting=adapting, veto=veto).proven()
+    return MeasuredSchedule(evaluator, schedule, repair=repair, adapting=adapting, veto=veto).proven()
 
 
 def prove_within(
@@ -97,21 +97,20 @@ def prove_within(
     """
 
     def measured_with(adapting: Adapting) -> MeasuredSchedule:
-        return MeasuredSchedule.of(evaluator, schedule, repair=repair, adapting=adapting, veto=promised is None)
+        return MeasuredSchedule(evaluator, schedule, repair=repair, adapting=adapting, veto=promised is None)
+
+    def is_enough(measured: MeasuredSchedule) -> bool:
+        if promised is not None:
+            return promised.tested(evaluator, measured.found.best).holds
+        return allowed_drop is None or measured.loss <= allowed_drop
 
     first = measured_with(adapting)
-    if promised is not None:
-        is_enough = promised.holds(first) or adapting != "off"
-    else:
-        is_enough = allowed_drop is None or adapting != "off" or first.loss <= allowed_drop
-    if is_enough:
+    if is_enough(first) or adapting != "off":
         return first.proven()
     evaluator.progress("This loses more than is tolerated: adapting the weights")
     second = measured_with("minutes")
-    tried = first.found.tried + second.found.tried
-    if promised is not None and promised.holds(second):
-        return second.proven(tried=tried)
-    return min((second, first), key=lambda each: each.loss).proven(tried=tried)
+    better = second if promised is not None and is_enough(second) else min(second, first, key=lambda each: each.loss)
+    return better.proven(tried=first.found.tried + second.found.tried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,62 +120,38 @@ class Promised:
     promise: Promise
     tests: TestSequence
 
-    def holds(self, measured: MeasuredSchedule) -> bool:
-        """Test a measured schedule, and return whether it keeps the promise."""
-        change = change_in(measured.found.best, self.promise.metric or measured.judged_by)
-        return verdict_of(change if measured.evaluator.images.held_out else None, self.promise, self.tests).holds
+    def tested(self, evaluator: ScheduleEvaluator, changes: Sequence[MetricChange]) -> Verdict:
+        """Test what was measured on the proof images, and return whether it keeps the promise."""
+        change = change_in(changes, self.promise.metric or judged_by(changes)) if evaluator.images.held_out else None
+        return verdict_of(change, self.promise, self.tests)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSchedule:
-    """A schedule measured on the proof images, before the rest of a proof is made.
+    """A schedule applied and measured on the proof images, before the rest of a proof is made; see :func:`prove`.
 
     Attributes:
         found: what it loses.
     """
 
-    evaluator: ScheduleEvaluator
-    schedule: Schedule
-    applied: AppliedModel
-    found: Measured
-    repair: bool
-    adapting: Adapting
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         evaluator: ScheduleEvaluator,
         schedule: Schedule,
         *,
         repair: bool,
         adapting: Adapting = "off",
         veto: bool = True,
-    ) -> MeasuredSchedule:
-        """Apply ``schedule`` and measure it; see :func:`prove`."""
+    ) -> None:
+        self._evaluator, self._schedule, self._repair, self._adapting = evaluator, schedule, repair, adapting
         evaluator.progress("Compressing all layers at once")
-        applied = evaluator.apply(schedule)
+        self._applied = evaluator.apply(schedule)
         evaluator.progress(f"Measuring the compressed model{' with and without repair' if repair else ''}")
-        found = measured(
-            evaluator,
-            applied,
-            schedule.metric,
-            repair=repair,
-            adapting=adapting,
-            veto=veto,
-        )
-        return cls(
-            evaluator=evaluator, schedule=schedule, applied=applied, found=found, repair=repair, adapting=adapting
-        )
-
-    @property
-    def judged_by(self) -> str:
-        """The metric that people judge the model by."""
-        return primary_among([change.metric for change in self.found.best]) or self.schedule.metric
+        self.found = measured(evaluator, self._applied, schedule.metric, repair=repair, adapting=adapting, veto=veto)
 
     @property
     def loss(self) -> float:
-        """Loss in :attr:`judged_by`; infinite if it is not a number."""
-        change = change_in(self.found.best, self.judged_by)
+        """Loss in the metric that people judge the model by; infinite if it is not a number."""
+        change = change_in(self.found.best, judged_by(self.found.best))
         return change.delta if change is not None and not math.isnan(change.delta) else math.inf
 
     def proven(self, *, tried: int = 0) -> Proof:
@@ -184,19 +159,24 @@ class MeasuredSchedule:
 
         ``tried`` is how many alternatives the proof images compared, where others came before this one.
         """
-        evaluator, final, applied, found = self.evaluator, self.schedule, self.applied, self.found
-        proof, adapted = evaluator.images.proof, _predicts_adapted(evaluator, self.adapting)
+        evaluator, final, applied, found = self._evaluator, self._schedule, self._applied, self.found
+        proof, dense, result = evaluator.images.proof, evaluator.dense, evaluator.result
         before, outputs = evaluator.judge(proof).original.outputs, evaluator.judged(applied, proof).outputs
-        task, names = evaluator.task, evaluator.class_names
-        changed = changed_answers(before, outputs, proof, task=task, names=names, subject=_subject(final))
-        example = evaluator.dense.batches(0, 1)[0]
-        seconds = pass_seconds((evaluator.dense.model, applied.model), example)
-        sizes = _sizes(evaluator, applied)
+        budget = final.budget
+        saved = final.achieved.get(budget.kind) if budget is not None else None
+        subject = f"a schedule to {saving_text(budget.kind, saved)}" if budget and saved is not None else "a schedule"
+        changed = changed_answers(
+            before, outputs, proof, task=evaluator.task, names=evaluator.class_names, subject=subject
+        )
+        example = dense.batches(0, 1)[0]
+        seconds = pass_seconds((dense.model, applied.model), example)
+        was, now = sizes_of(applied, dense.model)
         evaluator.progress("Measuring a uniform schedule of equal cost")
         rival, rival_note = _uniform(evaluator, final, applied)
         uniform = None
         if rival is not None:
-            uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=self.repair)
+            uniform = measured(evaluator, evaluator.apply(rival), final.metric, repair=self._repair)
+        predicts_adapted = result.spec.sensitivity.adapted and self._adapting != "off"
         return Proof(
             result=ValidationResult(
                 schedule=final,
@@ -208,37 +188,27 @@ class MeasuredSchedule:
                 uniform_repaired=uniform.repaired if uniform else (),
                 uniform_delivered=uniform.delivered if uniform else "",
                 uniform_achieved=rival.achieved if rival else {},
-                adapting=self.adapting,
+                adapting=self._adapting,
                 steps=found.steps,
                 tried=tried or found.tried,
                 predicted=final.predicted_damage,
-                sizes=sizes,
+                sizes={name: (getattr(was, name), getattr(now, name)) for name in ("params", "zeros", "macs")},
                 notes=(
                     evaluator.images.note,
-                    *_disagreement(final, found.best if adapted else found.changes),
+                    *_disagreement(final, found.best if predicts_adapted else found.changes),
                     *_short_of_budget(evaluator, final, applied),
                     *applied.notes,
                     *found.notes,
-                    *((rival_note,) if rival_note else ()),
+                    *filter(None, [rival_note]),
                 ),
             ),
             applied=applied,
             example=example,
-            dense=evaluator.dense.model,
+            dense=dense.model,
             changed=changed,
             outputs=outputs,
             seconds=(seconds[0], seconds[1]),
         )
-
-
-def _predicts_adapted(evaluator: ScheduleEvaluator, adapting: Adapting) -> bool:
-    return evaluator.result.spec.sensitivity.adapted and adapting != "off"
-
-
-def _subject(schedule: Schedule) -> str:
-    budget = schedule.budget
-    figure = schedule.achieved.get(budget.kind) if budget else None
-    return f"a schedule to {saving_text(budget.kind, figure)}" if budget and figure is not None else "a schedule"
 
 
 def true_figure(evaluator: ScheduleEvaluator, applied: AppliedModel, kind: BudgetKind) -> float:
@@ -261,8 +231,7 @@ def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedM
     target = true_figure(evaluator, applied, kind)
     if schedule.budget and kind == "bits":
         target = max(target, schedule.budget.target)  # whole bits: what was asked for can be met by all layers
-
-    groups = couplings_of(evaluator.dense.model, result)
+    groups = evaluator.couplings
     if groups:
         target = true_figures(schedule, result.profile, groups)[kind]
     try:
@@ -270,25 +239,20 @@ def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedM
         uniform = schedule_for(result, budget, method="uniform", metric=schedule.metric, groups=groups)
     except (InfeasibleBudget, InvalidSpec) as error:
         return None, f"There is no uniform schedule of equal cost. {error}"
-    cost = true_figure(evaluator, evaluator.apply(uniform), kind)
-    if kind == "bits" and cost < target - 0.05:
+    if kind == "bits" and (cost := true_figure(evaluator, evaluator.apply(uniform), kind)) < target - 0.05:
         return uniform, f"The uniform schedule has {cost:.3g} bits on average: no common level lies nearer."
     return uniform, ""
-
-
-def _sizes(evaluator: ScheduleEvaluator, applied: AppliedModel) -> dict[str, tuple[float, float]]:
-    before, after = sizes_of(applied, evaluator.dense.model)
-    return {name: (getattr(before, name), getattr(after, name)) for name in ("params", "zeros", "macs")}
 
 
 def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tuple[str, ...]:
     found = change_in(changes, schedule.metric)
     if found is None or found.ci_low <= schedule.predicted_damage <= found.ci_high:
         return ()
-    how = "more" if found.delta > schedule.predicted_damage else "less"
-    predicted = METRICS[schedule.metric].change_text(schedule.predicted_damage)
-    if predicted == METRICS[schedule.metric].change_text(found.delta):
+    text = METRICS[schedule.metric].change_text
+    predicted = text(schedule.predicted_damage)
+    if predicted == text(found.delta):
         return ()
+    how = "more" if found.delta > schedule.predicted_damage else "less"
     return (f"The layers lose {how} than predicted: {loss_with_interval(found)}, not {predicted}.",)
 
 

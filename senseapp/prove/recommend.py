@@ -1,33 +1,35 @@
-"""Recommend a schedule after a run: the largest saving whose measured loss is tolerable, and the range around it.
+"""Searches for the strongest schedule whose measured loss is tolerable: by bisection, or over the whole range.
 
-Whole schedules, of least damage and uniform, are measured on the curves' images over the range that was measured; where
-the loss passes what is allowed, the range is halved a few times. The strongest schedule that held is then proven on
-held-out images. They have a veto: where they see a larger loss, the next milder one is proven, and at
-last some that are milder than all that was measured. A loss that is promised is tested on them: each schedule that they
-refuse is a test, and leaves the next one less of the error.
+A recommendation measures whole schedules, of least damage and uniform, on the curves' images over the range of levels;
+where the loss passes what is allowed, the range is halved a few times. The strongest schedule that held is then proven
+on held-out images. They have a veto: where they see a larger loss, the next milder one is proven, and at last some that
+are milder than all that was measured. A loss that is promised is tested on them: each schedule that they refuse is a
+test, and leaves the next one less of the error.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions import BudgetKind
-from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.metrics import METRICS, MetricChange, judging_among
 from senseapp.metrics.bounds import most_changed_within, upper_bound_of_share
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.prove import MeasuredSchedule, Promised, Proof
-from senseapp.prove.strongest import Trials, couplings_of
+from senseapp.prove.repair_choice import measured_quickly
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.promise import Promise, check_promisable, too_few
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule, TriedTarget
+from senseapp.records.schedule import Adapting, Limits, ResourceBudget, Schedule, StrongestFound, TriedTarget
 from senseapp.solve.curve_set import curves_of
-from senseapp.solve.trade_off import schedule_for, trade_off
+from senseapp.solve.methods import make_schedule
+from senseapp.solve.trade_off import schedule_for, trade_off, true_figures
 
 _POINTS = 6  # targets of each kind of schedule over the range; each is applied and measured
 _HALVINGS = 3  # of the gap where schedules begin to fail: to an eighth of it
@@ -43,6 +45,83 @@ def usual_limits(result: RunResult) -> Limits:
         # of a layer: its last tenth costs most, and saves little of a network
         return Limits(min_level=0.0, max_level=0.9)
     return Limits(min_level=min(result.levels), max_level=scale.untouched)
+
+
+@dataclass(slots=True)
+class Trials:
+    """Schedules tried so far: what each saves, and what it does on the images that repairs are fitted to.
+
+    With ``repair``, those that lose more than ``tolerable`` are repaired where they do better so.
+    """
+
+    evaluator: ScheduleEvaluator
+    kind: BudgetKind
+    metric: str
+    repair: bool
+    tolerable: float
+    tried: list[TriedTarget] = field(default_factory=list)
+
+    def measure(self, schedule: Schedule) -> float:
+        """Measure a schedule, and return what it loses."""
+        applied = self.evaluator.apply(schedule)
+        changes, repaired = measured_quickly(
+            self.evaluator, applied, self.metric, tolerable=self.tolerable, repair=self.repair
+        )
+        target = TriedTarget(figure=schedule.achieved[self.kind], changes=changes, repaired=repaired)
+        change = target.change(self.metric)
+        if change is None:
+            names = ", ".join(change.metric for change in changes)
+            raise InvalidSpec(f"{self.metric} cannot be measured on these images; choose one of {names}.")
+        self.tried.append(target)
+        return change.delta
+
+
+def strongest_schedule(
+    evaluator: ScheduleEvaluator,
+    kind: BudgetKind,
+    allowed_drop: float,
+    *,
+    metric: str = "",
+    repair: bool = False,
+    limits: Limits | None = None,
+    rounds: int = 6,
+) -> StrongestFound:
+    """Return the strongest optimal schedule found whose measured drop is at most ``allowed_drop``, by bisection.
+
+    Drops are measured on the calibration images, so that the proof images can still judge the outcome, in the unit of
+    ``metric`` (a fraction for top-1, nats for loss and KL), by default the run's own. With ``repair``, schedules that
+    lose more are repaired where they do better so. ``rounds`` schedules are measured between the gentlest and the
+    strongest.
+
+    Raises:
+        InfeasibleBudget: even the gentlest schedule drops more; ``nearest`` is its drop.
+        InvalidSpec: the metric cannot be measured here, or the budget does not fit the compression.
+    """
+    targets = [point.target for point in trade_off(evaluator.result, kind, limits=limits)]
+    if not targets:
+        raise InfeasibleBudget(f"No {kind} budget can be met with what was measured.", nearest=0.0)
+    trials = Trials(evaluator, kind, metric or evaluator.result.metric, repair, allowed_drop)
+    gentlest, strongest, best = targets[0], targets[-1], None
+    for number in range(rounds + 1):
+        evaluator.progress(f"Measuring schedule {number + 1} of at most {rounds + 1}")
+        target = 0.5 * (gentlest + strongest) if number else gentlest
+        budget = ResourceBudget(kind=kind, target=target)
+        schedule = make_schedule(evaluator.result, budget=budget, limits=limits)
+        if groups := evaluator.couplings:  # a schedule of pruning gets true figures, and as budget what it truly saves
+            figures = true_figures(schedule, evaluator.result.profile, groups)
+            budget = ResourceBudget(kind=kind, target=figures[kind])
+            schedule = replace(schedule, budget=budget, achieved=schedule.achieved | dict(figures))
+        if (drop := trials.measure(schedule)) <= allowed_drop:
+            gentlest, best = target, schedule
+        else:
+            strongest = target
+        if best is None:
+            raise InfeasibleBudget(
+                f"A drop of at most {allowed_drop:g} cannot be met: the gentlest schedule already drops {drop:.4g}.",
+                nearest=drop,
+            )
+    assert best is not None
+    return StrongestFound(schedule=best, allowed_drop=allowed_drop, repaired=repair, tried=tuple(trials.tried))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,36 +150,34 @@ def recommend(
     if promised is not None:
         check_promise(evaluator, promised.promise)
         metric, allowed = promised.promise.metric or metric, promised.promise.most
+    record = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=())
     try:
         curves_of(evaluator.result)
     except InvalidSchedule as error:
-        missing = Recommendation(kind=kind, metric=metric, allowed_drop=allowed, tried=(), missing=str(error))
-        return Recommended(record=missing, proven=None)
+        return Recommended(record=replace(record, missing=str(error)), proven=None)
     search = _ScheduleSearch(evaluator, kind, metric, allowed, promised)
     evaluator.progress.begin(StepTitle.SCHEDULES)
     search.measure_range()
     evaluator.progress.begin(StepTitle.PROOF)
     proven, refused = search.prove_strongest()
-    record = Recommendation(
-        kind=kind,
-        metric=metric,
-        allowed_drop=allowed,
-        tried=_in_order(search.ours.tried),
-        uniform=_in_order(search.uniform.tried),
-        schedule=proven[0] if proven else None,
-        validation=proven[1].result if proven else None,
+    record = replace(
+        record,
+        tried=tuple(sorted(search.ours.tried, key=attrgetter("figure"))),
+        uniform=tuple(sorted(search.uniform.tried, key=attrgetter("figure"))),
+        schedule=proven.result.schedule if proven else None,
+        validation=proven.result if proven else None,
         refused=refused,
         held_out=evaluator.images.held_out,
         promise=promised.promise if promised is not None else None,
     )
-    return Recommended(record=record, proven=proven[1] if proven else None)
+    return Recommended(record=record, proven=proven)
 
 
 def judged_by(evaluator: ScheduleEvaluator) -> str:
     """Return the primary metric that the run's images allow; else its divergence, else the run's own metric."""
     images, task = evaluator.images.curves, evaluator.task
     names = task.metrics(has_labels=images.labels is not None, num_outputs=evaluator.profile.num_classes)
-    return primary_among(names) or divergence_among(names) or evaluator.result.metric
+    return judging_among(names, otherwise=evaluator.result.metric)
 
 
 def check_promise(evaluator: ScheduleEvaluator, promise: Promise) -> None:
@@ -130,10 +207,6 @@ def as_likely_as_not(change: MetricChange | None) -> float:
     return upper_bound_of_share(lost, count, 0.5)
 
 
-def _in_order(tried: Sequence[TriedTarget]) -> tuple[TriedTarget, ...]:
-    return tuple(sorted(tried, key=lambda each: each.figure))
-
-
 class _ScheduleSearch:
     """The schedules measured so far, by target: a fraction removed, or average bits."""
 
@@ -144,11 +217,9 @@ class _ScheduleSearch:
         self._allowed = allowed if promised is None else likely_to_pass(evaluator, promised)
         self._compared = 0  # alternatives, by the proof images
         self._limits = usual_limits(evaluator.result)
-        self._groups = couplings_of(evaluator.dense.model, evaluator.result)
         self._step = _STEPS.get(kind, 0.01)  # a percent, as people read shares
         self._drops: dict[float, float] = {}  # of least damage, by target, the gentlest first
-        self.ours = Trials(evaluator, kind, metric, True, self._groups, tolerable=self._allowed)
-        self.uniform = Trials(evaluator, kind, metric, True, self._groups, tolerable=self._allowed)
+        self.ours, self.uniform = (Trials(evaluator, kind, metric, True, self._allowed) for _ in range(2))
 
     def measure_range(self) -> None:
         """Measure both kinds of schedule over the range, and the best ones more closely where they begin to fail."""
@@ -170,45 +241,42 @@ class _ScheduleSearch:
             else:
                 failed = middle
 
-    def prove_strongest(self) -> tuple[tuple[Schedule, Proof] | None, tuple[TriedTarget, ...]]:
-        """Prove the strongest schedule that held, or the next milder one that the proof's images let pass too."""
+    def prove_strongest(self) -> tuple[Proof | None, tuple[TriedTarget, ...]]:
+        """Prove the strongest schedule that held, or the next milder one that the proof's images let pass too.
+
+        Where repair alone is not enough, it is the strongest that held with adapted weights.
+        """
         refused: list[TriedTarget] = []
+        usual = self._evaluator.usual_adapting
         for target in self._candidates():
             try:
                 schedule = self._make(target, "optimal")
             except (InfeasibleBudget, InvalidSpec):
                 continue
-            judged = self._judged(schedule, self._evaluator.usual_adapting)
-            if self._is_good(judged):
-                return (schedule, judged.proven(tried=self._compared)), tuple(refused)
-            figure = judged.schedule.achieved[self._kind]
-            refused.append(TriedTarget(figure=figure, changes=judged.found.best))
-        return self._adapted(), tuple(refused)
+            proof, changes = self._proved(schedule, usual)
+            if proof is not None:
+                return proof, tuple(refused)
+            refused.append(TriedTarget(figure=schedule.achieved[self._kind], changes=changes))
+        held = self._holding()
+        if usual == "off" and held:
+            return self._proved(self._make(held[0], "optimal"), "minutes")[0], tuple(refused)
+        return None, tuple(refused)
 
-    def _adapted(self) -> tuple[Schedule, Proof] | None:
-        """Prove the strongest schedule that held with adapted weights, where repair alone was not enough."""
-        if self._evaluator.usual_adapting != "off":
-            return None
-        for target in self._holding()[:1]:
-            schedule = self._make(target, "optimal")
-            judged = self._judged(schedule, "minutes")
-            if self._is_good(judged):
-                return schedule, judged.proven(tried=self._compared)
-        return None
+    def _proved(self, schedule: Schedule, adapting: Adapting) -> tuple[Proof | None, tuple[MetricChange, ...]]:
+        """Measure a schedule on the proof images; return its proof where it loses no more than is allowed or promised.
 
-    def _judged(self, schedule: Schedule, adapting: Adapting) -> MeasuredSchedule:
-        """Measure a schedule on the proof images."""
-        veto = self._promised is None
-        found = MeasuredSchedule.of(self._evaluator, schedule, repair=True, adapting=adapting, veto=veto)
-        self._compared += found.found.tried
-        return found
-
-    def _is_good(self, judged: MeasuredSchedule) -> bool:
-        """Return whether a measured schedule keeps the promise, or without one loses no more than is allowed."""
-        if self._promised is not None:
-            return self._promised.holds(judged)
-        change = change_in(judged.found.best, self._metric)
-        return change is not None and change.delta <= self._allowed
+        With it come its changes.
+        """
+        promised, evaluator = self._promised, self._evaluator
+        judged = MeasuredSchedule(evaluator, schedule, repair=True, adapting=adapting, veto=promised is None)
+        changes = judged.found.best
+        self._compared += judged.found.tried
+        if promised is not None:
+            is_good = promised.tested(evaluator, changes).holds
+        else:
+            change = change_in(changes, self._metric)
+            is_good = change is not None and change.delta <= self._allowed
+        return judged.proven(tried=self._compared) if is_good else None, changes
 
     def _candidates(self) -> Iterator[float]:
         """Yield the targets that held, the strongest first, then milder ones than all that was measured."""
@@ -224,12 +292,11 @@ class _ScheduleSearch:
         return -target if self._kind == "bits" else target
 
     def _range(self) -> list[float]:
+        groups = self._evaluator.couplings
         points = trade_off(
-            self._evaluator.result, self._kind, _POINTS, limits=self._limits, step=self._step, groups=self._groups
+            self._evaluator.result, self._kind, _POINTS, limits=self._limits, step=self._step, groups=groups
         )
-        found = (
-            round(point.figure / self._step - 0.5) * self._step if self._groups else point.target for point in points
-        )
+        found = (round(point.figure / self._step - 0.5) * self._step if groups else point.target for point in points)
         return list(dict.fromkeys(round(target, 9) for target in found if target > 0))
 
     def _holding(self) -> list[float]:
@@ -255,4 +322,6 @@ class _ScheduleSearch:
 
     def _make(self, target: float, method: str) -> Schedule:
         budget = ResourceBudget(kind=self._kind, target=target)
-        return schedule_for(self._evaluator.result, budget, method=method, limits=self._limits, groups=self._groups)
+        return schedule_for(
+            self._evaluator.result, budget, method=method, limits=self._limits, groups=self._evaluator.couplings
+        )

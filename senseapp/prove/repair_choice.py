@@ -13,7 +13,7 @@ figures are reported whichever is delivered.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from senseapp.core.steps import OptionalSteps
@@ -28,7 +28,6 @@ _LEAST_IMAGES = 16  # eight to fit to, and eight to judge on
 _UNREPAIRED = "As compression leaves it"
 _CROSSED = "calibration images, each half with a fit to the other half"
 
-Sums = Mapping[str, tuple[float, ...]]
 Changes = tuple[MetricChange, ...]
 
 
@@ -81,51 +80,60 @@ def measured(
             f"others; that takes {_LEAST_IMAGES}."
         )
         return Measured(changes=changes, reason=reason)
-    steps, repairs = OptionalSteps(evaluator.progress), list[Repair]()
-    adaptation: Repair | None = None
-    reasons = steps.notes
-    with steps.trying("repair"):
-        matching = evaluator.matching(applied)
-        repairs += [matching] if repair and (matching.norms or matching.layers) else []
-        adaptation = evaluator.adaptation(applied, adapting) if adapting != "off" else None
-        repairs += [adaptation] if adaptation is not None else []
-        reasons = [*matching.sentences(fitted=True)]
+    steps = OptionalSteps(evaluator.progress)
+    repairs, words = _repairs(evaluator, applied, adapting, steps, repair=repair)
     if not repairs:
-        return Measured(changes=changes, reason=f"Delivered without repair. {reasons[0]}")
-    without: Sums = evaluator.judged(applied, evaluator.repair_images).moments
-    tried = [(each, crossed(evaluator, applied, each, steps)) for each in repairs]
-    best, sums = min(tried, key=lambda each: _loss(metric, each[1]))
-    fitted = False
+        return Measured(changes=changes, reason=f"Delivered without repair. {words[0]}")
+    without = evaluator.judged(applied, evaluator.repair_images).changes
+    tried = {how: crossed(evaluator, applied, each, steps) for how, each in repairs.items()}
+    how = min(tried, key=lambda each: _loss(metric, tried[each]))
+    best, crossing, fitted = repairs[how], tried[how], False
     with steps.trying(_as_noun(best)), applied.active():
-        fitted = sums is not None and best.fit()
-    if sums is None or not fitted:
+        fitted = crossing is not None and best.fit()
+    if crossing is None or not fitted:
         best.undo()
         reason, *notes = steps.notes or best.sentences(fitted=False)[:1]
         return Measured(changes=changes, reason=f"Delivered without repair. {reason}", notes=tuple(notes))
     repaired = evaluator.judged(applied).changes
-    form = "adapted weights" if best is adaptation else "repair"
-    better, reason = _verdict(metric, changes_of(without), changes_of(sums), _CROSSED, form)
-    plain, mended = _of(metric, changes).delta, _of(metric, repaired).delta
+    form = "adapted weights" if how == "adapted" else "repair"
+    better, reason = _verdict(metric, without, crossing, _CROSSED, form)
     has_veto = better and veto
+    plain, mended = _of(metric, changes).delta, _of(metric, repaired).delta
     if has_veto and (math.isnan(mended) or mended > plain):
         better = False
         reason = _verdict(metric, changes, repaired, "held-out images", form)[1] + f" It was better on {_CROSSED}."
     if not better:
         best.undo()
-    forms = [(each.title, found, better and each is best) for each, found in tried]
+    forms: list[tuple[str, Changes | None, bool]] = [(_UNREPAIRED, without, not better)]
+    forms += [(repairs[each].title, found, better and each == how) for each, found in tried.items()]
     return Measured(
         changes=changes,
         repaired=repaired,
-        delivered=("adapted" if best is adaptation else "repaired") if better else "compressed",
+        delivered=how if better else "compressed",
         reason=reason,
         notes=(*steps.notes, *best.sentences(fitted=True)),
         steps=tuple(
-            RepairStep(title=title, change=_of(metric, changes_of(found)), kept=kept)
-            for title, found, kept in [(_UNREPAIRED, without, not better), *forms]
-            if adaptation is not None and found is not None
+            RepairStep(title=title, change=_of(metric, found), kept=kept)
+            for title, found, kept in forms
+            if "adapted" in repairs and found is not None
         ),
         tried=2 if has_veto else 1,
     )
+
+
+def _repairs(
+    evaluator: ScheduleEvaluator, applied: AppliedModel, adapting: Adapting, steps: OptionalSteps, *, repair: bool
+) -> tuple[dict[Delivered, Repair], Sequence[str]]:
+    """Return what may repair a model, by what it is then delivered as, and sentences on that; else why nothing may."""
+    found, words = dict[Delivered, Repair](), steps.notes
+    with steps.trying("repair"):
+        matching = evaluator.matching(applied)
+        if repair and (matching.norms or matching.layers):
+            found["repaired"] = matching
+        if adapting != "off" and (adaptation := evaluator.adaptation(applied, adapting)) is not None:
+            found["adapted"] = adaptation
+        words = [*matching.sentences(fitted=True)]
+    return found, words
 
 
 def measured_quickly(
@@ -137,45 +145,42 @@ def measured_quickly(
     more than ``tolerable``: this is for searches, whose outcome is proven. Where layers were measured with adapted
     weights, the repair adapts them.
     """
-    without = evaluator.judged(applied, evaluator.repair_images).moments
+    without = evaluator.judged(applied, evaluator.repair_images).changes
     lost = _loss(metric, without)
     if repair and lost > tolerable and len(evaluator.repair_images) >= _LEAST_IMAGES:
         adaptation = evaluator.adaptation(applied) if evaluator.usual_adapting != "off" else None
         tried: Repair = evaluator.matching(applied) if adaptation is None else adaptation
         mended = crossed(evaluator, applied, tried, OptionalSteps(evaluator.progress))
         if mended is not None and _loss(metric, mended) < lost:
-            return changes_of(mended), True
-    return changes_of(without), False
+            return mended, True
+    return without, False
 
 
-def crossed(evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair, steps: OptionalSteps) -> Sums | None:
+def crossed(
+    evaluator: ScheduleEvaluator, applied: AppliedModel, repair: Repair, steps: OptionalSteps
+) -> Changes | None:
     """Return what ``applied`` loses with ``repair``, each half of the calibration images with a fit to the other half.
 
     It stays as it is. None where the repair fails or is not finite.
     """
-    found = list[Sums]()
+    found = list[Mapping[str, tuple[float, ...]]]()
     first, second = evaluator.repair_halves
-    for fit_to, judge_on in ((second, first), (first, second)):
+    for (fit_to, _), (_, judge_on) in ((second, first), (first, second)):
         with steps.trying(_as_noun(repair)), applied.active(), repair.fitted(fit_to) as finite:
             if finite:
-                found.append(evaluator.judged(applied, evaluator.repair_images, *evaluator.span_of(judge_on)).moments)
+                found.append(evaluator.judged(applied, evaluator.repair_images, *judge_on).moments)
     if len(found) < 2:
         return None
-    return {name: merge_moments(name, sums, found[1][name]) for name, sums in found[0].items()}
+    return tuple(change_of(name, merge_moments(name, sums, found[1][name])) for name, sums in found[0].items())
 
 
-def _loss(metric: str, sums: Sums | None) -> float:
-    delta = math.nan if sums is None else _of(metric, changes_of(sums)).delta
+def _loss(metric: str, changes: Changes | None) -> float:
+    delta = math.nan if changes is None else _of(metric, changes).delta
     return math.inf if math.isnan(delta) else delta
 
 
 def _as_noun(repair: Repair) -> str:
     return f"the repair '{repair.title}'"
-
-
-def changes_of(sums: Sums) -> Changes:
-    """Return the change of every metric from its sums."""
-    return tuple(change_of(name, values) for name, values in sums.items())
 
 
 def _of(metric: str, changes: Changes) -> MetricChange:

@@ -10,11 +10,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from senseapp.data.images import ImageSet, draw
+from senseapp.data.images import ImageSet, draw, draw_order
 from senseapp.networks.network import Network, in_calls
-from senseapp.prove.evaluator import ScheduleEvaluator
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.judge import Judge, JudgingImages
-from senseapp.prove.proof_images import ProofImages
 from senseapp.records.inputs import HELD_OUT_SHARE
 from senseapp.runtimes.base import Runtime
 
@@ -47,15 +46,11 @@ class SearchImages:
         )
         self.notes = (few,) if judging == _FEWEST else ()
         curves = evaluator.images.curves
-        order = _order(len(curves), evaluator.result.spec.sensitivity.seed)
+        order = draw_order(len(curves), len(curves), evaluator.result.spec.sensitivity.seed)
         judging = min(len(curves) // 2, judging) if len(curves) >= 32 else 0
-        self.fitted = self.in_calls(curves.subset(order[judging:][:fitted]))
-        self.judging = self.in_calls(curves.subset(order[:judging])) if judging else self.fitted
+        self.fitted = calls_of(evaluator, network, curves.subset(order[judging:][:fitted]))
+        self.judging = calls_of(evaluator, network, curves.subset(order[:judging])) if judging else self.fitted
         self.judge = self._judge_of(self.judging)
-
-    def in_calls(self, images: ImageSet) -> list[Tensor]:
-        """Return images in batches that the network runs at once."""
-        return _in_calls(self._evaluator, self._network, images)
 
     def rough_damage(self, network: Network) -> float:
         """Return the typical damage of a network on few of the images that judge."""
@@ -79,7 +74,7 @@ def _affordable(each: float, seconds: float, most: int, *, fewest: int = _FEWEST
 
 def _seconds_of_image(evaluator: ScheduleEvaluator, network: Network) -> float:
     """Return the seconds of one image in the quickest of a few calls."""
-    image = _in_calls(evaluator, network, evaluator.images.curves.subset([0]))[0]
+    image = calls_of(evaluator, network, evaluator.images.curves.subset([0]))[0]
     spent = []
     for _ in range(3):  # whose quickest says how long
         started = time.perf_counter()
@@ -88,14 +83,10 @@ def _seconds_of_image(evaluator: ScheduleEvaluator, network: Network) -> float:
     return min(spent) / len(image)
 
 
-def _in_calls(evaluator: ScheduleEvaluator, network: Network, images: ImageSet) -> list[Tensor]:
+def calls_of(evaluator: ScheduleEvaluator, network: Network, images: ImageSet) -> list[Tensor]:
+    """Return images in batches that the network runs at once, on the processor."""
     batches = evaluator.dense.arranged(images, 0, len(images))
-    return [part for batch in batches for part in in_calls(network, batch.cpu())]  # runtimes run there
-
-
-def _order(count: int, seed: int) -> list[int]:
-    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
-    return order
+    return [part for batch in batches for part in in_calls(network, batch.cpu())]
 
 
 def with_held_out(evaluator: ScheduleEvaluator) -> ScheduleEvaluator:
@@ -103,7 +94,7 @@ def with_held_out(evaluator: ScheduleEvaluator) -> ScheduleEvaluator:
     curves, kept = evaluator.images.curves, int(HELD_OUT_SHARE * len(evaluator.images.curves))
     if evaluator.images.held_out or kept < 4:  # fewer say nothing of a file
         return evaluator
-    order, found = _order(len(curves), _SEED), copy.copy(evaluator)
+    order, found = draw_order(len(curves), len(curves), _SEED), copy.copy(evaluator)
     found.images = ProofImages(
         curves=curves.subset(sorted(order[kept:])),
         proof=curves.subset(sorted(order[:kept])),
@@ -127,9 +118,9 @@ def score_thresholds(evaluator: ScheduleEvaluator, runtime: Runtime, files: Mapp
     images = draw(curves, min(len(curves), count), evaluator.result.spec.sensitivity.seed)
     judged_on, classes = JudgingImages.of_set(images, evaluator.dense), evaluator.profile.num_classes
     judge = Judge(task, judged_on, original, num_outputs=classes)
-    before, found = judge.baseline.outputs, dict[str, float]()
-    for name, content in files.items():
-        after = before if name == "original" else judge.judged(runtime.open(content)).outputs
-        truth = None if name == "original" else before
-        found[name] = task.score_threshold(after, images.labels, truth)
+    before = judge.baseline.outputs
+    found = {"original": task.score_threshold(before, images.labels)}
+    for name in files.keys() - found:
+        after = judge.judged(runtime.open(files[name])).outputs
+        found[name] = task.score_threshold(after, images.labels, before)
     return found

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.core.texts import plural
+from senseapp.descriptions import Effect
+from senseapp.formats.base import levels_by_layer
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.file_times import FileTimes, call_of
 from senseapp.records.deployment import INT8_BITS, MILLISECONDS, LayerTime, LayerTimes, Median
@@ -49,50 +51,41 @@ class TimedNetwork:
         return self.beside.measure_precise(self.file(schedule))
 
 
-def _with_bits(evaluator: ScheduleEvaluator, runtime: Runtime, threads: int, batch: int) -> TimedNetwork:
-    """Write the uncompressed network of a run, and time its layers in float and in int8."""
-    network, layers = evaluator.original_file(runtime), {layer.name for layer in evaluator.profile.layers}
-    size = runtime.open(network).fixed_batch or batch
+def _with_bits(
+    evaluator: ScheduleEvaluator, runtime: Runtime, network: bytes, image: Tensor, threads: int
+) -> tuple[LayerTimes, Callable[[Schedule], bytes]]:
+    """Return the times of layers in float and in int8, and what writes the file of a schedule of bits."""
     quantizer = runtime.quantizer(network, evaluator.calibration())
     evaluator.progress("Timing every layer in float and in int8")
-    owners = runtime.layers_of_nodes(network, layers)
-    times = runtime.time_layers(network, quantizer, owners, threads=threads, batch=size)
+    owners = runtime.layers_of_nodes(network, {layer.name for layer in evaluator.profile.layers})
+    times = runtime.time_layers(network, quantizer, owners, threads=threads, batch=len(image))
     timed = {node: layer for node, layer in owners.items() if layer in times.layers()}
 
     def file(schedule: Schedule) -> bytes:
-        """Return the file of a schedule of bits: float where it has more than 8, or nothing; int8 elsewhere."""
-        int8 = {
-            member
-            for entry in schedule.entries
-            if entry.compression != "none" and entry.level <= INT8_BITS
-            for member in entry.members
-        }
+        """Return it: float where a layer has more than 8 bits, or nothing; int8 elsewhere."""
+        int8 = {layer for layer, bits in levels_by_layer(schedule, Effect.BITS).items() if bits <= INT8_BITS}
         if not int8:
             return network
         in_float = [node for node, layer in timed.items() if layer not in int8]
         return runtime.in_place(network, quantizer.write(but=in_float))
 
-    image = call_of(evaluator, size)
-    beside = FileTimes(runtime, network, image, threads=threads)
-    return TimedNetwork(times=times, image=image, threads=threads, beside=beside, file=file)
+    return times, file
 
 
-def _with_widths(evaluator: ScheduleEvaluator, runtime: Runtime, threads: int, batch: int) -> TimedNetwork:
-    """Write the network at every level of its run of pruning, and time it."""
+def _with_widths(
+    evaluator: ScheduleEvaluator, runtime: Runtime, network: bytes, image: Tensor, threads: int
+) -> tuple[LayerTimes, Callable[[Schedule], bytes]]:
+    """Return the times of layers at every level of a run of pruning, and what writes the file of a schedule."""
     scale, exporter = evaluator.result.compression.scale, evaluator.exporter(runtime)
-    files = {scale.untouched: evaluator.original_file(runtime)}
+    files, problem = {scale.untouched: network}, any_problem(evaluator.result, Limits())
     for level in evaluator.result.levels:
         evaluator.progress(f"Timing every layer at {scale.text(level)}")
-        files[level] = exporter.write(evaluator.apply(_uniform(evaluator, level)).model)
-    network = files[scale.untouched]
-    image = call_of(evaluator, runtime.open(network).fixed_batch or batch)
-    return TimedNetwork(
-        times=time_widths(runtime, files, {layer.name for layer in evaluator.profile.layers}, image, threads=threads),
-        image=image,
-        threads=threads,
-        beside=FileTimes(runtime, network, image, threads=threads),
-        file=lambda schedule: exporter.write(evaluator.apply(schedule).model),
-    )
+        levels = {curve.layer: level for curve in problem.curve_set.curves}
+        uniform = assemble(problem.curve_set, problem.accounting, levels, method="uniform")
+        files[level] = exporter.write(evaluator.apply(uniform).model)
+    layers = {layer.name for layer in evaluator.profile.layers}
+    times = time_widths(runtime, files, layers, image, threads=threads)
+    return times, lambda schedule: exporter.write(evaluator.apply(schedule).model)
 
 
 def time_widths(
@@ -155,8 +148,12 @@ def open_timed(evaluator: ScheduleEvaluator, runtime: Runtime, *, threads: int =
         raise InvalidSpec(
             f"Zeros save no time in {runtime.description.label}: choose a run of quantization or pruning."
         )
+    network = evaluator.original_file(runtime)
+    image = call_of(evaluator, runtime.open(network).fixed_batch or batch)
     timed = _with_bits if compression.sets_bits else _with_widths
-    return timed(evaluator, runtime, threads, batch)
+    times, file = timed(evaluator, runtime, network, image, threads)
+    beside = FileTimes(runtime, network, image, threads=threads)
+    return TimedNetwork(times=times, image=image, threads=threads, beside=beside, file=file)
 
 
 def measured_schedule(
@@ -171,10 +168,10 @@ def measured_schedule(
     for round_ in range(_ROUNDS):
         try:
             schedule = schedule_within(evaluator.result, network.times, asked, limits=limits)
-        except InfeasibleBudget as error:
+        except InfeasibleBudget:
             if round_ == 0:
                 raise
-            raise _too_slow(most_seconds, least, real) from error
+            break
         if all(entry.compression == "none" for entry in schedule.entries):
             return schedule
         evaluator.progress(f"Measuring schedule {round_ + 1} of at most {_ROUNDS}")
@@ -182,28 +179,13 @@ def measured_schedule(
         promised, found = schedule.achieved[MILLISECONDS] / 1000, share.value * real
         least = min(least, found)
         if found <= most_seconds and share.high < 1:
-            return _with_measured(schedule, found, real, network.threads, len(network.image))
+            batch, threads = plural(len(network.image), "image"), plural(network.threads, "thread")
+            told = f"Measured: {1000 * found:.3g} ms, the original {1000 * real:.3g} ms in turns with it"
+            notes = (f"{told} ({batch} a call, {threads}).", *schedule.notes)
+            return replace(schedule, achieved=schedule.achieved | {MILLISECONDS: 1000 * found}, notes=notes)
         asked = min(asked, promised) * min(0.98, most_seconds / found)
-    raise _too_slow(most_seconds, least, real)
-
-
-def _with_measured(schedule: Schedule, found: float, real: float, threads: int, batch: int) -> Schedule:
-    note = (
-        f"Measured: {1000 * found:.3g} ms, the original {1000 * real:.3g} ms in turns with it "
-        f"({plural(batch, 'image')} a call, {plural(threads, 'thread')})."
-    )
-    return replace(schedule, achieved=schedule.achieved | {MILLISECONDS: 1000 * found}, notes=(note, *schedule.notes))
-
-
-def _too_slow(asked: float, least: float, real: float) -> InfeasibleBudget:
-    return InfeasibleBudget(
-        f"No schedule was measured to take at most {1000 * asked:.3g} ms here: the quickest took {1000 * least:.3g}, "
-        f"the original {1000 * real:.3g} ms.",
+    raise InfeasibleBudget(
+        f"No schedule was measured to take at most {1000 * most_seconds:.3g} ms here: the quickest took "
+        f"{1000 * least:.3g}, the original {1000 * real:.3g} ms.",
         nearest=1000 * least,
     )
-
-
-def _uniform(evaluator: ScheduleEvaluator, level: float) -> Schedule:
-    problem = any_problem(evaluator.result, Limits())
-    levels = {curve.layer: level for curve in problem.curve_set.curves}
-    return assemble(problem.curve_set, problem.accounting, levels, method="uniform")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from senseapp.core.codec import register
@@ -53,6 +52,7 @@ class ClassDrop:
     stands_out: bool
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedAnswers:
     """Predictions that a compressed model changes.
@@ -93,12 +93,10 @@ class ChangedAnswers:
         return f"{said}{pay or none}"
 
 
-register(ChangedAnswers)
-
-
 UNKNOWN = -1  # label of an image without one
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAnswers:
     """Answers of one file and of the original network, image by image.
@@ -122,7 +120,7 @@ class FileAnswers:
     sure_file: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        lists = (self.original, self.file, self.sure_original, self.sure_file, *([self.labels] if self.labels else ()))
+        lists = self.original, self.file, self.sure_original, self.sure_file, self.labels or self.images
         if any(len(each) != len(self.images) for each in lists):
             raise InvalidSpec("Each image has one answer of each network.")
         places = (*self.labels, *self.original, *self.file)
@@ -135,9 +133,7 @@ class FileAnswers:
         labels = self.labels or (UNKNOWN,) * len(self.images)
         return {
             name: LabelledAnswer(
-                text=self.texts[answer],
-                sure=share,
-                label=None if label == UNKNOWN else self.texts[label],
+                text=self.texts[answer], sure=share, label=None if label == UNKNOWN else self.texts[label]
             )
             for name, answer, share, label in zip(self.images, answers, sure, labels, strict=True)
         }
@@ -194,16 +190,9 @@ def differences(first: AnswerSide, second: AnswerSide) -> AnswerDifferences:
     return AnswerDifferences(
         num_images=len(shared),
         different=tuple(sorted(found, key=lambda each: -(each.first.sure + each.second.sure))),
-        only_first=_right(found, [each.first for each in found]) if judged else None,
-        only_second=_right(found, [each.second for each in found]) if judged else None,
+        only_first=sum(each.first.text == each.label for each in found) if judged else None,
+        only_second=sum(each.second.text == each.label for each in found) if judged else None,
     )
-
-
-def _right(images: Sequence[DifferentAnswer], answers: Sequence[LabelledAnswer]) -> int:
-    return sum(answer.text == image.label for image, answer in zip(images, answers, strict=True))
-
-
-register(FileAnswers)
 
 
 MOST_PICTURE_MEGABYTES = 64
@@ -233,6 +222,7 @@ class PictureAnswer:
     drawn: bytes = b""
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureAnswers:
     """What all networks answer to one picture.
@@ -254,6 +244,3 @@ class PictureAnswers:
     def of(self, file: str) -> PictureAnswer | None:
         """Return the answer of the file with this name; None if it has none."""
         return dict(self.files).get(file)
-
-
-register(PictureAnswers)

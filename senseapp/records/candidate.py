@@ -14,18 +14,17 @@ from pathlib import PurePath
 from typing import Literal
 
 from senseapp.core.codec import register
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions import Effect, get
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
-from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.metrics import METRICS, MetricChange, judging_among
 from senseapp.records.deployment import (
     CHECKPOINT,
     INTEGERS,
     SPARSE,
     WHILE_BUSY,
     Deployment,
-    Median,
     RuntimeFigures,
 )
 from senseapp.records.measurement import change_in
@@ -47,25 +46,23 @@ _FILE_NAME = re.compile(r"(compressed|deployed)-[0-9a-f]{16}(?P<suffix>(\.[a-z0-
 _WEIGHTS_SUFFIXES = (CHECKPOINT.suffix, SPARSE.suffix, INTEGERS.suffix)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormWords:
-    """Name of a form for display, and the programs that open it; runtimes name those of their files."""
-
-    title: str
-    opened_by: str = ""
-
-
-FORMS: dict[Form, FormWords] = {
-    "weights": FormWords(title="PyTorch weights", opened_by="PyTorch, in a network with the same layers"),
-    "small": FormWords(title="compact PyTorch weights", opened_by="PyTorch, by the lines beside the download"),
-    "onnx": FormWords(title="{}"),
-    "int8": FormWords(title="{} in 8-bit numbers"),
-    "mixed": FormWords(title="{}, partly in 8-bit numbers"),
+FORMS: dict[Form, str] = {
+    "weights": "PyTorch weights",
+    "small": "compact PyTorch weights",
+    "onnx": "{}",
+    "int8": "{} in 8-bit numbers",
+    "mixed": "{}, partly in 8-bit numbers",
+}
+"""Name of each form for display, with ``{}`` for that of the runtime's files."""
+_OPENED_BY: dict[Form, str] = {
+    "weights": "PyTorch, in a network with the same layers",
+    "small": "PyTorch, by the lines beside the download",
 }
 RUNNING: tuple[Form, ...] = ("onnx", "int8", "mixed")
 """Forms that a runtime runs as they are."""
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One file of a compressed network, and what was measured of it.
@@ -100,8 +97,7 @@ class Candidate:
     def __post_init__(self) -> None:
         if self.tried < 1 or len(self.bounds) > MOST_BOUNDS:
             raise InvalidSpec(f"A file is one of at least 1 alternative and has at most {MOST_BOUNDS} bounds.")
-        if self.form not in FORMS:
-            raise InvalidSpec(f"The form of a file is one of {', '.join(FORMS)}, got {self.form!r}.")
+        check_choice("The form of a file is", self.form, FORMS)
         named, own = _FILE_NAME.fullmatch(self.file), self.runtime.suffix
         if named is None or (own and named["suffix"] not in (*_WEIGHTS_SUFFIXES, own)):
             raise InvalidSpec("The file of a candidate has no name that a run gives its files.")
@@ -120,7 +116,7 @@ class Candidate:
     def title(self) -> str:
         """What kind of file it is: ``ONNX in 8-bit numbers``, ``ONNX in 8-bit numbers by onnxruntime``."""
         maker = f" by {self.runtime.label}" if self.deployment is not None and self.deployment.is_own else ""
-        return FORMS[self.form].title.format(self.runtime.file_title) + maker
+        return FORMS[self.form].format(self.runtime.file_title) + maker
 
     @property
     def images(self) -> int:
@@ -146,7 +142,7 @@ class Candidate:
             return self.runtime.opened_by
         if self.form == "weights" and self.schedule is not None and self.schedule.removes_channels:
             return "a network with these smaller layers; the ONNX file holds that network itself"
-        return FORMS[self.form].opened_by
+        return _OPENED_BY[self.form]
 
     @property
     def runs(self) -> bool:
@@ -155,8 +151,13 @@ class Candidate:
 
     @property
     def is_faster(self) -> bool:
-        """Whether a call takes less time than the original's, beyond what chance and another opening explain."""
-        return is_clearly_less(self.figures.time_ratio)
+        """Whether a call takes less time than the original's, beyond what chance and another opening explain.
+
+        Within one opening of both files, the interval tells a difference from chance; from one opening to the next,
+        the times of the same two files differ by some percent.
+        """
+        ratio = self.figures.time_ratio
+        return ratio.high < 1 and ratio.value <= 1 - SAME_TIME
 
     def change(self, metric: str) -> MetricChange | None:
         """Return its change in ``metric``; None if that was not measured."""
@@ -251,38 +252,23 @@ def value_interval(change: MetricChange) -> tuple[float, float]:
     return (max(0.0, low), min(1.0, high)) if view.is_share else (low, high)
 
 
-def is_clearly_less(time: Median) -> bool:
-    """Return whether a file is quicker than another, given its time to that of the other.
-
-    Within one opening of both files, the interval tells a difference from chance; from one opening to the next, the
-    times of the same two files differ by some percent.
-    """
-    return time.high < 1 and time.value <= 1 - SAME_TIME
-
-
 def judged_by(changes: Iterable[MetricChange]) -> str:
     """Return the metric among ``changes`` that people judge a file by."""
-    names = [change.metric for change in changes]
-    return primary_among(names) or divergence_among(names) or names[0]
+    return judging_among([change.metric for change in changes])
 
 
 def _of_hundred(share: float) -> str:
     """Return a share as answers of a hundred; decimals only where there are images to tell them."""
-    text = f"{100 * share:.1f}"
-    return text.removesuffix(".0")
+    return f"{100 * share:.1f}".removesuffix(".0")
 
 
 def with_one_original(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """Return the candidates of one run with one size of the original: that of the file that a runtime runs, if any."""
     known = tuple(candidates)
-    first = next((one for one in known if one.runs), None)
-    if first is None:
+    size = next((one.original.file_bytes for one in known if one.runs), None)
+    if size is None:
         return known
-    size = first.original.file_bytes
-    return tuple(
-        one if one.original.file_bytes == size else replace(one, original=replace(one.original, file_bytes=size))
-        for one in known
-    )
+    return tuple(replace(one, original=replace(one.original, file_bytes=size)) for one in known)
 
 
 def own_bounds(changes: Sequence[MetricChange]) -> tuple[float, ...]:
@@ -294,6 +280,7 @@ def own_bounds(changes: Sequence[MetricChange]) -> tuple[float, ...]:
     return tuple(METRICS[metric].upper_bound(change.moments, 1 - _WIDEST / 2**place) for place in range(MOST_BOUNDS))
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """The candidates that one piece of work made; a run's candidates are those of all its deliveries.
@@ -306,10 +293,6 @@ class Delivery:
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...] = ()
     content_key: str = ""
-
-
-register(Candidate)
-register(Delivery)
 
 
 # ---- names of files that people take away: the network, then what the file really holds

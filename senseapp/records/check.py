@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Literal
 
 from senseapp.core.codec import register
-from senseapp.core.errors import InvalidSpec
-from senseapp.metrics import METRICS, MetricChange, metric_named
+from senseapp.core.errors import InvalidSpec, check_counts
+from senseapp.metrics import MetricChange, metric_named
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.promise import CONFIDENCE
@@ -21,6 +20,7 @@ FILES_ARE_OPEN = "Running the original"
 """The step that begins once both files are open and can be compared."""
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec:
     """Settings of a check: reference, candidate, images and limits.
@@ -53,10 +53,7 @@ class CheckSpec:
             raise InvalidSpec(f"The largest loss is a number of at least 0, got {self.max_drop}.")
         if self.max_time is not None and not 0 < self.max_time < math.inf:
             raise InvalidSpec(f"The largest time is a multiple of the original's, above 0, got {self.max_time}.")
-        for what in ("num_samples", "threads", "batch"):
-            value = getattr(self, what)
-            if value is not None and value < 1:
-                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+        check_counts(self, "num_samples", "threads", "batch")
 
     @property
     def title(self) -> str:
@@ -65,11 +62,8 @@ class CheckSpec:
 
     def without_folders(self) -> CheckSpec:
         """Return a copy with file names in place of paths, for readers who may not know the paths."""
-        from dataclasses import replace
-
-        models = {name: getattr(self, name) for name in ("reference", "candidate")}
-        named = {name: replace(each, checkpoint=PurePath(each.checkpoint).name) for name, each in models.items()}
-        return replace(self, **named, data=replace(self.data, path=PurePath(self.data.path).name))
+        models = {name: getattr(self, name).without_folder() for name in ("reference", "candidate")}
+        return replace(self, **models, data=self.data.without_folder())
 
 
 def file_name(model: ModelSpec) -> str:
@@ -162,16 +156,11 @@ class TensorDifference:
     other: str = ""
     node: str = ""
 
-    @property
-    def shown(self) -> str:
-        """Its name with what computes it: ``“boxes” (Concat “/head/Concat”)``."""
-        node = f" “{self.node}”" if self.node and self.node != self.name else ""
-        return f"“{self.name}” ({self.operator}{node})"
-
 
 APART, SHARP = 0.1, 4.0
 """Difference from which two tensors are apart, and the factor over all before that makes it a sudden one."""
-_ALIKE = 1e-3  # relative; float32 kernels that add in another order differ by less
+ALIKE = 1e-3
+"""Relative; float32 kernels that add in another order differ by less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +180,7 @@ class TensorDivergence:
     @property
     def first(self) -> TensorDifference | None:
         """The first tensor that is apart: at a sudden step if there is one, else the first above :data:`APART`."""
-        before, gradual = _ALIKE, None
+        before, gradual = ALIKE, None
         for each in self.tensors:
             if each.difference >= APART:
                 if each.difference >= SHARP * before:
@@ -200,52 +189,8 @@ class TensorDivergence:
             before = max(before, each.difference)
         return gradual
 
-    @property
-    def sentence(self) -> str:
-        """Where they part, with the differences before and there."""
-        if not self.tensors:
-            return "No tensor of one could be matched to a tensor of the other."
-        what = "layer" if self.matched_by == "layer" else "tensor"
-        largest = max(self.tensors, key=lambda each: each.difference)
-        first = self.first
-        if first is None and largest.difference < _ALIKE:
-            return f"No {what} of {len(self.tensors)} differs by as much as {percent(_ALIKE)}."
-        if first is None:
-            return (
-                f"No {what} of {len(self.tensors)} differs by more than {percent(largest.difference)}, "
-                f"at {largest.shown}."
-            )
-        place = self.tensors.index(first)
-        before = max((each.difference for each in self.tensors[:place]), default=0.0)
-        if place == 0:
-            return (
-                f"They differ from the first {what} on, {first.shown}, by "
-                f"{percent(first.difference)} there and at most {percent(largest.difference)} anywhere."
-            )
-        if first.difference >= SHARP * max(before, _ALIKE):
-            last = self.tensors[place - 1]
-            return (
-                f"They part at {what} {first.shown}: {percent(first.difference)}, after "
-                f"{f'at most {percent(before)}' if before else 'no difference'} in the {place} before it, the last of "
-                f"them “{last.name}”."
-            )
-        above = f"{what} {first.shown}, {percent(first.difference)}"
-        return f"Differences grow gradually: the first above {percent(APART)} is {above}."
 
-
-def percent(share: float) -> str:
-    """Return a relative difference as text.
-
-    >>> percent(0.0123), percent(3.0), percent(float("inf")), percent(0.00001)
-    ('1.2 %', '300 %', 'not finite', '< 0.1 %')
-    """
-    if not math.isfinite(share):
-        return "not finite"
-    if 0 < share < _ALIKE:
-        return "< 0.1 %"
-    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
-
-
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     """Everything that a check found.
@@ -312,13 +257,3 @@ class CheckReport:
     def metric(self) -> str:
         """The metric that the loss is judged by; empty where there is none."""
         return self.bound.metric if self.bound is not None else ""
-
-
-def ordered_changes(changes: Iterable[MetricChange], first: str) -> list[MetricChange]:
-    """Return changes with that of the metric ``first`` before the others, which keep the order of all metrics."""
-    places = list(METRICS)
-    return sorted(changes, key=lambda each: (each.metric != first, places.index(each.metric)))
-
-
-register(CheckSpec)
-register(CheckReport)

@@ -118,9 +118,8 @@ class Comparison:
 
     def most_moved(self) -> tuple[MatchedLayer, ...]:
         """Return the layers whose rank differs between sides, those that moved furthest first."""
-        return tuple(
-            sorted((layer for layer in self.layers if layer.rank_change), key=lambda layer: -layer.rank_change)
-        )
+        moved = [layer for layer in self.layers if layer.rank_change]
+        return tuple(sorted(moved, key=lambda layer: -layer.rank_change))
 
 
 def shared_metrics(sides: Sequence[Side]) -> frozenset[str]:
@@ -150,27 +149,6 @@ def compare(sides: Sequence[Side], metric: str) -> Comparison:
     The figures of a coupled group hold for each of its members, so a pruning run can be compared with one that
     measured each layer alone; members that are together on every side count as one layer.
     """
-    _check(sides, metric)
-    measured = [{name: item for item in side.measurements for name in item.members or (item.layer,)} for side in sides]
-    known = [{layer.name for layer in side.result.profile.layers} for side in sides]
-    unmatched: list[UnmatchedLayer] = []
-    together: dict[tuple[str, ...], list[str]] = {}  # names by the layers that stand for them on each side
-    for name in dict.fromkeys(layer.name for side in sides for layer in side.result.profile.layers):
-        items = [found.get(name) for found in measured]
-        if not any(items):
-            continue
-        missing = tuple(
-            _why_missing(item, metric, known=name in layers) for item, layers in zip(items, known, strict=True)
-        )
-        if any(missing):
-            unmatched.append(UnmatchedLayer(layer=name, missing=missing))
-        else:
-            together.setdefault(tuple(item.layer for item in items if item is not None), []).append(name)
-    layers = _ranked([[found[names[0]] for names in together.values()] for found in measured], together, metric)
-    return Comparison(metric=metric, sides=tuple(sides), layers=layers, unmatched=tuple(unmatched))
-
-
-def _check(sides: Sequence[Side], metric: str) -> None:
     if len(sides) < 2:
         raise InvalidSpec(f"A comparison needs two runs or more, got {len(sides)}. Choose another one.")
     for side in sides:
@@ -180,6 +158,23 @@ def _check(sides: Sequence[Side], metric: str) -> None:
                 f"A comparison needs a metric that every run has, and {side.title} has no values of {metric!r} at "
                 f"this level. It has: {known}."
             )
+    measured = [{name: item for item in side.measurements for name in item.members or (item.layer,)} for side in sides]
+    named = [{layer.name for layer in side.result.profile.layers} for side in sides]
+    unmatched: list[UnmatchedLayer] = []
+    together: dict[tuple[str, ...], list[str]] = {}  # names by the layers that stand for them on each side
+    for name in dict.fromkeys(layer.name for side in sides for layer in side.result.profile.layers):
+        items = [found.get(name) for found in measured]
+        if not any(items):
+            continue
+        missing = tuple(
+            _why_missing(item, metric, known=name in layers) for item, layers in zip(items, named, strict=True)
+        )
+        if any(missing):
+            unmatched.append(UnmatchedLayer(layer=name, missing=missing))
+        else:
+            together.setdefault(tuple(item.layer for item in items if item is not None), []).append(name)
+    layers = _ranked([[found[names[0]] for names in together.values()] for found in measured], together, metric)
+    return Comparison(metric=metric, sides=tuple(sides), layers=layers, unmatched=tuple(unmatched))
 
 
 def _why_missing(item: LayerMeasurement | None, metric: str, *, known: bool) -> str:

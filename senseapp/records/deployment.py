@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from senseapp.core.codec import register
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec, check_choice
 from senseapp.descriptions import LevelScale
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import MetricChange
@@ -98,6 +98,7 @@ class Conversion:
     seconds: float
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """Times of the layers of one network.
@@ -150,9 +151,6 @@ class LayerTimes:
         return crossed + self.other_seconds
 
 
-register(LayerTimes)
-
-
 DeployKind = Literal["quickest", "mixed", "int8", "float"]
 """As little in float as a limit on changed answers takes, int8 but where it does harm, all of it in int8, or none."""
 
@@ -178,8 +176,7 @@ class DeploySettings:
     runtime: str = field(default_factory=usual_runtime)
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(DeployKind):
-            raise InvalidSpec(f"A file is one of {', '.join(get_args(DeployKind))}, got {self.kind!r}.")
+        check_choice("A file is", self.kind, get_args(DeployKind))
         if not self.most_time >= 1 or self.threads < 1 or self.batch < 1:
             raise InvalidSpec("Time is at least 1 times that of all-int8, threads and batch at least 1.")
         if not 0 <= self.most_changed < 1:
@@ -320,6 +317,7 @@ class Elsewhere:
     original: Median
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """Measurements of a file in its runtime and of its competitors, in one run.
@@ -381,6 +379,3 @@ class Deployment:
         loading = self.runtime.loading.replace("{name}", name)
         lines = [f"Load: {loading}", f"Prepare: {self.preparation}", f"Run: {self.runtime.running}"]
         return "\n".join((*lines, *filter(None, [thresholds_text(self.figures)]), ""))
-
-
-register(Deployment)

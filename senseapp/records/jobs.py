@@ -66,6 +66,7 @@ class JobSnapshot:
         return min(1.0, self.done / self.total) if self.total else 0.0
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """A run as the store keeps it.
@@ -104,6 +105,3 @@ class RunRecord:
     def shared(self) -> bool:
         """Whether anybody with the link may read it."""
         return bool(self.link)
-
-
-register(RunRecord)

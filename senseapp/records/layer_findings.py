@@ -1,4 +1,4 @@
-"""Findings on one layer, its values on their quantization grid and why it is fragile, and on nodes of a file."""
+"""Findings on a layer (values on their quantization grid, why it is fragile), nodes of a file, and int8 here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Literal
 from senseapp.core.codec import register
 from senseapp.core.texts import first_names, plural
 from senseapp.metrics import METRICS, MetricChange
+from senseapp.records.deployment import Median
 from senseapp.records.measurement import RunResult, Status
 from senseapp.records.spec import HistogramSpec
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationHistogram:
     """A histogram whose bins divide the cells of a quantization grid.
@@ -62,7 +64,8 @@ class QuantizationHistogram:
     @property
     def cell_counts(self) -> tuple[float, ...]:
         """Values that are rounded to each grid point."""
-        return tuple(sum(self._cell(self.counts, cell)) for cell in range(self.cells))
+        starts = range(0, self.cells * self.sub_bins, self.sub_bins)
+        return tuple(sum(self.counts[start : start + self.sub_bins]) for start in starts)
 
     @property
     def zero_share(self) -> float:
@@ -84,12 +87,6 @@ class QuantizationHistogram:
     def value_at(self, place: float) -> float:
         """Return the value of a place on the grid; NaN where each channel has its own scale."""
         return (place - self.zero_cell) * self.scale
-
-    def _cell(self, bins: tuple[float, ...], cell: int) -> tuple[float, ...]:
-        return bins[cell * self.sub_bins : (cell + 1) * self.sub_bins]
-
-
-register(QuantizationHistogram)
 
 
 # The kinds after the third are in records of earlier versions only.
@@ -113,6 +110,7 @@ class Remedy:
     change: MetricChange
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Findings on one layer at one level.
@@ -130,32 +128,6 @@ class Diagnosis:
     change: MetricChange
     remedies: tuple[Remedy, ...]
 
-    @property
-    def remedy(self) -> str:
-        """The remedy with the largest measured gain; where none gains anything, that it is best left as it is."""
-        lost = self.change
-        best = self.remedies[0] if self.remedies else None
-        if best is None or not best.change.delta < lost.delta:
-            return f"Nothing that was tried helps: leave it as it is, or give it a milder level ({self._images})."
-        part = max(0.0, best.change.delta) / lost.delta
-        return f"{best.label} leaves {share_text(part)} of what it loses (measured, {self._images})."
-
-    @property
-    def measured(self) -> str:
-        """Losses of the layer as the run compressed it, and with each remedy, in the measured metric."""
-        view = METRICS[self.change.metric]
-        tried = [("As it is", self.change), *((each.label, each.change) for each in self.remedies)]
-        return f"{view.label}. " + " · ".join(f"{label}: {view.change_text(change.delta)}" for label, change in tried)
-
-    @property
-    def _images(self) -> str:
-        return f"{self.change.num_samples} images"
-
-
-def share_text(part: float) -> str:
-    """Return a share of something lost as text: ``25 %``, ``less than 1 %``."""
-    return f"{100 * part:.0f} %" if part >= 0.01 else "less than 1 %"
-
 
 def shares_of_damage(result: RunResult, layer: str, metric: str) -> dict[float, float]:
     """Return by level the share of ``layer`` in what all layers lose alone; levels at which none loses are left out."""
@@ -170,9 +142,6 @@ def shares_of_damage(result: RunResult, layer: str, metric: str) -> dict[float, 
         if total > 0 and layer in losses:
             found[level] = losses[layer] / total
     return found
-
-
-register(Diagnosis)
 
 
 # ---- effect of the rounding of each node on the outputs of a quantized file
@@ -194,6 +163,7 @@ class NodeDamage:
     weights_known: bool = True
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedNodesReport:
     """The damage of a quantized file beside its float file, and of it without the rounding of each node.
@@ -238,5 +208,25 @@ class QuantizedNodesReport:
         return f"{good}. Back in float alone, these recover most of it: {parts}."
 
 
-for _kind in (NodeDamage, QuantizedNodesReport):
-    register(_kind)
+# ---- time of a network all in int8 on this machine, beside its time in float
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Int8Timing:
+    """Time of a call of a first file in int8, as a multiple of float's, before a file is searched for.
+
+    Attributes:
+        ratio: with its interval.
+        machine: processor and runtime.
+        products: what the processor computes int8 products with: ``VNNI``, ``AMX`` or nothing of its own.
+    """
+
+    ratio: Median
+    machine: str
+    products: str
+
+    @property
+    def pays(self) -> bool:
+        """Whether int8 may be quicker: False where the whole interval says that it is not."""
+        return self.ratio.low < 1

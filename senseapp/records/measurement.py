@@ -12,7 +12,7 @@ from typing import Any
 from senseapp.core.codec import register
 from senseapp.core.texts import plural
 from senseapp.descriptions import CompressionConfig
-from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
+from senseapp.metrics import METRICS, MetricChange, judging_among
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import RunSpec
 from senseapp.tasks.reading import Reading
@@ -40,6 +40,7 @@ def loss_with_interval(change: MetricChange) -> str:
     return f"{text(change.delta)} ({text(change.ci_low)} to {text(change.ci_high)})"
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMeasurement:
     """The effect of one level on one layer, or on one coupled group that can only be compressed together.
@@ -85,9 +86,6 @@ class LayerMeasurement:
         return change_in(self.changes, metric)
 
 
-register(LayerMeasurement)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedOutputs:
     """Outputs of the uncompressed model for the first images, stored to predict layers together.
@@ -124,10 +122,7 @@ class PassSettings:
 
 def latest(measurements: Iterable[LayerMeasurement]) -> tuple[LayerMeasurement, ...]:
     """Keep the last measurement of each layer and level, in order of first appearance."""
-    by_key = {}
-    for measurement in measurements:
-        by_key[measurement.key] = measurement
-    return tuple(by_key.values())
+    return tuple({measurement.key: measurement for measurement in measurements}.values())
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that answers about thousands of measurements can be kept
@@ -200,8 +195,7 @@ class RunResult:
     @property
     def judged_by(self) -> str:
         """The metric that people judge the model by: right answers where there are labels, else unchanged ones."""
-        names = self.shown_metrics
-        return primary_among(names) or divergence_among(names) or self.metric
+        return judging_among(self.shown_metrics, otherwise=self.metric)
 
     def without_folders(self) -> RunResult:
         """Return a copy with file names in place of paths, for readers who may not know the paths."""
@@ -224,6 +218,7 @@ class RunResult:
 register(RunResult, name="SensitivityResult")
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reused:
     """How many of a run's measurements were taken from an earlier one of the same weights, images and settings."""
@@ -235,21 +230,15 @@ class Reused:
     @property
     def sentence(self) -> str:
         """Sentence for the owner of both runs."""
-        return self._taken_from(f"run “{self.title}”")
+        return self.note.replace("an earlier run", f"run “{self.title}”", 1)
 
     @property
     def note(self) -> str:
         """Sentence for all viewers of the result, without the title of the other run."""
-        return self._taken_from("an earlier run")
-
-    def _taken_from(self, source: str) -> str:
         return (
-            f"{self.taken} of {self.total} measurements taken from {source}, which measured the same weights and "
+            f"{self.taken} of {self.total} measurements taken from an earlier run, which measured the same weights and "
             "images with the same settings and versions."
         )
-
-
-register(Reused)
 
 
 def counted(targets: Collection[Collection[str]]) -> str:

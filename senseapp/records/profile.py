@@ -124,10 +124,7 @@ class ModelProfile:
 
     def layer(self, name: str) -> LayerProfile:
         """Return the layer called ``name``; raises KeyError where there is none."""
-        for layer in self.layers:
-            if layer.name == name:
-                return layer
-        raise KeyError(name)
+        return {layer.name: layer for layer in self.layers}[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

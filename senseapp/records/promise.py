@@ -28,6 +28,7 @@ CONFIDENCE = 1 - SIGNIFICANCE
 _LEAST_CONFIDENCE = 0.75  # three times of four: less would be no promise
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """The largest permitted loss on new images like the held-out ones, with a certainty.
@@ -91,6 +92,11 @@ class Verdict:
     error: float
     holds: bool
 
+    @property
+    def is_known(self) -> bool:
+        """Whether held-out images bound the loss."""
+        return self.change is not None and not math.isnan(self.bound)
+
 
 def verdicts(candidates: Sequence[Candidate], promise: Promise) -> dict[str, Verdict]:
     """Return by file which of ``candidates``, in the order in which they were made, keep ``promise``."""
@@ -115,29 +121,21 @@ def _tested(candidates: Sequence[Candidate], promise: Promise) -> tuple[dict[str
     found: dict[str, Verdict] = {}
     earlier: list[Candidate] = []
     for each in candidates:
-        same = [other for other in earlier if _is_same_network(each, other)]
+        weights = each.reconstruction, each.schedule
+        same = [other for other in earlier if (other.reconstruction, other.schedule) == weights]
         if not same:
             for _ in range(each.tried - 1):
                 tests.test(lambda _error: False)
-        weights = next((other for other in same if not other.runs), None)
-        if weights is not None and not each.runs:  # as they are and packed: one test
-            found[each.file] = replace(found[weights.file], file=each.file)
+        plain = next((other for other in same if not other.runs), None)
+        if plain is not None and not each.runs:  # as they are and packed: one test
+            found[each.file] = replace(found[plain.file], file=each.file)
         else:
-            found[each.file] = _verdict(each, promise, tests)
+            metric = promise.metric or each.metric
+            change = each.change(metric) if each.held_out else None
+            bound = None if change is None else each.upper_bound(metric, tests.next_error)
+            found[each.file] = verdict_of(change, promise, tests, file=each.file, bound=bound)
         earlier.append(each)
     return found, tests
-
-
-def _is_same_network(one: Candidate, other: Candidate) -> bool:
-    """Return whether two files hold the same weights."""
-    return one.reconstruction == other.reconstruction and one.schedule == other.schedule
-
-
-def _verdict(candidate: Candidate, promise: Promise, tests: TestSequence) -> Verdict:
-    metric = promise.metric or candidate.metric
-    change = candidate.change(metric) if candidate.held_out else None
-    bound = candidate.upper_bound(metric, tests.next_error) if change is not None else math.inf
-    return verdict_of(change, promise, tests, file=candidate.file, bound=bound)
 
 
 def verdict_of(
@@ -161,18 +159,16 @@ def shortfall(candidates: Sequence[Candidate], promise: Promise) -> str:
     found = verdicts(candidates, promise)
     if any(each.holds for each in found.values()):
         return ""
-    known = [each for each in found.values() if each.change is not None and not math.isnan(each.bound)]
+    known = [each for each in candidates if found[each.file].is_known]
     if not known and not any(each.held_out for each in candidates):
         return f"A promise takes unseen images, and this run has none left: {needed_text(promise)} for this one."
     if not known:
         return "Nothing can be promised of these files: they have no figure that is a share of answers or objects."
-    best = min(known, key=lambda each: each.bound)
-    assert best.change is not None
-    named = next(each for each in candidates if each.file == best.file)
+    best = min(known, key=lambda each: found[each.file].bound)
+    images, bound, needed = _words(found[best.file], promise)
     return (
-        f"No file is shown to lose {promise.text}. What can be promised with these "
-        f"{plural(best.change.num_samples, 'unseen image')} is at most {_bound_of(best)}: {named.made_of}. "
-        f"{_how_many(best, promise)}"
+        f"No file is shown to lose {promise.text}. What can be promised with these {images} is at most {bound}: "
+        f"{best.made_of}. {needed}"
     )
 
 
@@ -180,13 +176,10 @@ def refusal(verdict: Verdict, promise: Promise) -> str:
     """Return why a file does not keep ``promise``, and what it takes; empty where it does."""
     if verdict.holds:
         return ""
-    if verdict.change is None or math.isnan(verdict.bound):
+    if not verdict.is_known:
         return f"Nothing can be promised of it without unseen images: it takes {needed_text(promise)}."
-    images = plural(verdict.change.num_samples, "unseen image")
-    return (
-        f"It is not shown to lose {promise.text}: {images} bound its loss by {_bound_of(verdict)}. "
-        f"{_how_many(verdict, promise)}"
-    )
+    images, bound, needed = _words(verdict, promise)
+    return f"It is not shown to lose {promise.text}: {images} bound its loss by {bound}. {needed}"
 
 
 def needed_text(promise: Promise) -> str:
@@ -211,24 +204,21 @@ def too_few(images: int, promise: Promise) -> str:
     )
 
 
-def _bound_of(verdict: Verdict) -> str:
-    assert verdict.change is not None
-    return _above(METRICS[verdict.change.metric], verdict.bound)
-
-
-def _how_many(verdict: Verdict, promise: Promise) -> str:
+def _words(verdict: Verdict, promise: Promise) -> tuple[str, str, str]:
+    """Return the images of a known verdict, its bound, and a sentence on what the promise takes."""
     from senseapp.metrics.bounds import images_needed
 
     change = verdict.change
     assert change is not None
     lost = METRICS[change.metric].change_text(change.delta)
     needed = images_needed(promise.most, 1 - verdict.error, rate=max(0.0, change.delta))
+    images = plural(max(needed or 0, change.num_samples + 1), "unseen image")
+    takes = f"If it goes on losing {lost}, it takes about {images}."
     if needed is None:
-        return f"It lost {lost} on them: more images would not help, a milder file would."
-    images = plural(max(needed, change.num_samples + 1), "unseen image")
-    if change.delta <= 0:
-        return f"It takes {images} without a loss."
-    return f"If it goes on losing {lost}, it takes about {images}."
+        takes = f"It lost {lost} on them: more images would not help, a milder file would."
+    elif change.delta <= 0:
+        takes = f"It takes {images} without a loss."
+    return plural(change.num_samples, "unseen image"), _above(METRICS[change.metric], verdict.bound), takes
 
 
 def _above(view: Metric, bound: float) -> str:
@@ -242,7 +232,7 @@ def largest_loss(change: MetricChange, bound: float) -> str:
     return "" if math.isnan(bound) else f"at most {_above(METRICS[change.metric], bound)}"
 
 
-def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENCE) -> str:
+def bound_text(change: MetricChange, bound: float) -> str:
     """Return the bound of a loss as a sentence; the measured loss stands beside it.
 
     Of answers: ``At most 4.1 % of answers change, with 95 % certainty; 3 of 200 did.``
@@ -250,13 +240,10 @@ def bound_text(change: MetricChange, bound: float, confidence: float = CONFIDENC
     view = METRICS[change.metric]
     if math.isnan(bound):
         return ""
-    sure, count = certainty_text(confidence), change.num_samples
+    sure, count = certainty_text(CONFIDENCE), change.num_samples
     if view.counted and not view.needs_labels:
         share = number_text(math.ceil(1000 * bound - 1e-9) / 10, digits=1)
         whole = view.counted == "answers"
         did = f"{round(change.delta * count)} of {count} did" if whole else f"{view.change_text(change.delta)} did"
         return f"At most {share} % of {view.counted} change, with {sure}; {did}."
     return f"On new images: {view.change_inside} at most {_above(view, bound)}, with {sure}."
-
-
-register(Promise)

@@ -19,6 +19,7 @@ _SAVED = {
 }
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """The recommendation after a run, and the losses of whole schedules over the measured range.
@@ -125,6 +126,3 @@ def saving_text(kind: BudgetKind, figure: float) -> str:
     if kind == "bits":
         return f"store the weights in {round(figure, 1):g} bits instead of {DENSE_BITS:g}"
     return _SAVED[kind].format(f"{100 * figure:.0f} %")
-
-
-register(Recommendation)

@@ -85,10 +85,9 @@ def mean_ranks(values: Sequence[float]) -> list[float]:
     >>> mean_ranks([0.5, 9.0, 0.5])
     [1.5, 3.0, 1.5]
     """
-    # Not scipy.stats.rankdata: a page may rank while another thread imports torch, which scipy looks into half loaded.
-    _, places, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
-    means = np.cumsum(counts) - (counts - 1) / 2
-    return [float(rank) for rank in means[places]]
+    from pandas import Series  # scipy's looks into torch, which another thread may have half loaded
+
+    return [float(rank) for rank in Series(values, dtype=float).rank()]
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
@@ -98,14 +97,10 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """
     if len(first) != len(second):
         raise InvalidInput(f"A rank correlation needs pairs, got {len(first)} and {len(second)} values.")
-    pairs = np.asarray([first, second], dtype=float)
-    pairs = pairs[:, ~np.isnan(pairs).any(axis=0)]
-    if pairs.shape[1] < 2:
-        return float("nan")
-    ranks = np.asarray([mean_ranks(side) for side in pairs])
-    if np.any(ranks.min(axis=1) == ranks.max(axis=1)):
-        return float("nan")
-    return float(np.corrcoef(ranks)[0, 1])
+    from pandas import DataFrame
+
+    ranks = DataFrame({"first": first, "second": second}, dtype=float).dropna().rank()
+    return float(ranks.corr(min_periods=2).to_numpy()[0, 1])
 
 
 FRAGILITY_STEPS = (1, 3, 10, 30)
@@ -207,13 +202,8 @@ def opening_level(result: RunResult, metric: str, levels: Collection[float] = ()
     """
     wanted = frozenset(levels or result.levels)
     question = "opening level", metric, wanted
-    if question not in result.kept:
-        result.kept[question] = _opening_level(result, metric, wanted)
-    level: float = result.kept[question]
-    return level
-
-
-def _opening_level(result: RunResult, metric: str, wanted: frozenset[float]) -> float:
+    if question in result.kept:
+        return float(result.kept[question])
     scale = result.compression.scale
     found: dict[float, list[tuple[float, float, float]]] = {level: [] for level in wanted}
     for item in result.shown:
@@ -228,7 +218,8 @@ def _opening_level(result: RunResult, metric: str, wanted: frozenset[float]) -> 
     def preference(level: float) -> tuple[bool, int, float, float]:
         return not found[level], -_num_colours(found[level], notable), abs(level - scale.usual), scale.strength(level)
 
-    return min(wanted, key=preference)
+    chosen = result.kept[question] = min(wanted, key=preference)
+    return chosen
 
 
 def _num_colours(changes: Sequence[tuple[float, float, float]], notable: float) -> int:

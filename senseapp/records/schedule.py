@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from senseapp.core.codec import register
-from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.errors import InvalidSchedule, InvalidSpec, check_choice
 from senseapp.core.texts import first_names
 from senseapp.descriptions import DENSE_BITS, BudgetKind, all_descriptions, get, names
 from senseapp.metrics import MetricChange
@@ -37,8 +37,7 @@ class ResourceBudget:
     target: float
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(BudgetKind):
-            raise InvalidSpec(f"The budget must be one of {', '.join(get_args(BudgetKind))}, got {self.kind!r}.")
+        check_choice("The budget must be", self.kind, get_args(BudgetKind))
         low, high, unit = 0.0, 1.0, "a fraction from 0 to below 1"
         if self.kind == "bits":
             low, high = min(each.scale.bounds[0] for each in all_descriptions() if each.sets_bits), DENSE_BITS
@@ -110,6 +109,7 @@ class ScheduleEntry:
     locked: bool = False
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """One level per layer of one model.
@@ -164,6 +164,7 @@ class RepairStep:
     kept: bool = False
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
     """A schedule applied and measured, beside the uncompressed model and a uniform schedule of equal cost.
@@ -245,6 +246,7 @@ class TriedTarget:
         return change_in(self.changes, metric)
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrongestFound:
     """The strongest schedule whose measured drop is within what a person allows.
@@ -261,16 +263,13 @@ class StrongestFound:
     tried: tuple[TriedTarget, ...]
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportManifest:
     """Contents of a zip of target files: sha256 by file name, and the versions that wrote it."""
 
     files: dict[str, str]
     versions: dict[str, str]
-
-
-for _cls in (Schedule, ValidationResult, StrongestFound, ExportManifest):
-    register(_cls)
 
 
 def check_schedule(schedule: Schedule, profile: ModelProfile) -> None:

@@ -10,11 +10,10 @@ from pathlib import PurePath
 from typing import Literal, get_args
 
 from senseapp.core.codec import register, register_family
-from senseapp.core.errors import InvalidSpec
+from senseapp.core.errors import InvalidSpec, check_choice, check_counts
 from senseapp.descriptions import SOURCES, CompressionConfig, all_descriptions
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.metrics import metric_named
-from senseapp.records.goal import Goal, check_goal
 from senseapp.tasks import TASKS, task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, Reading
 
@@ -22,7 +21,6 @@ Mode = Literal["exact", "quick"]
 Precision = Literal["fp32", "bf16", "auto"]
 Preparation = Literal["given", "auto"]
 DataKind = Literal["demo", "photographs", "shapes", "random", "folder", "archive", "torchvision", "imported"]
-"""Names of the networks that need no download: the one that reads digits has none."""
 
 NUM_DIGITS = 897
 """Of the shipped digits, those that the demo network was not trained on."""
@@ -48,6 +46,20 @@ AVERAGED = "ema"
 
 WITHOUT_LABELS = "none"
 """What :attr:`DataSpec.labels` says to measure without labels."""
+
+
+Goal = Literal["smaller", "faster", "targets", "look"]
+"""Fewer bytes, less time, a schedule for a training tool, or only the sensitivities of the layers."""
+
+
+def check_goal(goal: str) -> None:
+    """Raise InvalidSpec unless ``goal`` is one."""
+    check_choice("The goal must be", goal, get_args(Goal))
+
+
+def name_of_file(path: str) -> str:
+    """Return the last part of a path of this or another system."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,18 +102,19 @@ class ModelSpec:
         if not self.task:
             raise InvalidSpec(f"{self.title} does not say what it does. Choose a task: {', '.join(TASKS)}.")
         task_named(self.task)
-        if self.outputs and not SOURCES[self.library].chooses_outputs:
+        if self.outputs and not source.chooses_outputs:
             raise InvalidSpec(f"Outputs are chosen in an ONNX file; {self.title} has its own. Leave them out.")
         if self.layout:
-            if not SOURCES[self.library].chooses_outputs:
+            if not source.chooses_outputs:
                 raise InvalidSpec(f"A layout of outputs is of an ONNX file, and the model is {self.title}.")
             task_named(self.task).reader_of(self.layout)
-        if self.in_runtime and not SOURCES[self.library].chooses_outputs:
+        if self.in_runtime and not source.chooses_outputs:
             raise InvalidSpec(f"Only nodes of an ONNX file are left to onnxruntime, and the model is {self.title}.")
-        for what in ("num_classes", "in_chans", "img_size"):
-            value = getattr(self, what)
-            if value is not None and value < 1:
-                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+        check_counts(self, "num_classes", "in_chans", "img_size")
+
+    def without_folder(self) -> ModelSpec:
+        """Return the same network with the name of its file in place of the path."""
+        return replace(self, checkpoint=name_of_file(self.checkpoint))
 
     @property
     def is_runnable(self) -> bool:
@@ -159,8 +172,7 @@ class DataSpec:
     class_map: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(DataKind):
-            raise InvalidSpec(f"Images come from one of {', '.join(get_args(DataKind))}, got {self.kind!r}.")
+        check_choice("Images come from", self.kind, get_args(DataKind))
         if (self.kind in ("folder", "archive")) != bool(self.path):
             raise InvalidSpec(f"Images from {self.kind!r} {'need' if not self.path else 'take no'} path.")
         if self.kind == "torchvision" and self.name not in IMAGE_SETS:
@@ -187,12 +199,12 @@ class DataSpec:
             return f"{self.kind}/{self.name}"
         return self.kind if not self.path else self.path.rsplit("/", 1)[-1]
 
+    def without_folder(self) -> DataSpec:
+        """Return the same images with the name of their folder or archive in place of the path."""
+        return replace(self, path=name_of_file(self.path))
+
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
-
-
-def _usual_compression() -> CompressionConfig:
-    return all_descriptions()[0].config()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +227,7 @@ class SensitivitySpec:
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``, which takes a graphics card where there is one.
     """
 
-    compression: CompressionConfig = field(default_factory=_usual_compression)
+    compression: CompressionConfig = field(default_factory=lambda: all_descriptions()[0].config())
     levels: tuple[float, ...] = (0.25, 0.5, 0.75)
     metric: str | None = None
     num_samples: int | None = None
@@ -241,22 +253,16 @@ class SensitivitySpec:
                 f"Layers cannot be measured with adapted weights under {self.compression.kind}, which leaves fewer "
                 "weights rather than other ones. Leave it out; whole schedules can be adapted."
             )
-        for value, allowed, what in (
-            (self.mode, Mode, "Mode"),
-            (self.precision, Precision, "Precision"),
-        ):
-            if value not in get_args(allowed):
-                raise InvalidSpec(f"{what} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
+        check_choice("Mode must be", self.mode, get_args(Mode))
+        check_choice("Precision must be", self.precision, get_args(Precision))
         if self.metric is not None:
             metric_named(self.metric)
         if not _DEVICE.fullmatch(self.device):
             raise InvalidSpec(f"The device must be auto, cpu, cuda, cuda:NUMBER or mps, got {self.device!r}.")
-        for what in ("num_samples", "batch_size"):
-            value = getattr(self, what)
-            if value is not None and value < 1:
-                raise InvalidSpec(f"{what} must be at least 1, got {value}.")
+        check_counts(self, "num_samples", "batch_size")
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """One run: the model, the images and the measurement decide its numbers.
@@ -275,12 +281,7 @@ class RunSpec:
 
     def without_folders(self) -> RunSpec:
         """Return the settings with only the names of their files, for people who may not know where they lie."""
-        checkpoint, images = (path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] for path in self._paths)
-        return replace(self, model=replace(self.model, checkpoint=checkpoint), data=replace(self.data, path=images))
-
-    @property
-    def _paths(self) -> tuple[str, str]:
-        return self.model.checkpoint, self.data.path
+        return replace(self, model=self.model.without_folder(), data=self.data.without_folder())
 
 
 def with_reading(spec: RunSpec, reading: Reading) -> RunSpec:
@@ -306,7 +307,6 @@ def with_reading(spec: RunSpec, reading: Reading) -> RunSpec:
 
 
 register_family(CompressionConfig, lambda: {each.config.__name__: each.config for each in all_descriptions()})
-register(RunSpec)
 
 
 def patterns_in(layers: str | Sequence[str]) -> tuple[str, ...]:
@@ -323,6 +323,7 @@ HistogramTensor = Literal["weights", "activations", "outputs"]
 HistogramObjective = Literal["none", "output", "loss", "mean"]
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSpec:
     """One histogram.
@@ -348,14 +349,7 @@ class HistogramSpec:
 
     def __post_init__(self) -> None:
         next(each.scale for each in all_descriptions() if each.sets_bits).check((self.bits,))
-        for value, allowed, what in (
-            (self.tensor, HistogramTensor, "The tensor of a histogram"),
-            (self.objective, HistogramObjective, "The objective of a histogram"),
-        ):
-            if value not in get_args(allowed):
-                raise InvalidSpec(f"{what} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
+        check_choice("The tensor of a histogram must be", self.tensor, get_args(HistogramTensor))
+        check_choice("The objective of a histogram must be", self.objective, get_args(HistogramObjective))
         if self.num_images < 1:
             raise InvalidSpec(f"A histogram looks at 1 image or more, got {self.num_images}.")
-
-
-register(HistogramSpec)

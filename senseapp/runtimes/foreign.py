@@ -28,12 +28,12 @@ from senseapp.core.errors import (
 )
 from senseapp.core.texts import printable_text
 from senseapp.networks.network import OUTPUTS, nested
-from senseapp.networks.onnx.loops import check_loops
+from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.modules import ImageInput
-from senseapp.networks.onnx.preparation import is_channels_last
-from senseapp.networks.onnx.read import parsed_model
+from senseapp.networks.onnx.read import check_loops, parsed_model
+from senseapp.runtimes.call_times import saturates
 from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
-from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, saturates, session
+from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, session
 
 Shape = tuple[int | None, ...]
 """Of a tensor as a file declares it; None where a length is free."""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.goal import Goal, makes_files
-from senseapp.records.goal_settings import settings_for, with_goal
+from senseapp.records.goal import makes_files, settings_for, with_goal
 from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
@@ -19,6 +18,7 @@ from senseapp.records.spec import (
     NUM_MEASURED_PHOTOGRAPHS,
     NUM_MEASURED_SHAPES,
     DataSpec,
+    Goal,
     ModelSpec,
     RunSpec,
     SensitivitySpec,

@@ -9,8 +9,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.int8_timing import Int8Timing
-from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
+from senseapp.records.layer_findings import Diagnosis, Int8Timing, QuantizationHistogram
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.tasks import FinishedRunTask, TaskContext, open_evaluator
 

@@ -94,7 +94,7 @@ def solve_schedule(
 def find_couplings(folder: Path, model: ModelSpec) -> tuple[CoupledGroup, ...]:
     """Return the layers of a run that pruning shrinks together."""
     from senseapp.networks.sources.load import load_model
-    from senseapp.prove.strongest import couplings_of
+    from senseapp.prove.evaluator import couplings_of
 
     return couplings_of(load_model(model).module, RunFolder(folder).load_result())
 
@@ -117,6 +117,6 @@ def show_pictures(spec: RunSpec, names: tuple[str, ...], data_roots: tuple[Path,
 
 def try_picture(spec: RunSpec, picture: Path, files: tuple[tuple[str, Path, str], ...]) -> PictureAnswers:
     """Run the original network of a run and its ``files`` (name, path, runtime) on an uploaded picture."""
-    from senseapp.prove.try_picture import picture_answers  # torch loads on first use
+    from senseapp.prove.answers import picture_answers  # torch loads on first use
 
     return picture_answers(spec, picture, files)

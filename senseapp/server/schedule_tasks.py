@@ -113,7 +113,7 @@ class StrongestSearch(FinishedRunTask[StrongestFound]):
 
     def find_out(self, context: TaskContext) -> StrongestFound:
         """Search; raises InfeasibleBudget if even the gentlest schedule loses more."""
-        from senseapp.prove.strongest import strongest_schedule  # torch loads here
+        from senseapp.prove.recommend import strongest_schedule  # torch loads here
 
         return strongest_schedule(
             open_evaluator(context),

@@ -15,7 +15,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.spec import RunSpec
 
 if TYPE_CHECKING:
-    from senseapp.measure.executor import Executor
+    from senseapp.measure.measurer import Executor
     from senseapp.measure.session import Session
 
 

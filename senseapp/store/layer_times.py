@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from senseapp.core.errors import InvalidFile
 from senseapp.core.foreign_values import BadValue
-from senseapp.core.table_records import TableRecord, read_records
-from senseapp.core.tables import TableError
+from senseapp.core.tables import TableError, TableRecord, read_records
 from senseapp.core.texts import listed, plural, printable
 from senseapp.descriptions import LevelScale
 from senseapp.records.deployment import LayerTime, LayerTimes

@@ -17,8 +17,7 @@ from senseapp.core.texts import first_names
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
-from senseapp.records.int8_timing import Int8Timing
-from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
+from senseapp.records.layer_findings import Diagnosis, Int8Timing, QuantizationHistogram
 from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult

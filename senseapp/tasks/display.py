@@ -15,9 +15,8 @@ from PIL import Image, ImageDraw, ImageFont
 from senseapp.core.texts import plural
 from senseapp.metrics.base import AnswerDrop
 from senseapp.metrics.detection import MAP
-from senseapp.metrics.detection.detections import objects_of, sure_detections
-from senseapp.metrics.detection.matching import ClassRecord, match_image
-from senseapp.metrics.detection.rules import FOUND, SURE_SCORE
+from senseapp.metrics.detection.matching import ClassRecord, match_image, objects_of, sure_detections
+from senseapp.metrics.detection.rows import FOUND, SURE_SCORE
 from senseapp.metrics.intervals import proportion_interval
 from senseapp.metrics.predictions import Columns
 from senseapp.metrics.segmentation import VOID

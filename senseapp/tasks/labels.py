@@ -62,7 +62,7 @@ class LabelMapProposal:
         unmatched: labels that mean none of the model's outputs.
         words: how they were matched, as people read it: ``by number``.
         num_orders: orders of the outputs that fit the labels, this one included; measuring decides between several.
-        certain: whether names or numbers leave no doubt; of annotations, else they are only assumed to mean this.
+        certain: whether names, numbers of annotations or a person leave no doubt; else labels are assumed to mean it.
     """
 
     pairs: tuple[tuple[str, int], ...]

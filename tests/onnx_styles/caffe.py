@@ -117,18 +117,3 @@ def darknet_yolo() -> bytes:
         whole = w.op("Concat", middle, extent, w.op("Sigmoid", rest), axis=4)
         outputs.append(w.op("Reshape", whole, w.ints(1, 2 * side * side, 7)))
     return w.file(w.op("Concat", *outputs, axis=1))
-
-
-STYLES = {
-    f"Caffe and others: {name}": make
-    for name, make in {
-        "nameless and fixed to ten": nameless_and_fixed_to_ten,
-        "nodes in reverse": nodes_in_reverse,
-        "weights listed as inputs": weights_listed_as_inputs,
-        "inception": inception,
-        "shuffle": shuffle,
-        "Upsample and crop": upsample_and_crop,
-        "SSD with priors": ssd_with_priors,
-        "Darknet's YOLO": darknet_yolo,
-    }.items()
-}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 from onnx import GraphProto, TensorProto, helper
 
@@ -138,14 +135,3 @@ def of_opset(opset: int) -> bytes:
     x = shaped("ReduceSum", x, [1], 13, keepdims=0)
     x = w.op("Dropout", x, w.const(np.float32(0.5))) if opset >= 12 else w.op("Dropout", x, ratio=0.5)
     return w.file(w.op("Softmax", w.op("Gemm", x, w.weight(8, 5), w.weight(5)), axis=1))
-
-
-STYLES: dict[str, Callable[[], bytes]] = {
-    "preparation inside": preparation_inside,
-    "three outputs": three_outputs,
-    "branch on a constant": branch_on_a_constant,
-    "branch on a shape": branch_on_a_shape,
-    "branch in a branch": branch_in_a_branch,
-    "old torch": old_torch,
-    **{f"opset {opset}": partial(of_opset, opset) for opset in OPSETS},
-}

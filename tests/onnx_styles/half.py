@@ -54,13 +54,3 @@ def with_a_part_in_float32() -> bytes:
     model = w.model(w.op("Cast", x, to=TensorProto.FLOAT))
     _halved(model, keep=(scales, empty))
     return bytes(model.SerializeToString())
-
-
-STYLES = {
-    f"float16: {name}": make
-    for name, make in {
-        "all of it": all_of_it,
-        "Casts at the end": with_casts_at_the_end,
-        "a part in float32": with_a_part_in_float32,
-    }.items()
-}

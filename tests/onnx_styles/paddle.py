@@ -78,14 +78,3 @@ def text_reader() -> bytes:
     x = w.op("Transpose", x, perm=[2, 0, 1, 3])
     x = w.op("Reshape", x, w.ints(0, 0, -1))
     return w.file(w.op("Softmax", w.dense(x, 12, 7), axis=2))
-
-
-STYLES = {
-    f"paddle2onnx: {name}": make
-    for name, make in {
-        "text direction": text_direction,
-        "shapes in int32": shapes_in_int32,
-        "detector of two inputs": detector_of_two_inputs,
-        "text reader": text_reader,
-    }.items()
-}

@@ -94,17 +94,3 @@ def ranges_of_each_image() -> bytes:
     y = w.op("MatMulInteger", codes, w.const(w.random.integers(-99, 99, (12, 5)), np.int8), zero)
     y = w.op("Mul", w.op("Cast", y, to=1), w.op("Mul", scale, w.const(np.float32(0.01))))
     return w.file(w.op("Add", y, w.weight(5)))
-
-
-STYLES = {
-    f"quantized: {name}": make
-    for name, make in {
-        "static": static,
-        "by channel": by_channel,
-        "by channel before its opset": by_channel_before_its_opset,
-        "without zero points": without_zero_points,
-        "weights in four bits": weights_in_four_bits,
-        "products in integers": products_in_integers,
-        "ranges of each image": ranges_of_each_image,
-    }.items()
-}

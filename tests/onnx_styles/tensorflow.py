@@ -134,18 +134,3 @@ def attention_by_einsum() -> bytes:
     mixed = w.op("Einsum", w.op("Softmax", scores, axis=-1), v, equation="acbe,aecd->abcd")
     x = w.op("Add", x, w.op("Einsum", mixed, w.weight(3, 4, 12), equation="abcd,cde->abe"))
     return w.file(w.dense(w.op("ReduceMean", x, axes=[1], keepdims=0), 12, 5))
-
-
-STYLES = {
-    f"tf2onnx: {name}": make
-    for name, make in {
-        "Transposes around each convolution": transposes_around_each,
-        "weights transposed in the graph": weights_transposed_in_the_graph,
-        "Resize to a computed size": resize_to_a_computed_size,
-        "detector with bytes": detector_with_bytes,
-        "squeeze and excite": squeeze_and_excite,
-        "Flatten by the batch": flatten_by_the_batch,
-        "transposed convolution": transposed_convolution,
-        "attention by Einsum": attention_by_einsum,
-    }.items()
-}

@@ -11,11 +11,10 @@ from senseapp.app.analyze import library
 from senseapp.app.common.state import VisitorState
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import UnknownModel
-from senseapp.records.goal import Goal
-from senseapp.records.goal_settings import usual_run, with_goal
+from senseapp.records.goal import usual_run, with_goal
 from senseapp.records.jobs import RunState
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
 from tests.pages.conftest import started, texts, wait_for_card

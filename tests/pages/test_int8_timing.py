@@ -5,8 +5,8 @@ from __future__ import annotations
 from streamlit.testing.v1 import AppTest
 
 from senseapp.records.deployment import Median, OperatorShare
-from senseapp.records.int8_timing import Int8Timing
 from senseapp.records.jobs import RunState
+from senseapp.records.layer_findings import Int8Timing
 from senseapp.server.backend import Backend
 from senseapp.server.layer_tasks import Int8Trial
 from senseapp.server.process.requester import decode_task, encode_task

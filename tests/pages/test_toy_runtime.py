@@ -16,9 +16,9 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions import SOURCES
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.networks.sources.catalogue import parse_model
+from senseapp.prove.answers import picture_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.timed import schedule_for_time
-from senseapp.prove.try_picture import picture_answers
 from senseapp.records.candidate import Candidate
 from senseapp.records.deployment import MILLISECONDS, DeploySettings
 from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec

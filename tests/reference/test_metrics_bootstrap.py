@@ -12,10 +12,10 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom, bootstrap, t
 
-from senseapp.metrics.bootstrap import image_counts
 from senseapp.metrics.bounds import upper_bound_of_share
 from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
 from senseapp.metrics.detection.matching import Objects
+from senseapp.metrics.intervals import image_counts
 from senseapp.metrics.records import Record, RecordMetric
 from tests.reference.test_metrics_detection_coverage import packed_moments
 

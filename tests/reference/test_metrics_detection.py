@@ -13,9 +13,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from senseapp.metrics.detection import MAP, MAP_50, METRICS_BY_SIZE, OBJECTS, annotated, object_counts
-from senseapp.metrics.detection.detections import best_threshold
-from senseapp.metrics.detection.matching import Objects, match_image, packed, unpacked
-from senseapp.metrics.detection.rules import LEAST_SCORE, SURE_SCORE
+from senseapp.metrics.detection.matching import Objects, best_threshold, match_image, packed, unpacked
+from senseapp.metrics.detection.rows import LEAST_SCORE, SURE_SCORE
 from senseapp.metrics.predictions import Columns
 from senseapp.tasks.detection import DETECTION
 from tests.cases import first_of

@@ -10,7 +10,7 @@ import torch
 from senseapp.compressions import PruningConfig
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.demo import build_demo_network
-from senseapp.prove.strongest import couplings_of
+from senseapp.prove.evaluator import couplings_of
 from senseapp.reconstruct.apply import apply_schedule, configs_for
 from senseapp.reconstruct.sizes import sizes_of
 from senseapp.records.measurement import RunResult

@@ -11,7 +11,7 @@ from senseapp.core.errors import InvalidDataset, InvalidSpec
 from senseapp.data.demo_pictures import covered, load_shapes, photograph_crop, shapes
 from senseapp.data.load import load_images
 from senseapp.data.per_image import bytes_of
-from senseapp.metrics.detection.detections import detections_of
+from senseapp.metrics.detection.matching import detections_of
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import NUM_MEASURED_SHAPES, NUM_SHAPES, SHAPE_NAMES, SHAPE_SIDE, DataSpec, ModelSpec

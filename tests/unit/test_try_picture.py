@@ -17,7 +17,7 @@ from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidDataset, NotFound
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.try_picture import picture_answers
+from senseapp.prove.answers import picture_answers
 from senseapp.reconstruct.write import onnx_model
 from senseapp.records.answers import PictureAnswers
 from senseapp.records.candidate import Delivery

@@ -21,10 +21,9 @@ from senseapp.app.common.uploads import adopt_upload
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
-from senseapp.records.goal import Goal, check_goal
-from senseapp.records.goal_settings import usual_run
+from senseapp.records.goal import usual_run
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec, check_goal
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import compression_text, images_title

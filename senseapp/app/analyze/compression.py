@@ -16,10 +16,9 @@ from senseapp.app.common.state import filled, kept, session
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.markdown import md
 from senseapp.descriptions import CompressionConfig, CompressionDescription, options_of
-from senseapp.records.goal import GOAL_LINES, GOALS, Goal, makes_files
-from senseapp.records.goal_settings import with_chosen
+from senseapp.records.goal import GOAL_LINES, GOALS, makes_files, with_chosen
 from senseapp.records.profile import ModelProfile
-from senseapp.records.spec import Mode, SensitivitySpec
+from senseapp.records.spec import Goal, Mode, SensitivitySpec
 from senseapp.server.inputs import usual_settings
 from senseapp.tasks import Task
 

@@ -23,7 +23,7 @@ from senseapp.core.markdown import md
 from senseapp.data.downloads import weights_so_far
 from senseapp.descriptions import DENSE_BITS, SOURCES, ModelSource
 from senseapp.networks.sources.catalogue import find_entry, task_of_architecture
-from senseapp.records.goal_settings import with_goal
+from senseapp.records.goal import with_goal
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec
 from senseapp.server.uploads import UploadPurpose

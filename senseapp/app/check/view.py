@@ -25,6 +25,7 @@ from senseapp.views.words.check import (
     bound_text,
     change_rows,
     conditions,
+    divergence_sentence,
     junit_xml,
     markdown_summary,
     milliseconds,
@@ -97,7 +98,7 @@ def _details(report: CheckReport) -> None:
         st.markdown(md("Largest loss to expect: {}.", bound_text(report.bound)))
         text_table(CHANGE_COLUMNS, change_rows(report), alt_text="Every metric of both files", key="check.metrics")
     if report.divergence is not None:
-        st.markdown(md("{}", report.divergence.sentence))
+        st.markdown(md("{}", divergence_sentence(report.divergence)))
         rows, alt_text = tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
         text_table(TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
     if report.operators:

@@ -15,9 +15,10 @@ from senseapp.core.markdown import md
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision
 from senseapp.records.candidate import Candidate
-from senseapp.records.goal import GOALS, Goal
+from senseapp.records.goal import GOALS
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.promise import CONFIDENCE, Promise, certainty_text, too_few
+from senseapp.records.spec import Goal
 
 _TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
 

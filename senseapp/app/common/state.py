@@ -9,7 +9,7 @@ from typing import Any, NoReturn, get_args
 
 import streamlit as st
 
-from senseapp.records.goal_settings import usual_run
+from senseapp.records.goal import usual_run
 from senseapp.records.spec import RunSpec
 from senseapp.server.uploads import UploadPurpose, upload_of
 

@@ -27,7 +27,7 @@ from senseapp.views.frames.levels import curve_rows
 from senseapp.views.frames.network import blocks_of
 from senseapp.views.frames.results import apart_frame, at_level
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of
+from senseapp.views.words.wording import caveat_of, remedies_text, remedy_text
 
 
 def fitting_rows(
@@ -236,4 +236,4 @@ def _why(view: RunView) -> None:
             st.markdown(md("### Why this layer at {}?", view.level_text))
             reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
             st.markdown(md("\n").join(md("- {}", reason) for reason in reasons))
-            st.markdown(md(":material/healing: {}", found.remedy), help=found.measured)
+            st.markdown(md(":material/healing: {}", remedy_text(found)), help=remedies_text(found))

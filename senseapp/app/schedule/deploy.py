@@ -27,6 +27,7 @@ from senseapp.server.schedule_tasks import Verification
 from senseapp.views.frames.files import DEPLOYED_COLUMNS, STANDINGS, deployed_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
+from senseapp.views.words.wording import int8_machine_text, int8_text
 
 _KINDS: dict[DeployKind, str] = {
     "quickest": "As quick as possible",
@@ -97,10 +98,10 @@ def _time_int8(run_id: str, settings: DeploySettings) -> None:
     if found is None:
         return
     if found.pays:
-        st.caption(md(":material/speed: {}", found.sentence))
+        st.caption(md(":material/speed: {}", int8_text(found)))
     else:
-        st.warning(found.sentence, icon=":material/speed:")
-    st.caption(found.machine_sentence)
+        st.warning(int8_text(found), icon=":material/speed:")
+    st.caption(int8_machine_text(found))
 
 
 def _choose(run_id: str, allowed: float) -> DeploySettings:

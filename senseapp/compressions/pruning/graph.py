@@ -26,7 +26,7 @@ from senseapp.compat.torch_pruning_internals import (
 )
 from senseapp.core.errors import MeasurementFailed, first_line_of
 from senseapp.networks.profile import CONVOLUTIONS
-from senseapp.networks.state import state_kept
+from senseapp.networks.state import flags_kept, state_kept
 
 MOST_POSITIONS = 2**24
 """Positions that are propagated for all layers of a network; a step counts as the positions of equal run time."""
@@ -242,15 +242,6 @@ def _free_parameters(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
 @contextmanager
 def left_as_found(model: nn.Module) -> Iterator[None]:
     """Enable gradients of every parameter inside the block; restore flags, attributes and values of buffers on exit."""
-    training = {module: module.training for module in model.modules()}
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-    try:
-        with state_kept(model), torch.inference_mode(False), torch.enable_grad():
-            for parameter in frozen:
-                parameter.requires_grad_(True)
-            yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-        for module, flag in training.items():
-            module.training = flag
+    with flags_kept(model), state_kept(model), torch.inference_mode(False), torch.enable_grad():
+        model.requires_grad_(True)
+        yield

@@ -22,7 +22,7 @@ from senseapp.compressions.pruning.groups import ChannelGroup, channel_groups, h
 from senseapp.compressions.pruning.removal import unshrinkable
 from senseapp.compressions.sparsity.criteria import layer_generator
 from senseapp.core.errors import MeasurementFailed
-from senseapp.networks.onnx.attention import layers_of_products
+from senseapp.networks.onnx.modules import layers_of_products
 from senseapp.networks.profile import BATCH_NORMS, CONVOLUTIONS
 from senseapp.networks.trace import CallTrace, wrapped_forwards
 from senseapp.records.profile import LayerProfile

@@ -18,7 +18,7 @@ from senseapp.measure.accumulation import BaselineOutputs
 from senseapp.measure.cluster import remote
 from senseapp.measure.cluster.cluster import Cluster, cluster_errors, look
 from senseapp.measure.cluster.plan import Plan, choose_plan, costs_of
-from senseapp.measure.measurer import JobResult, MeasurementJob, Span
+from senseapp.measure.measurer import Executor, JobResult, MeasurementJob, Span
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.predictions import Predictions, joined, stored
 
@@ -26,7 +26,7 @@ _TagT = TypeVar("_TagT")
 
 
 @dataclass(slots=True)
-class RayExecutor:
+class RayExecutor(Executor):
     """Distributes a run by a plan; a task whose worker is lost is repeated by another worker.
 
     ``progress`` receives one short sentence on the current work at least once a second; it may raise.
@@ -58,7 +58,7 @@ class RayExecutor:
         for span, part in self._outcomes(remote.baseline_task, ((span, (_sent(sweep, span),)) for span in spans)):
             parts[span] = part
             self._device = part.device
-            _add_notes(sweep, part.notes)
+            sweep.note(*part.notes)
             sweep.context.replay_obstacle = sweep.context.replay_obstacle or part.obstacle
         if sweep.context.replay_obstacle and not known:
             with cluster_errors():
@@ -95,7 +95,7 @@ class RayExecutor:
                     yield task, (images, baseline, some)
 
         for task, (results, notes) in self._outcomes(remote.block_task, calls()):
-            _add_notes(sweep, notes)
+            sweep.note(*notes)
             yield task, results
 
     def environment(self) -> dict[str, str]:
@@ -133,19 +133,15 @@ class RayExecutor:
                         running[task.remote(self._key, self._setup, *arguments)] = tag
                     if not running:
                         return
-                    for reference in self._wait(running):
+                    ready, _ = ray.wait(list(running), num_returns=1, timeout=1.0)  # then a cancel is looked for
+                    if not ready:
+                        self._look()
+                    for reference in ready:
                         yield running.pop(reference), ray.get(reference)
         finally:
             for reference in running:
                 with suppress(Exception):
                     ray.cancel(reference)
-
-    def _wait(self, running: dict[Any, Any]) -> list[Any]:
-        """Return one reference that is ready; empty after a short wait, in which case the cluster was checked."""
-        ready, _ = ray.wait(list(running), num_returns=1, timeout=1.0)  # then a cancel is looked for
-        if not ready:
-            self._look()
-        return list(ready)
 
     def _look(self) -> None:
         try:
@@ -174,7 +170,3 @@ def _baseline_of(sweep: Sweep, span: Span) -> BaselineOutputs:
         sweep.baseline.metrics,
         recorded_images=max(0, sweep.baseline.recorded_images - start),
     )
-
-
-def _add_notes(sweep: Sweep, notes: Iterable[str]) -> None:
-    sweep.notes.extend(note for note in notes if note not in sweep.notes)

@@ -61,10 +61,6 @@ class RunCosts:
             + num_images * self.seconds_per_image * self.passes(first, stop)
         )
 
-    def baseline_seconds(self, num_images: int) -> float:
-        """Return the seconds of one baseline task."""
-        return self.task_seconds + num_images * self.seconds_per_image
-
     @property
     def local_seconds(self) -> float:
         """Seconds on one machine: nothing is sent or started, and all images form one span."""
@@ -143,7 +139,8 @@ class Plan:
         """Predicted seconds before the measurements: work that is not distributed, start of workers, baseline."""
         costs, size = self.costs, min(self.span_images, self.costs.num_images)
         work = self.num_spans * costs.task_seconds + costs.num_images * costs.seconds_per_image
-        return costs.alone_seconds + costs.start_seconds + self._shared(work, costs.baseline_seconds(size))
+        longest = costs.task_seconds + size * costs.seconds_per_image
+        return costs.alone_seconds + costs.start_seconds + self._shared(work, longest)
 
     @property
     def seconds(self) -> float:

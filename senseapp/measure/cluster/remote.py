@@ -153,7 +153,7 @@ def setup_of(sweep: Sweep) -> RunSetup:
         prediction_bytes=context.prediction_bytes,
         layout=context.layout,
         replay_obstacle=context.replay_obstacle,
-        further_uses={name: context.trace.uses[name].macs for name in context.trace.used_by_others},
+        further_uses=context.trace.used_by_others,
         targets=described(sweep.planned),
         versions=versions_here(),
     )

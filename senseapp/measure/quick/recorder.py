@@ -16,7 +16,7 @@ from senseapp.networks.trace import map_tensors, tensors_in
 
 @dataclass(slots=True, weakref_slot=True)
 class LayerCall:
-    """One call of a watched module, detached, with gradients at its output, or through it at its first argument.
+    """One call of a watched module, detached, with the gradients at its output, or through it at its first argument.
 
     ``versions`` are the version counters of arguments and output at the call, which reveal later writes.
     """
@@ -26,12 +26,10 @@ class LayerCall:
     output: Tensor
     versions: tuple[tuple[int, ...], int] = ((), 0)
     gradients: list[Tensor] = field(default_factory=list)
-    input_gradients: list[Tensor] = field(default_factory=list)
 
     def clear(self) -> None:
         """Release all tensors."""
         self.gradients.clear()
-        self.input_gradients.clear()
         self.args, self.kwargs, self.output = (), {}, self.output.new_empty(0)
 
     @property
@@ -64,7 +62,7 @@ class Recorder:
         self._inputs = inputs
         self._copied: set[str] = set()
         self._calls: Calls = {}
-        self._arrived: Callable[[str], None] = _ignore
+        self._arrived: Callable[[str], None] | None = None  # during :meth:`backward`
 
     def run(self, model: nn.Module, batch: Tensor) -> tuple[Any, Calls]:
         """Return the differentiable output for ``batch``, and the calls of the watched modules."""
@@ -103,7 +101,7 @@ class Recorder:
                 product = (output * direction.to(output.dtype)).sum()
                 product.backward(retain_graph=index + 1 < len(directions))  # type: ignore[no-untyped-call]
         finally:
-            self._arrived = _ignore  # it refers to the calls
+            self._arrived = None  # it refers to the calls
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -139,7 +137,7 @@ class Recorder:
             call.versions = call.versions_now()
             self._calls.setdefault(name, []).append(call)
             if self._inputs:
-                self._catch(args[0], name, call.input_gradients)
+                self._catch(args[0], name, call.gradients)
                 return None
             if not result.requires_grad:
                 begun = _graph_begins(result)
@@ -155,7 +153,8 @@ class Recorder:
 
         def catch(gradient: Tensor) -> None:
             found.append(gradient)
-            self._arrived(name)
+            if self._arrived is not None:
+                self._arrived(name)
 
         if tensor.requires_grad:  # False where the model itself disables gradients
             # A hook belongs to the value at its registration, whatever is written into the tensor later.
@@ -177,7 +176,3 @@ def _detached(value: Any, copied: bool) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.detach().clone() if copied else value.detach()
-
-
-def _ignore(_name: str) -> None:
-    """Discard a gradient outside of :meth:`Recorder.backward`."""

@@ -7,15 +7,17 @@ exactly zero at such a layer: one image and a backward pass for each part of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.base import Applied, ChannelCompressor, Prepared, Target, WeightCompressor
 from senseapp.core.errors import MeasurementFailed
+from senseapp.measure.accumulation import Key
 from senseapp.measure.plan import precision_context
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.networks.profile import CONVOLUTIONS
@@ -24,30 +26,49 @@ from senseapp.networks.trace import CallTrace, tensors_in
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
-Key: TypeAlias = tuple[str, float]
-"""The layer of a target, and a level."""
 
-
-class Responses(Protocol):
+class Responses(ABC):
     """Inner products of the output's change with the gradients, for one kind of compression.
 
     ``watched`` modules are recorded (at their inputs if ``at_inputs``).
     """
 
-    watched: dict[str, nn.Module]
-    at_inputs: bool
+    at_inputs: ClassVar[bool]
+
+    def __init__(self, names: Iterable[str], model: nn.Module, trace: CallTrace) -> None:
+        assert trace.batch_size == 1
+        self.watched = {name: model.get_submodule(name) for name in names}
+        self._single: dict[str, list[tuple[int, ...]]] = {name: [] for name in self.watched}  # shapes for one image
+        for call in trace.calls:
+            if call.module in self.watched:
+                self._single[call.module].append(call.input_shape if self.at_inputs else call.output_shape)
 
     def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
         """Prepare every target and level that can be estimated; return what would be applied for each."""
-        ...
+        applied: dict[Key, Applied] = {}
+        for target in targets:
+            for level in levels:
+                with suppress(MeasurementFailed):  # the exact measurement records the reason
+                    applied[target.layer, level] = self._prepare(target, level)
+        return applied
 
     def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
         """Add all calls of the watched module ``name`` for a batch, with their gradients."""
-        ...
+        shapes = [(call.args[0] if self.at_inputs else call.output).shape for call in calls]
+        axes = batch_axes(self._single[name], shapes, num_images)
+        if axes is not None and all(len(call.gradients) == num_directions for call in calls):
+            self._add(name, list(zip(calls, axes, strict=True)), num_images)
 
+    @abstractmethod
     def collect(self) -> dict[Key, Tensor]:
         """Return the batch's inner products of all keys with observed calls, (N, directions), and reset."""
-        ...
+
+    @abstractmethod
+    def _prepare(self, target: Target, level: float) -> Applied: ...
+
+    @abstractmethod
+    def _add(self, name: str, calls: Sequence[tuple[LayerCall, int]], num_images: int) -> None:
+        """Add calls with the axis along which each counts images."""
 
 
 def batch_axis(single: Sequence[int], seen: Sequence[int], num_images: int) -> int | None:
@@ -68,48 +89,30 @@ def batch_axes(single: Sequence[Sequence[int]], seen: Sequence[Sequence[int]], n
     return [axis for axis in axes if axis is not None] if None not in axes else None
 
 
-def shapes_in(trace: CallTrace, names: set[str], *, of_inputs: bool) -> dict[str, list[tuple[int, ...]]]:
-    """Return the shape of each call's first input (or output) for one image, by module."""
-    assert trace.batch_size == 1
-    shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
-    for call in trace.calls:
-        if call.module in shapes:
-            shapes[call.module].append(call.input_shape if of_inputs else call.output_shape)
-    return shapes
-
-
 def rows(values: Tensor, order: tuple[int, ...], num_images: int) -> Tensor:
     """Return ``values``, with axes permuted to ``order``, as one row per image."""
     return values.permute(order).reshape(num_images, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class SeenCall:
-    """A call, the axes of its output in memory order after the batch's, and its gradients, (N, values) by direction."""
+def products_with(call: LayerCall, batch: int, num_images: int, changes: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield inner products with the gradients of a call, (N, directions), for each of ``changes`` of its output.
 
-    call: LayerCall
-    order: tuple[int, ...]
-    gradients: list[Tensor]
-
-    @classmethod
-    def of(cls, call: LayerCall, batch: int, num_images: int) -> SeenCall:
-        """Return ``call`` with its gradients as rows; its output counts images along the axis ``batch``."""
-        strides = call.output.stride()
-        # In memory order, the responses need no copy, and gradients rarely one.
-        order = (batch, *sorted((a for a in range(call.output.dim()) if a != batch), key=lambda a: -strides[a]))
-        gradients = [rows(gradient, order, num_images) for gradient in call.gradients]
-        call.gradients.clear()
-        return cls(call, order, gradients)
-
-    def inner_products(self, response: Tensor) -> Tensor:
-        """Return the inner product of each image's response with each gradient, (N, directions)."""
-        moved = rows(response, self.order, len(self.gradients[0])).to(self.gradients[0].dtype)
+    The output counts images along the axis ``batch``. The call's gradients are released.
+    """
+    strides = call.output.stride()
+    # In memory order, the changes need no copy, and gradients rarely one.
+    order = (batch, *sorted((a for a in range(call.output.dim()) if a != batch), key=lambda a: -strides[a]))
+    gradients = [rows(gradient, order, num_images) for gradient in call.gradients]
+    call.gradients.clear()
+    for change in changes:
+        moved = rows(change, order, num_images).to(gradients[0].dtype)
         if moved.dtype is torch.bfloat16:  # four times as fast here; the others are faster in float32
-            return torch.stack([torch.linalg.vecdot(each, moved) for each in self.gradients], dim=1).float()
-        return torch.cat([torch.bmm(moved[:, None], each[:, :, None])[:, 0] for each in self.gradients], dim=1)
+            yield torch.stack([torch.linalg.vecdot(each, moved) for each in gradients], dim=1).float()
+        else:
+            yield torch.cat([torch.bmm(moved[:, None], each[:, :, None])[:, 0] for each in gradients], dim=1)
 
 
-class ChannelResponses:
+class ChannelResponses(Responses):
     """Removes channels at the inputs of the layers that read them.
 
     The response at a reader is minus its output for the removed channels; its inner product with the gradient at the
@@ -120,31 +123,18 @@ class ChannelResponses:
     at_inputs = True
 
     def __init__(self, compressor: ChannelCompressor, model: nn.Module, trace: CallTrace) -> None:
+        super().__init__({name for each in compressor.targets for name in compressor.readers(each)}, model, trace)
         self._compressor = compressor
         self._removed: dict[Key, Mapping[str, Tensor]] = {}
         self._sums: dict[str, Tensor] = {}
-        names = {name for target in compressor.targets for name in compressor.readers(target)}
-        self.watched = {name: model.get_submodule(name) for name in names}
-        self._single = shapes_in(trace, names, of_inputs=True)
 
-    def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
-        """Choose the channels of every target and level once."""
-        applied: dict[Key, Applied] = {}
-        for target in targets:
-            for level in levels:
-                try:
-                    applied[target.layer, level], removed = self._compressor.removed_inputs(target, level)
-                except MeasurementFailed:
-                    continue  # the exact measurement records the reason
-                self._removed[target.layer, level] = removed
+    def _prepare(self, target: Target, level: float) -> Applied:
+        applied, self._removed[target.layer, level] = self._compressor.removed_inputs(target, level)
         return applied
 
-    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+    def _add(self, name: str, calls: Sequence[tuple[LayerCall, int]], num_images: int) -> None:
         """Sum input times gradient over positions, for every channel."""
-        axes = batch_axes(self._single[name], [call.args[0].shape for call in calls], num_images)
-        if axes is None or any(len(call.input_gradients) != num_directions for call in calls):
-            return
-        parts = [self._per_channel(name, call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
+        parts = [self._per_channel(name, call, axis, num_images) for call, axis in calls]
         self._sums[name] = torch.stack(parts).sum(dim=0).cpu()  # (N, directions, C)
 
     def collect(self) -> dict[Key, Tensor]:
@@ -162,46 +152,34 @@ class ChannelResponses:
         convolves = isinstance(self.watched[name], CONVOLUTIONS)
         channels = 1 if convolves else data.dim() - 1
         order = (batch, *(axis for axis in range(data.dim()) if axis not in (batch, channels)), channels)
-        products = [(data * gradient).permute(order) for gradient in call.input_gradients]
+        products = [(data * gradient).permute(order) for gradient in call.gradients]
         return torch.stack([p.reshape(num_images, -1, p.shape[-1]).sum(dim=1) for p in products], dim=1)
 
 
-class WeightResponses:
+class WeightResponses(Responses):
     """Reruns each layer with compressed weights (and inputs) on its recorded inputs."""
 
     at_inputs = False
 
     def __init__(self, compressor: WeightCompressor, model: nn.Module, trace: CallTrace) -> None:
+        super().__init__({name for target in compressor.targets for name in target.modules}, model, trace)
         self._compressor = compressor
         self._prepared: dict[Key, Prepared] = {}
         self._keys: dict[str, list[Key]] = {}  # by module
         self._products: dict[Key, dict[str, Tensor]] = {}
-        names = {name for target in compressor.targets for name in target.modules}
-        self.watched = {name: model.get_submodule(name) for name in names}
         self._modules = {target.layer: target.modules for target in compressor.targets}
-        self._single = shapes_in(trace, names, of_inputs=False)
 
-    def prepare(self, targets: Sequence[Target], levels: Sequence[float]) -> dict[Key, Applied]:
-        """Compute every compressed weight once."""
-        for target in targets:
-            for level in levels:
-                try:
-                    self._prepared[target.layer, level] = self._compressor.prepare(target, level)
-                except MeasurementFailed:
-                    continue  # the exact measurement records the reason
-                for name in target.modules:
-                    self._keys.setdefault(name, []).append((target.layer, level))
-        return {key: prepared.applied for key, prepared in self._prepared.items()}
+    def _prepare(self, target: Target, level: float) -> Applied:
+        self._prepared[target.layer, level] = prepared = self._compressor.prepare(target, level)
+        for name in target.modules:
+            self._keys.setdefault(name, []).append((target.layer, level))
+        return prepared.applied
 
-    def observe(self, name: str, calls: Sequence[LayerCall], num_images: int, num_directions: int) -> None:
+    def _add(self, name: str, calls: Sequence[tuple[LayerCall, int]], num_images: int) -> None:
         """Compute the inner products of the module's changed output with each direction's gradient."""
-        axes = batch_axes(self._single[name], [call.output.shape for call in calls], num_images)
-        if axes is None or any(len(call.gradients) != num_directions for call in calls):
-            return
-        seen = [SeenCall.of(call, axis, num_images) for call, axis in zip(calls, axes, strict=True)]
         keys = self._keys.get(name, [])
-        products = [[each.inner_products(moved) for moved in self._changes(name, each.call, keys)] for each in seen]
-        for key, parts in zip(keys, zip(*products, strict=True), strict=True):
+        products = [products_with(call, axis, num_images, self._changes(name, call, keys)) for call, axis in calls]
+        for key, *parts in zip(keys, *products, strict=True):
             self._products.setdefault(key, {})[name] = torch.stack(parts).sum(dim=0)
 
     def collect(self) -> dict[Key, Tensor]:
@@ -248,31 +226,21 @@ def inner_products(
     return responses.collect()
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """Which places of the output of one image a compressed layer changes, as far as its task tells parts apart.
+def find_reach(sweep: Sweep, responses: Responses, recorder: Recorder) -> dict[str, Tensor]:
+    """Return which places of the output of one image each layer changes, as far as the task tells parts apart.
 
-    Attributes:
-        places: bool, shaped as the output of one image; each is the reach of one layer or more.
-        of_layer: the index of a layer's ``places``, without layers whose reach is not known.
+    Places are bool, shaped as the output of one image; a layer whose reach is not known is absent.
     """
-
-    places: tuple[Tensor, ...] = ()
-    of_layer: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def find(cls, sweep: Sweep, responses: Responses, recorder: Recorder) -> Reach:
-        """Find the reach of every layer from one image."""
-        task = sweep.context.task
-        parts = task.output_parts(task.output(sweep.context.trace.output)[:1].detach().float().cpu())
-        if not parts:
-            return cls()
-        with precision_context(sweep.context.layout.precision, sweep.context.device):
-            raw, calls = recorder.run(sweep.context.model, torch.cat(sweep.context.batches(0, 1)))
-        found: dict[str, Tensor] = {}
-        for (layer, _), products in inner_products(sweep, responses, recorder, task.output(raw), calls, parts).items():
-            found[layer] = found.get(layer, torch.zeros(len(parts), dtype=torch.bool)) | (products[0] != 0)
-        distinct = list(dict.fromkeys(tuple(reached.tolist()) for reached in found.values()))
-        masks = torch.stack([part != 0 for part in parts])
-        places = tuple(masks[list(reached)].any(dim=0) for reached in distinct)
-        return cls(places, {layer: distinct.index(tuple(reached.tolist())) for layer, reached in found.items()})
+    task = sweep.context.task
+    parts = task.output_parts(task.output(sweep.context.trace.output)[:1].detach().float().cpu())
+    if not parts:
+        return {}
+    with precision_context(sweep.context.layout.precision, sweep.context.device):
+        raw, calls = recorder.run(sweep.context.model, torch.cat(sweep.context.batches(0, 1)))
+    found: dict[str, Tensor] = {}
+    for (layer, _), products in inner_products(sweep, responses, recorder, task.output(raw), calls, parts).items():
+        found[layer] = found.get(layer, torch.zeros(len(parts), dtype=torch.bool)) | (products[0] != 0)
+    reached = {layer: tuple(each.tolist()) for layer, each in found.items()}
+    masks = torch.stack([part != 0 for part in parts])
+    places = {each: masks[list(each)].any(dim=0) for each in set(reached.values())}  # shared by layers that reach alike
+    return {layer: places[each] for layer, each in reached.items()}

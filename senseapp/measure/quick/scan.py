@@ -16,6 +16,7 @@ arXiv 1801.05787, equation 6, for pruning by Fisher information.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,16 +27,10 @@ from torch import Tensor
 
 from senseapp.compressions.base import Applied, ChannelCompressor, WeightCompressor
 from senseapp.core.errors import first_line_of
-from senseapp.measure.plan import micro_batches, precision_context
-from senseapp.measure.quick.amounts import (
-    DIRECTIONS,
-    graph_batch,
-    num_draws,
-    num_images,
-    passes,
-)
+from senseapp.measure.accumulation import Key
+from senseapp.measure.plan import memory_bytes, micro_batches, precision_context
 from senseapp.measure.quick.recorder import Recorder
-from senseapp.measure.quick.responses import ChannelResponses, Key, Reach, Responses, WeightResponses, inner_products
+from senseapp.measure.quick.responses import ChannelResponses, Responses, WeightResponses, find_reach, inner_products
 from senseapp.measure.quick.true_passes import true_divergences
 from senseapp.metrics import METRICS
 from senseapp.metrics.predictions import Gathered, Predictions, stored
@@ -47,6 +42,11 @@ from senseapp.tasks.directions import PartedDirections, ScanDirections
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
+
+DIRECTIONS = 2  # random signs at the output: each is one backward pass
+_MOST_MACS = 4e12  # of a scan, between the fewest and the most images: some minutes on two cores at most
+_DRAWN = 512  # directions in all, where images are few and cost little
+_GRAPH_BYTES = 3 * 2**28  # on a processor: more is hardly faster, and the first use of memory is slow
 
 Changes = dict[str, Tensor]
 """Per-image changes, (n,), float64, by metric."""
@@ -65,13 +65,13 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
     """
     started = time.perf_counter()
     if not sweep.context.task.divergence:
-        _note(sweep, f"There is no quick scan: {sweep.context.task.label} has no divergence to estimate.")
+        sweep.note(f"There is no quick scan: {sweep.context.task.label} has no divergence to estimate.")
         return
     if (fixed := images_per_pass(sweep.context.model) or 1) > 1:
-        _note(sweep, f"There is no quick scan: the network is fixed to {fixed} images at a time.")
+        sweep.note(f"There is no quick scan: the network is fixed to {fixed} images at a time.")
         return
     if lacking := sweep.context.abilities.gradients:
-        _note(sweep, lacking)
+        sweep.note(lacking)
         return
     found: dict[Key, Changes] = {}
     prepared: dict[Key, Applied] = {}
@@ -86,10 +86,55 @@ def quick_scan(sweep: Sweep, preview: Preview | None = None) -> Iterator[LayerMe
     images_passed = _correct(sweep, found)
     unseen = len({key[0] for key in prepared.keys() - found.keys()})
     if unseen:
-        _note(sweep, f"The quick scan has no estimate for {unseen} of {len(sweep.planned)} targets.")
+        sweep.note(f"The quick scan has no estimate for {unseen} of {len(sweep.planned)} targets.")
     each = (time.perf_counter() - started) / max(1, len(found))
     for estimate in _estimates(sweep, found, prepared):
         yield replace(estimate, images_passed=images_passed.get(estimate.key, 0), seconds=each)
+
+
+# ---- how many images, draws of directions and passes: bounded by work and by memory, not by a clock
+
+
+def num_images(sweep: Sweep) -> int:
+    """Return how many images are scanned."""
+    affordable = int(_MOST_MACS / max(1, _macs(sweep) * _passes(sweep)))
+    # Whatever they cost, and however little: the error of a mean falls with the root of their number.
+    return min(len(sweep.context.images), max(64, min(1024, affordable)))
+
+
+def num_draws(sweep: Sweep, images: int, shape: Sequence[int]) -> int:
+    """Return how often directions, of an output of ``shape``, are drawn for each of ``images``.
+
+    The directions of pixels or boxes stand for thousands of numbers, so that one draw leaves the estimate of an image
+    uncertain by about its own size: few images need several. Those of class scores are nearly complete, and estimates
+    that measurements replace need no more.
+    """
+    if sweep.context.task.one_tensor or sweep.spec.mode != "quick":
+        return 1
+    # A number of the output costs as much as 4,000 multiplications, measured at 21 × 520 × 520 of them.
+    cost = _macs(sweep) * _passes(sweep) + 4000 * math.prod(shape)
+    affordable = int(1e12 / (cost * images))  # a quarter of what images may cost
+    return max(1, min(-(-_DRAWN // images), affordable))
+
+
+def graph_batch(sweep: Sweep) -> int:
+    """Return the images per pass, which holds outputs, and the gradients of all directions but one."""
+    context, trace = sweep.context, sweep.context.trace
+    kept = [c for c in trace.calls if c.after == c.index + 1 and not c.passes_on and not c.overwritten]
+    held = DIRECTIONS * sum(call.output_bytes for call in kept) // trace.batch_size
+    # On an H200, a sixteenth of its memory was five times as fast as 3 · 2²⁸ bytes.
+    allowed = _GRAPH_BYTES if context.device.type == "cpu" else memory_bytes(context.device) // 16
+    most = allowed // max(1, held)
+    return max(1, min(context.layout.micro_batch * 2, most, images_per_pass(context.model) or most))
+
+
+def _passes(sweep: Sweep) -> int:
+    """Return how many forward passes one draw for an image costs: forward, backward, and one for each level."""
+    return 1 + DIRECTIONS + len(sweep.spec.levels)
+
+
+def _macs(sweep: Sweep) -> float:
+    return sweep.context.trace.macs / sweep.context.trace.batch_size
 
 
 def _estimates(sweep: Sweep, found: dict[Key, Changes], prepared: Mapping[Key, Applied]) -> Iterator[LayerMeasurement]:
@@ -97,35 +142,17 @@ def _estimates(sweep: Sweep, found: dict[Key, Changes], prepared: Mapping[Key, A
     for item in sweep.planned:
         for level in sweep.spec.levels:
             key = (item.target.layer, level)
-            if key not in found:
-                continue
-            applied = prepared[key]
-            yield LayerMeasurement(
-                layer=item.target.layer,
-                level=level,
-                status=Status.MEASURED,
-                changes=tuple(
-                    METRICS[name].change(_moments(values, baselines[name])) for name, values in found[key].items()
-                ),
-                estimated=True,
-                group=item.target.group,
-                members=item.target.members,
-                achieved_level=applied.achieved_level,
-                removed_params=applied.removed_params,
-                removed_macs=applied.removed_macs,
-            )
+            if key in found:
+                moments = {name: _moments(values, baselines[name]) for name, values in found[key].items()}
+                changes = tuple(METRICS[name].change(each) for name, each in moments.items())
+                yield item.measurement(level, Status.MEASURED, prepared[key], changes=changes, estimated=True)
 
 
 def _until_it_fails(sweep: Sweep, scanning: Iterator[Scanned]) -> Iterator[Scanned]:
     try:
         yield from scanning
     except Exception as error:  # the scan is a preview: no error of the model under autograd ends the run
-        _note(sweep, f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
-
-
-def _note(sweep: Sweep, sentence: str) -> None:
-    if sentence not in sweep.notes:
-        sweep.notes.append(sentence)
+        sweep.note(f"There is no quick scan: {type(error).__name__}: {first_line_of(error, most=300)}")
 
 
 def _responses(sweep: Sweep) -> Responses:
@@ -140,10 +167,10 @@ def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
     name = sweep.context.task.divergence
     divergences = {key: changes[name] for key, changes in found.items()}
     try:
-        measured, num_images = true_divergences(sweep, divergences, _num_scanned(found) * passes(sweep))
+        measured, num_images = true_divergences(sweep, divergences, _num_scanned(found) * _passes(sweep))
     except Exception as error:
         first = first_line_of(error, most=300)
-        _note(sweep, f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
+        sweep.note(f"Estimates were not corrected by true passes: {type(error).__name__}: {first}")
         return {}
     for key, divergence in measured.items():
         found[key][name] *= divergence / float(divergences[key].mean())
@@ -178,12 +205,12 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
     # Each draws image by image in order, so that the batch size, which depends on timing, has no effect.
     generators = _generators(sweep.spec.seed, num_draws(sweep, stop, shape))
     parts: dict[Key, list[Changes]] = {key: [] for key in prepared}
-    outputs, reach = Gathered(stop), Reach.find(sweep, responses, recorder)
+    outputs, reach = Gathered(stop), find_reach(sweep, responses, recorder)
     num_batches = -(-stop // graph_batch(sweep))
     for low, high in micro_batches(0, stop, -(-stop // num_batches)):
         drawn: list[dict[Key, Changes]] = []
         for generator in generators:
-            signs = _signs((high - low, *shape), generator)
+            signs = torch.randint(0, 2, (high - low, *shape), generator=generator, dtype=torch.int8) * 2 - 1
             output, changes = _scan_batch(sweep, responses, recorder, signs, low, reach)
             if not drawn:
                 outputs.add(output)
@@ -194,7 +221,7 @@ def _scan(sweep: Sweep, prepared: dict[Key, Applied]) -> Iterator[Scanned]:
             yield _joined(task, parts, outputs.predictions), False
     if not len(sweep.baseline.outputs):  # the scan is also the baseline of a quick run
         sweep.baseline.outputs = outputs.predictions
-        sweep.note_predictions()
+        sweep.note(*sweep.prediction_notes())
     yield _joined(task, parts, outputs.predictions), True
 
 
@@ -209,16 +236,10 @@ def _joined(task: Task, parts: Mapping[Key, list[Changes]], outputs: Predictions
 
 def _mean(drawn: Sequence[dict[Key, Changes]]) -> dict[Key, Changes]:
     """Return the mean of each image's changes over several draws of directions."""
-    if len(drawn) == 1:
-        return drawn[0]
     return {
         key: {name: torch.stack([each[key][name] for each in drawn]).mean(0) for name in changes}
         for key, changes in drawn[0].items()
     }
-
-
-def _signs(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.randint(0, 2, tuple(shape), generator=generator, dtype=torch.int8) * 2 - 1
 
 
 def _generators(seed: int, count: int) -> list[torch.Generator]:
@@ -229,7 +250,7 @@ def _generators(seed: int, count: int) -> list[torch.Generator]:
 
 
 def _scan_batch(
-    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int, reach: Reach
+    sweep: Sweep, responses: Responses, recorder: Recorder, signs: Tensor, low: int, reach: Mapping[str, Tensor]
 ) -> tuple[Predictions, dict[Key, Changes]]:
     """Return the uncompressed model's predictions, and the changes of each key with observed calls, for one draw."""
     high = low + len(signs)
@@ -240,13 +261,10 @@ def _scan_batch(
     truth = None if targets is None else targets[low:high]
     draw = task.directions(output.detach().float().cpu(), truth, signs, DIRECTIONS)
     products = inner_products(sweep, responses, recorder, output, calls, draw.vectors)
-    return stored(sweep.context.read(raw)), _changes(draw, products, reach)
+    changes = {key: dict(_within(draw, reach.get(key[0])).changes(each)) for key, each in products.items()}
+    return stored(sweep.context.read(raw)), changes
 
 
-def _changes(draw: ScanDirections, products: Mapping[Key, Tensor], reach: Reach) -> dict[Key, Changes]:
-    """Return the changes of each key; within its reach, where that is known."""
-    within = [cast(PartedDirections, draw).reaching(each) for each in reach.places]
-    return {
-        key: dict((within[reach.of_layer[key[0]]] if key[0] in reach.of_layer else draw).changes(each))
-        for key, each in products.items()
-    }
+def _within(draw: ScanDirections, places: Tensor | None) -> ScanDirections:
+    """Return the directions of changes that reach only ``places``, where these are known."""
+    return draw if places is None else cast(PartedDirections, draw).reaching(places)

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from senseapp.core.texts import plural
-from senseapp.measure.accumulation import BaselineOutputs
+from senseapp.measure.accumulation import BaselineOutputs, Key
 from senseapp.measure.measurer import MeasurementJob, Measurer
 from senseapp.measure.plan import representative_positions
-from senseapp.measure.quick.responses import Key
 from senseapp.metrics import METRICS
 from senseapp.records.measurement import LayerMeasurement
 
@@ -36,7 +35,7 @@ def true_divergences(sweep: Sweep, found: Mapping[Key, Tensor], scan_passes: flo
     ``found`` holds the estimated divergence of each scanned image, (N,), float64; ``scan_passes`` is the cost of the
     scan in passes of one image through the network.
     """
-    macs = sum(use.macs for use in sweep.context.trace.uses.values()) / sweep.context.trace.batch_size
+    macs = sweep.context.trace.macs / sweep.context.trace.batch_size
     budget = max(0.15 * scan_passes, 2e10 / max(1, macs))  # about a second at least, however small the network
     keys, num_images = checked_estimates(sweep, found, budget)
     if not keys:

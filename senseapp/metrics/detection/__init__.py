@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from senseapp.core.errors import InvalidInput
 from senseapp.core.texts import plural
 from senseapp.metrics.base import Metric, MetricChange, Moments
-from senseapp.metrics.detection.rows import divergence
-from senseapp.metrics.detection.rules import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS
+from senseapp.metrics.detection.rows import FOUND, LEAST_SCORE, SURE_SCORE, THRESHOLDS, divergence
 from senseapp.metrics.records import ClassMeanMetric, ClassValues, Record, RecordMetric, sides_of
 from senseapp.metrics.rows import HARM, SHARE, of_divergence
 
@@ -62,7 +61,7 @@ class DetectionRecordMetric(RecordMetric):
 
     def detections(self, prediction: Mapping[str, Any]) -> Floats:
         """Return the detections of one image that count."""
-        from senseapp.metrics.detection.detections import detections_of
+        from senseapp.metrics.detection.matching import detections_of
 
         return detections_of(prediction["candidates"])
 
@@ -80,7 +79,7 @@ class DetectionRecordMetric(RecordMetric):
 
     def moments(self, baseline_output: Predictions, output: Predictions, targets: Any) -> tuple[float, ...]:
         """Return the number of images and the records of each, before and after."""
-        from senseapp.metrics.detection.detections import objects_of
+        from senseapp.metrics.detection.matching import objects_of
 
         if not self.needs_labels:
             targets = [objects_of(self.detections(each), self.least_score) for each in baseline_output]
@@ -152,7 +151,7 @@ class ObjectsKept(DetectionRecordMetric):
 
     def detections(self, prediction: Mapping[str, Any]) -> Floats:
         """Return the sure detections."""
-        from senseapp.metrics.detection.detections import sure_detections
+        from senseapp.metrics.detection.matching import sure_detections
 
         return sure_detections(prediction)
 
@@ -173,16 +172,11 @@ class ObjectsKept(DetectionRecordMetric):
 
     def kept_text(self, change: MetricChange) -> str:
         """Return how many of the original's objects are found as before."""
-        return objects_text(change)
-
-
-def objects_text(change: MetricChange) -> str:
-    """Return what became of the objects that the original model is sure of: ``of 412 objects, 9 are lost or moved``."""
-    there, found, same = object_counts(change.moments)
-    if not there + found:
-        return "find no object that they are sure of, as before"
-    new = f", and {found - same:,} are new" if found > same else ""
-    return f"keep {same:,} of {plural(there, 'object')} ({there - same:,} lost or moved{new})"
+        there, found, same = object_counts(change.moments)
+        if not there + found:
+            return "find no object that they are sure of, as before"
+        new = f", and {found - same:,} are new" if found > same else ""
+        return f"keep {same:,} of {plural(there, 'object')} ({there - same:,} lost or moved{new})"
 
 
 def object_counts(moments: Moments) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Boxes with class logits before non-maximum suppression, as rows of one tensor, (N, R, 6 + K).
+"""Boxes with class logits before non-maximum suppression, as rows of one tensor, (N, R, 6 + K), and the thresholds.
 
 A row is one anchor, grid cell, query or proposal of one image. Columns: left, top, right and bottom in pixels of the
 network's input; the :class:`RowKind`; the logit of an object; then the logits of K classes. The kind of a row is the
@@ -18,6 +18,28 @@ BOX, KIND, OBJECT, CLASSES = slice(0, 4), 4, 5, slice(6, None)
 """Columns of a row."""
 NUM_FIXED = 6  # the columns before those of the classes
 _TINY = 1e-9  # square pixels: two boxes without area at one place overlap
+
+# ---- by which boxes are counted; plain values, so that reading them loads no numpy
+
+THRESHOLDS = (*((0.95 - 0.5) / 9 * place + 0.5 for place in range(9)), 0.95)
+"""Overlaps, as IoU, at which average precision is averaged: those of pycocotools, bit for bit."""
+AREAS = {
+    "all": (0.0, 1e10),
+    "small": (0.0, 32.0**2),
+    "medium": (32.0**2, 96.0**2),
+    "large": (96.0**2, 1e10),
+}
+"""Ranges of areas, in square pixels of the network's input."""
+MOST_DETECTIONS = 100
+"""Of one image and class, those of the highest scores."""
+LEAST_SCORE = 0.02
+"""Of a detection that average precision counts."""
+SURE_SCORE = 0.3
+"""Of a detection that is shown, and that counts as an object of the original model."""
+FOUND = 0.5
+"""Overlap, as IoU, from which an object counts as found."""
+SAME_BOX = 0.5
+"""Overlap, as IoU, above which non-maximum suppression keeps the higher score of two boxes of one class."""
 
 
 class RowKind(IntEnum):

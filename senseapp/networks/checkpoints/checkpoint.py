@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -28,8 +27,8 @@ from senseapp.networks.checkpoints.weights_file import (
     kind_of,
     opened_archive,
 )
+from senseapp.networks.profile import is_finite
 
-_LOCAL_HEADER = struct.Struct("<26xHH")
 _ARCHITECTURE_KEYS = ("arch", "architecture", "model_name", "model_arch", "model")
 _SETTINGS_KEYS = ("args", "hyper_parameters", "config", "cfg", "hparams")
 _MALFORMED = (*ZIP_DAMAGE, OverflowError, MemoryError, RecursionError, struct.error)
@@ -80,7 +79,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 def _read_file(path: Path) -> Checkpoint:
     kind = kind_of(path)
-    if kind is FileKind.SAFETENSORS:
+    if kind == "safetensors":
         found, root, classes = _read_safetensors(path), None, list[str]()
     else:
         found, root, classes = _read_pickled(path, kind)
@@ -94,8 +93,10 @@ def _read_file(path: Path) -> Checkpoint:
         tensors=whole,
         arch_hint=_architecture_hint(root),
         other_forms=other_forms,
-        notes=(*notes, *_record_note(classes)),
-        keeps_order=kind is not FileKind.SAFETENSORS,
+        notes=(*notes, f"Left out, unread: objects of {first_names(classes)}. No code from the file was run.")
+        if classes
+        else notes,
+        keeps_order=kind != "safetensors",
     )
 
 
@@ -114,7 +115,7 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
     """Return the tensors by name (or the form of others), their container, and the classes left out."""
     file = TensorFile(path)
     try:
-        root = _read_zip(path, file) if kind is FileKind.ZIP else _read_legacy(path, file)
+        root = _read_zip(path, file) if kind == "zip" else file.read_legacy()
         stored = _tensors_in(root)
         # tied weights share bytes; an expanded tensor has far more elements than bytes
         if sum(value.claimed_bytes for _, value in stored) > 4 * path.stat().st_size:
@@ -126,23 +127,15 @@ def _read_pickled(path: Path, kind: FileKind) -> tuple[dict[str, Tensor | str], 
 
 
 def _read_zip(path: Path, file: TensorFile) -> object:
-    with opened_archive(path) as (archive, pickle), path.open("rb") as content:
+    with opened_archive(path) as (archive, pickle):
         folder = pickle.filename.removesuffix("data.pkl")
         for entry in archive.members:
             name = entry.filename.removeprefix(folder)
             if name == "byteorder" and archive.read(entry) == b"big":
                 raise ValueError("a machine of another byte order wrote it")
             if name.startswith("data/"):
-                content.seek(entry.header_offset)
-                lengths = _LOCAL_HEADER.unpack(content.read(_LOCAL_HEADER.size))
-                start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
-                file.spans[name.removeprefix("data/")] = (start, entry.file_size)
+                file.spans[name.removeprefix("data/")] = archive.start_of(entry), entry.file_size
         return file.reader.read(io.BytesIO(archive.read(pickle)))
-
-
-def _read_legacy(path: Path, file: TensorFile) -> object:
-    with path.open("rb") as content:
-        return file.read_legacy(content)
 
 
 def _tensors_in(root: object) -> list[tuple[str, Stored]]:
@@ -224,24 +217,11 @@ def _without_weights(file_name: str, root: object, classes: Sequence[str], other
     return f"{file_name} holds no weights by layer name; it holds {held}{records}. {RESAVE_ADVICE}"
 
 
-def _record_note(classes: Sequence[str]) -> Iterator[str]:
-    if classes:
-        yield f"Left out, unread: objects of {first_names(classes)}. No code from the file was run."
-
-
 def number_notes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Yield notes on the number formats and non-finite values of a network's weights."""
     formats = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()} - {"float32"}
     if formats:
         yield f"Weights kept as {', '.join(sorted(formats))} are read as float32."
-    broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+    broken = [name for name, tensor in tensors.items() if not is_finite(tensor)]
     if broken:
         yield f"These weights hold NaN or infinite numbers, so figures may mean nothing: {first_names(broken)}."
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Return whether every number is finite; minimum and maximum suffice, and take no memory."""
-    if not tensor.is_floating_point() or tensor.numel() == 0:
-        return True
-    numbers = tensor.float() if tensor.element_size() == 1 else tensor  # 8-bit floats have no arithmetic
-    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(numbers))

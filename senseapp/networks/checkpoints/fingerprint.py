@@ -43,6 +43,11 @@ def weights_only(shapes: Shapes) -> dict[str, Shape]:
     return {name: shape for name, shape in shapes.items() if not name.endswith(COMPUTED_SUFFIXES)}
 
 
+def shapes_of(tensors: Mapping[str, Any]) -> dict[str, Shape]:
+    """Return the shape of each tensor."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
 def is_layer(shape: Shape) -> bool:
     """Return whether a weight of this shape is a matrix or kernel, and not a scale or counter."""
     return sum(length > 1 for length in shape) > 1
@@ -99,11 +104,6 @@ class SizeRule:
         return round(side) if abs(side - round(side)) < 1e-3 else None
 
 
-def fits_pattern(shape: Shape, pattern: Pattern) -> bool:
-    """Return whether ``shape`` matches ``pattern``."""
-    return len(shape) == len(pattern) and all(a in (None, b) for a, b in zip(pattern, shape, strict=True))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeDimensions:
     """The weights of one architecture whose shape is not fixed by its name.
@@ -123,7 +123,9 @@ class FreeDimensions:
     def fit(self, shapes: Shapes, names: Iterable[str] | None = None) -> bool:
         """Return whether these weights (or those of ``names``) are in ``shapes``, equal in their fixed lengths."""
         return all(
-            name in shapes and fits_pattern(shapes[name], self.patterns[name])
+            name in shapes
+            and len(shapes[name]) == len(self.patterns[name])
+            and all(a in (None, b) for a, b in zip(self.patterns[name], shapes[name], strict=True))
             for name in (self.patterns if names is None else names)
         )
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, first_line_of
 from senseapp.core.texts import first_names
-from senseapp.networks.checkpoints.by_order import BY_ORDER_NOTE, named_by_order
 from senseapp.networks.checkpoints.checkpoint import Checkpoint, number_notes, read_checkpoint
 from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, is_layer
 from senseapp.networks.checkpoints.misfits import (
@@ -23,7 +22,12 @@ from senseapp.networks.checkpoints.misfits import (
     why_nothing_fits,
 )
 from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
-from senseapp.networks.checkpoints.recognise import ArchitectureMatch, fingerprint_named
+from senseapp.networks.checkpoints.recognise import (
+    BY_ORDER_NOTE,
+    ArchitectureMatch,
+    fingerprint_named,
+    named_by_order,
+)
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork, choose_network, find_networks
 from senseapp.networks.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.networks.sources.libraries import build_on_meta, output_width

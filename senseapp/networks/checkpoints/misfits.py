@@ -8,10 +8,9 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 from senseapp.core.texts import first_names
-from senseapp.networks.checkpoints.by_order import PARAMETRIZED
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
-from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, weights_only
-from senseapp.networks.checkpoints.recognise import fingerprint_named
+from senseapp.networks.checkpoints.fingerprint import COMPUTED_SUFFIXES, Shapes, shapes_of, weights_only
+from senseapp.networks.checkpoints.recognise import PARAMETRIZED, fingerprint_named
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork
 from senseapp.networks.checkpoints.weights_file import MERGE_SHARDS
 from senseapp.networks.sources.libraries import architecture_shapes
@@ -23,10 +22,7 @@ def match_state_dict(module: nn.Module, tensors: Mapping[str, Tensor], *, fresh_
 
     The weights of the layer ``fresh_head`` may be missing.
     """
-    expected, found = (
-        {name: tuple(tensor.shape) for name, tensor in weights.items()} for weights in (module.state_dict(), tensors)
-    )
-    return _compared(expected, found, fresh_head=fresh_head)
+    return _compared(shapes_of(module.state_dict()), shapes_of(tensors), fresh_head=fresh_head)
 
 
 def _compared(expected: Shapes, found: Shapes, *, fresh_head: str = "") -> MatchReport:

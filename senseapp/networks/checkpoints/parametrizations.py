@@ -35,11 +35,10 @@ def plain_weights(tensors: Named) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 
     Parts whose shapes do not match are left unchanged.
     """
-    whole, used, counted = dict[str, Tensor](), set[str](), Counter[str]()
     composed = {name: found for name in tensors if (found := _composed(tensors, name)) is not None}
-    for _, source, _, parts in composed.values():
-        counted[source] += 1
-        used |= parts
+    counted = Counter(source for _, source, _, _ in composed.values())
+    used = {part for *_, parts in composed.values() for part in parts}
+    whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name in composed:
             own, _, weight, _ = composed[name]

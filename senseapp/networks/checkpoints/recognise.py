@@ -1,23 +1,54 @@
-"""Recognition of a network's architecture by names and shapes of its weights, or by order and shapes alone."""
+"""Recognition of a network's architecture by names and shapes of its weights, or by order and shapes alone.
+
+Order and shapes serve checkpoints with unknown names, such as those converted from another framework: signatures of
+(place, shape) are compared. Exchanged neighbours of equal shape would not be detected, so such a match is a guess that
+the accuracy of the uncompressed network confirms or refutes. Only files that ``torch.save`` wrote are matched: writers
+of safetensors sort weights by name.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.checkpoints.fingerprint import (
+    COMPUTED_SUFFIXES,
     BuiltWith,
     Fingerprint,
     OrderedWeights,
     Shapes,
+    by_place,
     is_layer,
     load_fingerprints,
+    signature_of,
+    weights_only,
 )
 from senseapp.networks.sources.catalogue import find_entry
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 T = TypeVar("T")
+
+BY_ORDER_NOTE = (
+    "Names are unknown; order and shapes fit {title}. This is a guess: the accuracy of the uncompressed network on "
+    "your images confirms or refutes it."
+)
+PARAMETRIZED = re.compile(r"(?:^|\.)parametrizations\.|weight_(?:orig|[guv])$")
+"""Names of what torch's parametrizations (weight_norm, spectral_norm) compute weights from, perhaps of equal shape."""
+_NAMES_OF_ROLES = (  # in the order in which PyTorch's own layers hold them
+    ("weight", "kernel", "gamma", "w"),
+    ("bias", "beta", "b"),
+    ("running_mean", "moving_mean", "mean"),
+    ("running_variance", "running_var", "moving_variance", "moving_var", "variance", "var"),
+)
+_RANKS = {name: rank for rank, names in enumerate(_NAMES_OF_ROLES) for name in names}
+_LONGEST_FIRST = sorted(_RANKS, key=len, reverse=True)  # running_mean ends in mean
+_ROLE = re.compile(rf"^(?:(.*?)[._/])?({'|'.join(_LONGEST_FIRST)})$", re.IGNORECASE)
+_VARIANCE_SUFFIX = "running_var"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +62,6 @@ class HeadFit:
 
     own: str
     found: str
-
-    @property
-    def missing(self) -> bool:
-        """Whether the checkpoint has no classifier."""
-        return not self.found
 
     def renamed(self, weights: Mapping[str, T]) -> dict[str, T]:
         """Return the weights under the architecture's names."""
@@ -82,7 +108,7 @@ class ArchitectureMatch(BuiltWith[int | None]):
     @property
     def without_head(self) -> bool:
         """Whether all weights but the classifier's are there."""
-        return self.head is not None and self.head.missing
+        return self.head is not None and not self.head.found
 
     @property
     def title(self) -> str:
@@ -101,27 +127,13 @@ def ranked(candidates: Iterable[ArchitectureMatch], *, arch_hint: str, file_name
     return tuple(sorted(candidates, key=lambda each: _sort_key(each, arch_hint, compact))[:20])
 
 
-def candidate_of(
-    fingerprint: Fingerprint,
-    shapes: Shapes,
-    *,
-    score: float,
-    exact: bool = False,
-    head: HeadFit | None = None,
-    order: tuple[str, ...] = (),
-    surplus: tuple[str, ...] = (),
-) -> ArchitectureMatch:
-    """Return an architecture as a candidate, with the sizes that ``shapes`` have under its names."""
-    return ArchitectureMatch(
-        library=fingerprint.library,
-        name=fingerprint.name,
-        score=score,
-        exact=exact,
-        head=head,
-        order=order,
-        surplus=surplus,
-        **asdict(fingerprint.free.read_off(shapes)),
-    )
+def candidate_of(fingerprint: Fingerprint, shapes: Shapes, **fit: Any) -> ArchitectureMatch:
+    """Return an architecture as a candidate, with the sizes that ``shapes`` have under its names.
+
+    ``fit`` are further fields of the candidate.
+    """
+    sizes = asdict(fingerprint.free.read_off(shapes))
+    return ArchitectureMatch(library=fingerprint.library, name=fingerprint.name, **sizes, **fit)
 
 
 def fit_by_names(fingerprint: Fingerprint, shapes: Shapes, signature: int) -> ArchitectureMatch | None:
@@ -171,13 +183,11 @@ def fit_inexactly(fingerprint: Fingerprint, shapes: Shapes, own: Shapes) -> Arch
         head = _head_in(surplus, shapes, fingerprint, classifier)
         taken = {name.replace(classifier, head.found, 1) for name in missing}
         surplus = [name for name in surplus if name not in taken]
-        if not head.missing and any(is_layer(shapes[name]) for name in surplus):
+        if head.found and any(is_layer(shapes[name]) for name in surplus):
             return None
     if layers_between(surplus, shapes, own) or not _size_is_whole(fingerprint, shapes):
         return None
-    score = 0.975 if surplus else 0.98
-    if head and head.missing:
-        score = 0.97
+    score = 0.97 if head and not head.found else 0.975 if surplus else 0.98
     renamed = head.renamed(shapes) if head else shapes
     return candidate_of(fingerprint, renamed, score=score, head=head, surplus=tuple(surplus))
 
@@ -228,3 +238,48 @@ def fingerprint_named(library: str, name: str) -> Fingerprint | None:
     architecture = name.split(".", 1)[0]
     matches = (item for item in load_fingerprints() if (item.library, item.name) == (library, architecture))
     return next(matches, None)
+
+
+def ordered_weights(tensors: Mapping[str, Tensor]) -> tuple[OrderedWeights, ...]:
+    """Return the weights in the orders to try: as in the file, and grouped by layer.
+
+    A layer's weights are its weight, bias, running mean and running variance. Integer tensors (counters and tables of
+    positions) are left out, whatever their names. None where weights are computed from others.
+    """
+    names = [name for name in weights_only(dict.fromkeys(tensors, ())) if tensors[name].is_floating_point()]
+    if len(names) > 10_000 or any(map(PARAMETRIZED.search, names)):  # the largest architecture has 2,683
+        return ()
+    orders = dict.fromkeys((_layer_by_layer(names), tuple(names)))
+    shapes = (tuple(tuple(tensors[name].shape) for name in order) for order in orders)
+    return tuple(
+        OrderedWeights(order, own, signature_of(by_place(own))) for order, own in zip(orders, shapes, strict=True)
+    )
+
+
+def _layer_by_layer(names: Iterable[str]) -> tuple[str, ...]:
+    layers: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        found = _ROLE.match(name)
+        layer, rank = ((found[1] or ""), _RANKS[found[2].lower()]) if found else (name, -1)
+        layers.setdefault(layer, []).append((rank, name))
+    return tuple(name for held in layers.values() for _, name in sorted(held, key=lambda each: each[0]))
+
+
+def named_by_order(
+    module: nn.Module, tensors: Mapping[str, Tensor], order: Sequence[str], *, file_name: str, title: str
+) -> dict[str, Tensor]:
+    """Return the weights under ``module``'s names for the same places in the order.
+
+    ``order`` lists the names of ``tensors`` in the architecture's order, see :func:`ordered_weights`.
+
+    Raises:
+        InvalidCheckpoint: a variance would be negative, so the order is wrong.
+    """
+    own = [name for name in module.state_dict() if not name.endswith(COMPUTED_SUFFIXES)]
+    for name, found in zip(own, order, strict=True):
+        if name.endswith(_VARIANCE_SUFFIX) and bool((tensors[found] < 0).any()):
+            raise InvalidCheckpoint(
+                f"The shapes of {file_name} fit {title} in their order, but {found} would be a variance and holds "
+                "negative numbers, so the order is another one. Save the weights under the names of the architecture."
+            )
+    return {name: tensors[found] for name, found in zip(own, order, strict=True)}

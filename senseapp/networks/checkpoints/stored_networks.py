@@ -17,7 +17,6 @@ import numpy.typing as npt
 from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.checkpoints.by_order import ordered_weights
 from senseapp.networks.checkpoints.checkpoint import Checkpoint
 from senseapp.networks.checkpoints.fingerprint import (
     Fingerprint,
@@ -25,6 +24,7 @@ from senseapp.networks.checkpoints.fingerprint import (
     entry_hash,
     is_layer,
     load_fingerprints,
+    shapes_of,
     signature_of,
     weights_only,
 )
@@ -35,6 +35,7 @@ from senseapp.networks.checkpoints.recognise import (
     fit_by_names,
     fit_by_order,
     fit_inexactly,
+    ordered_weights,
     ranked,
 )
 from senseapp.networks.sources.libraries import architecture_shapes
@@ -71,7 +72,7 @@ class StoredNetwork:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each tensor."""
-        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+        return shapes_of(self.tensors)
 
     @property
     def fits(self) -> bool:
@@ -213,7 +214,7 @@ class _NetworkSearch:
     ) -> StoredNetwork:
         """Return the network below ``prefix``, with the weights ``outer`` that stand outside of it."""
         tensors, beside = self._tensors(prefix) | dict(outer or {}), self._beside(prefix)
-        shapes = weights_only({name: tuple(tensor.shape) for name, tensor in tensors.items()})
+        shapes = weights_only(shapes_of(tensors))
         done = {(fit.library, fit.name) for fit in fits}
         alike = [each for each in self._alike.get(prefix, ()) if (each[0].library, each[0].name) not in done]
         candidates = ranked(
@@ -241,7 +242,7 @@ class _NetworkSearch:
             return None
         outer = {name: self._checkpoint.tensors[name] for name in self._outside(prefix)}
         known = {(fit.library, fit.name) for fit in fits}
-        weights = weights_only({name: tuple(tensor.shape) for name, tensor in (self._tensors(prefix) | outer).items()})
+        weights = weights_only(shapes_of(self._tensors(prefix) | outer))
         fitting = self._inexactly([item for item in self._known() if (item.library, item.name) in known], weights)
         return self._network(prefix, fitting, outer=outer) if any(fit.fits for fit in fitting) else None
 

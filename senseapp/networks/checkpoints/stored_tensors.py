@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 import torch
 from torch import Tensor
@@ -24,14 +25,16 @@ _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(val
 
 @dataclass(slots=True, eq=False)
 class Stored(Built):
-    """A tensor of the file that is not plain and dense, with the name of its form."""
+    """A tensor of the file.
+
+    Attributes:
+        form: how it is stored, of one that is not plain and dense; else empty.
+        claimed_bytes: memory of its numbers if none are shared.
+    """
 
     form: str = ""
-
-    @property
-    def claimed_bytes(self) -> int:
-        """Memory of its numbers if none are shared, in bytes."""
-        return 0
+    claimed_bytes: int = 0
+    _view: Callable[[], Tensor] | None = None
 
     def read(self) -> Tensor | str:
         """Return its numbers, or in words the form of one that is not plain and dense.
@@ -39,7 +42,7 @@ class Stored(Built):
         Raises:
             ValueError: it exceeds its storage, or its storage the file.
         """
-        return self.form
+        return self.form if self._view is None else self._view()
 
 
 @dataclass(slots=True, eq=False)
@@ -50,37 +53,6 @@ class _Storage(Built):
     dtype: torch.dtype
     length: int
     start: int = 0
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _StoredTensor(Stored):
-    """A tensor as a strided view of a storage."""
-
-    file: TensorFile
-    storage: _Storage
-    dtype: torch.dtype
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def claimed_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def read(self) -> Tensor | str:
-        """Return its numbers, as a view of the mapped file where its alignment allows."""
-        if self.dtype.is_complex:
-            return "of complex numbers"
-        raw, size = self.file.bytes_of(self.storage), self.dtype.itemsize
-        last = sum((length - 1) * stride for length, stride in zip(self.shape, self.strides, strict=True))
-        if 0 in self.shape:
-            return torch.empty(self.shape, dtype=self.dtype)
-        if (self.offset + last + 1) * size > raw.numel():
-            raise ValueError("a tensor in it reaches beyond its bytes")
-        if raw.storage_offset() % size:
-            raw = raw.clone()
-        flat = raw[: raw.numel() // size * size].view(self.dtype)
-        return flat.as_strided(self.shape, self.strides, flat.storage_offset() + self.offset)
 
 
 def _lengths(shape: object) -> tuple[int, ...]:
@@ -149,26 +121,42 @@ class TensorFile:
         }
         self.reader = PickleReader(_BUILDERS | self._tensors | own, self._storage)
 
-    def read_legacy(self, file: IO[bytes]) -> object:
+    def read_legacy(self) -> object:
         """Return the value in torch's older form: three pickles of header, its own, the keys of storages, their bytes.
 
         Raises:
             ValueError: the file has another form, or is truncated.
         """
-        magic, _, system, value, keys = (self.reader.read(file) for _ in range(5))
-        if magic != 0x1950A86A20F9469CFC6C or not isinstance(keys, list):  # torch.save's number
-            raise ValueError("it does not begin as torch.save writes")
-        if isinstance(system, dict) and system.get("little_endian") is False:
-            raise ValueError("a machine of another byte order wrote it")
-        for key in map(str, keys):
-            if key not in self._dtypes:
-                raise ValueError("it holds numbers of no tensor")
-            length = int.from_bytes(file.read(8), "little") * self._dtypes[key].itemsize
-            self.spans[key] = (file.tell(), length)
-            file.seek(length, io.SEEK_CUR)
+        with self._path.open("rb") as file:
+            magic, _, system, value, keys = (self.reader.read(file) for _ in range(5))
+            if magic != 0x1950A86A20F9469CFC6C or not isinstance(keys, list):  # torch.save's number
+                raise ValueError("it does not begin as torch.save writes")
+            if isinstance(system, dict) and system.get("little_endian") is False:
+                raise ValueError("a machine of another byte order wrote it")
+            for key in map(str, keys):
+                if key not in self._dtypes:
+                    raise ValueError("it holds numbers of no tensor")
+                length = int.from_bytes(file.read(8), "little") * self._dtypes[key].itemsize
+                self.spans[key] = (file.tell(), length)
+                file.seek(length, io.SEEK_CUR)
         return value
 
-    def bytes_of(self, storage: _Storage) -> Tensor:
+    def _view(
+        self, storage: _Storage, dtype: torch.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Tensor:
+        """Return a tensor as a strided view of a storage, in the mapped file where its alignment allows."""
+        raw, size = self._bytes_of(storage), dtype.itemsize
+        last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+        if 0 in shape:
+            return torch.empty(shape, dtype=dtype)
+        if (offset + last + 1) * size > raw.numel():
+            raise ValueError("a tensor in it reaches beyond its bytes")
+        if raw.storage_offset() % size:
+            raw = raw.clone()
+        flat = raw[: raw.numel() // size * size].view(dtype)
+        return flat.as_strided(shape, strides, flat.storage_offset() + offset)
+
+    def _bytes_of(self, storage: _Storage) -> Tensor:
         """Return the bytes of a storage, of the mapped file."""
         size, (start, length) = storage.dtype.itemsize, self.spans.get(storage.key, (0, -1))
         if length < 0:
@@ -188,16 +176,12 @@ class TensorFile:
     ) -> Stored:
         if not isinstance(storage, _Storage):
             return storage if isinstance(storage, Stored) else Stored("a tensor without numbers")
-        dtype = _DTYPES.get(rest[2].name) if len(rest) > 2 and isinstance(rest[2], Named) else None
-        (start,) = _lengths((offset,))
-        return _StoredTensor(
-            file=self,
-            storage=storage,
-            dtype=dtype or storage.dtype,
-            offset=start,
-            shape=_lengths(shape),
-            strides=_lengths(strides),
-        )
+        given = _DTYPES.get(rest[2].name) if len(rest) > 2 and isinstance(rest[2], Named) else None
+        dtype, (start,), lengths = given or storage.dtype, _lengths((offset,)), _lengths(shape)
+        claimed, strided = math.prod(lengths) * dtype.itemsize, _lengths(strides)
+        if dtype.is_complex:
+            return Stored("of complex numbers", claimed)
+        return Stored("", claimed, partial(self._view, storage, dtype, start, lengths, strided))
 
     def _of_type(self, builder: object = None, _: object = None, arguments: object = (), *__: object) -> object:
         """Return the tensor inside an instance of a tensor subclass."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
@@ -68,12 +68,8 @@ _NO_WEIGHTS = {
 """What files of other kinds are, by the end of their names."""
 
 
-class FileKind(enum.Enum):
-    """The three forms of PyTorch weights files."""
-
-    ZIP = "zip"
-    LEGACY = "legacy"
-    SAFETENSORS = "safetensors"
+FileKind: TypeAlias = Literal["zip", "legacy", "safetensors"]
+"""The three forms of PyTorch weights files."""
 
 
 def refuse_program(path: Path) -> None:
@@ -134,23 +130,23 @@ def kind_of(path: Path) -> FileKind:
     kind = _kind_by_magic(head, size)
     if kind is None:
         raise InvalidCheckpoint(f"{path.name} is {_describe(head)}. {RESAVE_ADVICE}")
-    if path.suffix.lower() == ".safetensors" and kind is not FileKind.SAFETENSORS:
+    if path.suffix.lower() == ".safetensors" and kind != "safetensors":
         raise InvalidCheckpoint(
             f"{path.name} ends in .safetensors but was written by torch.save. Rename it to end in .pth."
         )
-    if kind is FileKind.SAFETENSORS:
+    if kind == "safetensors":
         _check_header(path)
     return kind
 
 
 def _kind_by_magic(head: bytes, size: int) -> FileKind | None:
     if head.startswith(b"PK"):
-        return FileKind.ZIP
+        return "zip"
     if _LEGACY_START in head[:32]:
-        return FileKind.LEGACY
+        return "legacy"
     header_bytes = int.from_bytes(head[:8], "little")
     if head[8:9] == b"{" and 2 <= header_bytes <= min(size - 8, 100_000_000):  # the limit of the safetensors library
-        return FileKind.SAFETENSORS
+        return "safetensors"
     return None
 
 

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch.nn.functional as F
 from torch import nn
 
-from senseapp.networks.onnx.growth import counted_numbers, reshape_target
 from senseapp.networks.onnx.infer import Facts, is_scalar
 from senseapp.networks.onnx.layers import Layer, LayerFinder, Tensors
-from senseapp.networks.onnx.modules import Fixed, OnnxNetwork, Operation, Positional, Scope, Slot, Step, Stored
+from senseapp.networks.onnx.modules import (
+    Counted,
+    Length,
+    OnnxNetwork,
+    Operation,
+    Positional,
+    Scope,
+    Slot,
+    Step,
+    Stored,
+)
 from senseapp.networks.onnx.names import Names, without_folding
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
-from senseapp.networks.onnx.rewrite.activations import merge_activations
-from senseapp.networks.onnx.rewrite.folding import fix_known_values
+from senseapp.networks.onnx.rewrite import fix_known_values, merge_activations
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph
 
 _RESERVED = frozenset(dir(OnnxNetwork()))
@@ -49,20 +56,6 @@ class ReadAt:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltNetwork:
-    """A network and where its numbers come from.
-
-    Attributes:
-        tensors: by parameter or buffer name; those that are computed from several tensors are left out.
-        readers: of each parameter or buffer of a layer.
-    """
-
-    network: OnnxNetwork
-    tensors: Mapping[str, StoredAs]
-    readers: Mapping[str, tuple[ReadAt, ...]]
-
-
 def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
     """Return a network that computes ``graph``, in ``eval()`` mode.
 
@@ -70,14 +63,23 @@ def build_network(graph: TorchGraph, facts: Facts) -> BuiltNetwork:
         graph: in topological order.
         facts: values of the graph, by number of images: for one where its batch is fixed, else for two.
     """
-    return _Builder(graph=merge_activations(fix_known_values(graph, facts)), facts=facts).build()
+    built = BuiltNetwork(graph=merge_activations(fix_known_values(graph, facts)), facts=facts)
+    built.build()
+    return built
 
 
 _Arguments = tuple[tuple[Slot, ...], list[str]]  # of an operation, and the values that these refer to
 
 
 @dataclass(slots=True, kw_only=True)
-class _Builder:
+class BuiltNetwork:
+    """A network of ``graph`` and where its numbers come from.
+
+    Attributes:
+        tensors: by parameter or buffer name; those that are computed from several tensors are left out.
+        readers: of each parameter or buffer of a layer.
+    """
+
     graph: TorchGraph
     facts: Facts
     network: OnnxNetwork = field(default_factory=OnnxNetwork)
@@ -87,36 +89,27 @@ class _Builder:
     tensors: dict[str, StoredAs] = field(default_factory=dict)
     readers: dict[str, list[ReadAt]] = field(default_factory=dict)
     stored: set[str] = field(default_factory=set)
-    makers: Mapping[str, Node] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.makers = self.graph.producers()
-
-    def build(self) -> BuiltNetwork:
+    def build(self) -> None:
+        """Add the modules and their calls to the network."""
         layers = self._layers()
         for node, call in reversed(self._calls(layers)):
             if isinstance(call, Layer):
                 self._add_layer(node, call)
             else:
-                self._add_operation(node, *call)
+                slots, tensors = call
+                name = node.name if node.scope is None else f"{node.scope}.{node.op.lower()}"
+                self._add(name, Operation(node.op, operation_of(node).of(node), slots), tensors, node.outputs)
         for name in self.graph.outputs:
             self._use(name)
         self.network.input_names = tuple(each.name for each in self.graph.inputs)
         self.network.output_names = self.graph.outputs
         self.network.release_values()
-        readers = {name: tuple(places) for name, places in self.readers.items()}
-        return BuiltNetwork(network=self.network.eval(), tensors=self.tensors, readers=readers)
+        self.network.eval()
 
     def _layers(self) -> dict[str, Layer]:
         """Return the layers, by node."""
-        readers: dict[str, int] = dict.fromkeys(self.graph.outputs, 2)
-        sums: dict[str, Node] = {}
-        for node in self.graph.nodes:
-            for name in node.inputs:
-                readers[name] = readers.get(name, 0) + 1
-                if node.op == "Add":
-                    sums[name] = node
-        finder = LayerFinder(constants=self.graph.constants, values=self.facts[-1][1], readers=readers, sums=sums)
+        finder = LayerFinder(self.graph, self.facts[-1][1])
         found: dict[str, Layer] = {}
         for node in self.graph.nodes:
             layer = finder.layer(node)
@@ -128,7 +121,7 @@ class _Builder:
     def _calls(self, layers: Mapping[str, Layer]) -> list[tuple[Node, Layer | _Arguments]]:
         """Return the calls, last first, without those that compute constants only."""
         absorbed = {layer.absorbs.name for layer in layers.values() if layer.absorbs is not None}
-        wanted = set(self.graph.outputs)
+        wanted, makers = set(self.graph.outputs), self.graph.producers()
         calls: list[tuple[Node, Layer | _Arguments]] = []
         for node in reversed(self.graph.nodes):
             if wanted.isdisjoint(node.outputs):
@@ -140,21 +133,20 @@ class _Builder:
                 calls.append((node, layers[node.name]))
             else:
                 tensors: list[str] = []
-                slots = tuple(self._slot(node, position, tensors) for position in range(len(node.inputs)))
+                slots = tuple(self._slot(node, position, tensors, makers) for position in range(len(node.inputs)))
                 wanted.update(tensors)
                 calls.append((node, (slots, tensors)))
         return calls
 
-    def _key(self, name: str) -> str:
-        found = self.graph.constants[name]
-        return found.initializer if found.initializer and not found.reshaped else name
-
     def _claim(self, node: Node, layer: Layer) -> None:
-        if layer.identity not in self.paths:
-            self._add_module(node, layer)
-        path = self.paths[layer.identity]
-        for attribute, read_by, position in layer.places(node):
-            tensors = layer.tensors[attribute]
+        path = self.paths.get(layer.identity)
+        if path is None:
+            path = self.paths[layer.identity] = self.names.claim(self._layer_name(node, layer))
+            self._place(path, layer.module(self.graph.constants, self.parameters))
+            for attribute, tensors in layer.tensors.items():
+                self._record(f"{path}.{attribute}", tensors)
+        for attribute, tensors in layer.tensors.items():
+            read_by, position = layer.place(attribute, node)
             place = ReadAt(
                 output=read_by.outputs[0],
                 position=position,
@@ -163,31 +155,22 @@ class _Builder:
             )
             self.readers.setdefault(f"{path}.{attribute}", []).append(place)
 
-    def _add_module(self, node: Node, layer: Layer) -> None:
-        path = self.paths[layer.identity] = self.names.claim(self._layer_name(node, layer))
-        self._place(path, layer.module(self.graph.constants, self.parameters))
-        for attribute, tensors in layer.tensors.items():
-            self._record(f"{path}.{attribute}", tensors)
-
     def _layer_name(self, node: Node, layer: Layer) -> str:
-        stored = without_folding(self._key(layer.weight.name))
+        found = self.graph.constants[layer.weight.name]
+        stored = without_folding((not found.reshaped and found.initializer) or layer.weight.name)
         if layer.apart and node.scope:
             return node.scope
         if stored.endswith(".weight") and "::" not in stored:
             return stored.removesuffix(".weight")
         return node.scope or node.name
 
-    def _order(self, tensors: Tensors) -> tuple[int, ...]:
-        """Return in which order a layer holds the axes of the tensor of the file, else those of the constant."""
-        constant = self.graph.constants[tensors.name]
-        order = constant.order or tuple(range(constant.value.ndim))
-        return order[::-1] if tensors.transposed else order
-
     def _record(self, parameter: str, tensors: Tensors) -> None:
         found = self.graph.constants[tensors.name]
         whole = tensors.repeated_to in (0, found.value.numel())
         if found.initializer and whole and not (found.reshaped and tensors.transposed):
-            self.tensors[parameter] = StoredAs(initializer=found.initializer, order=self._order(tensors))
+            order = found.order or tuple(range(found.value.ndim))
+            order = order[::-1] if tensors.transposed else order
+            self.tensors[parameter] = StoredAs(initializer=found.initializer, order=order)
 
     def _place(self, path: str, child: nn.Module) -> None:
         holder, attribute = self._holder(path)
@@ -214,39 +197,36 @@ class _Builder:
         path, data = self.paths[layer.identity], layer.data
         if layer.pads:
             data = f"{node.name} padded input"
-            self._add_function(f"{path}_pad", "Pad", partial(F.pad, pad=flat(layer.pads)), layer.data, data)
+            padded = Operation("Pad", partial(F.pad, pad=flat(layer.pads)), (Positional(0),))
+            self._add(f"{path}_pad", padded, [layer.data], [data])
         result = (layer.absorbs or node).outputs[0]
         inner = f"{node.name} full output" if layer.crop else result
         self._step(path, [data], [inner])
         if layer.crop:
-            self._add_function(f"{path}_crop", "Slice", partial(cropped, ends=layer.crop), inner, result)
+            cut = Operation("Slice", partial(cropped, ends=layer.crop), (Positional(0),))
+            self._add(f"{path}_crop", cut, [inner], [result])
 
-    def _add_function(self, wanted: str, op: str, function: Any, source: str, output: str) -> None:
-        path = self.names.claim(wanted)
-        self._place(path, Operation(op, function, (Positional(0),)))
-        self._step(path, [source], [output])
-
-    def _add_operation(self, node: Node, slots: tuple[Slot, ...], tensors: list[str]) -> None:
-        for name in tensors:
+    def _add(self, wanted: str, operation: Operation, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        for name in inputs:  # constants get their names first
             self._use(name)
-        path = self.names.claim(node.name if node.scope is None else f"{node.scope}.{node.op.lower()}")
-        self._place(path, Operation(node.op, operation_of(node).of(node), slots))
-        self._step(path, tensors, node.outputs)
+        path = self.names.claim(wanted)
+        self._place(path, operation)
+        self._step(path, inputs, outputs)
 
-    def _slot(self, node: Node, position: int, tensors: list[str]) -> Slot:
+    def _slot(self, node: Node, position: int, tensors: list[str], makers: Mapping[str, Node]) -> Slot:
         """Return how an operation gets an input; adds the tensor that this needs to ``tensors``."""
         name, operator = node.inputs[position], operation_of(node)
         constant = self.graph.constants.get(name)
         if not name:
-            return Fixed(None)
+            return None
         is_number = position in operator.numbers
         if node.op == "Reshape" and is_number and (target := reshape_target(node, self.facts)) is not None:
             return target
         if is_number and constant is not None:
-            return Fixed(constant.value.tolist())
+            return constant.value.tolist()
         if position in operator.scalars and constant is not None and is_scalar(constant.value):
-            return Fixed(constant.value.item())
-        if is_number and (found := counted_numbers(name, self.facts, self.makers)) is not None:
+            return constant.value.item()
+        if is_number and (found := counted_numbers(name, self.facts, makers)) is not None:
             tensors.append(found[0])
             return replace(found[1], index=len(tensors) - 1)
         tensors.append(name)
@@ -270,3 +250,79 @@ class _Builder:
             holder.register_buffer(attribute, value)
         self.network.stored.append(Stored(name=name, holder=holder, attribute=attribute))
         self._record(path, Tensors(name=name))
+
+
+def reshape_target(node: Node, facts: Facts) -> Counted | None:
+    """Return the target of a Reshape in lengths of its input, for any number of images and perhaps fewer channels.
+
+    The first lengths stay as they are. What is left in one axis, and channels that stay the last axis, get −1.
+    None where the target does not follow from the input so.
+    """
+    shapes = [(tuple(values[node.inputs[0]].shape), tuple(values[node.outputs[0]].shape)) for _, values in facts]
+    old, new = shapes[0]
+    kept = 0
+    while kept < min(len(old), len(new) - 1) and all(a[kept] == b[kept] for a, b in shapes):
+        kept += 1
+    ends_alike = len(old) > kept < len(new) and old[-1] == new[-1]
+    grown = _grown([a for a, _ in shapes], facts)
+    rest = _with_images([b[kept:] for _, b in shapes], facts, grown)
+    if not rest or 0 in old or not (kept or ends_alike):
+        return None
+    last = -1 if len(rest) == 1 or ends_alike else rest[-1]
+    return Counted(numbers=(*map(Length, range(kept)), *rest[:-1], last), scalar=False, index=0)
+
+
+def counted_numbers(name: str, facts: Facts, makers: Mapping[str, Node]) -> tuple[str, Counted] | None:
+    """Return how the numbers in ``name`` follow from the batch, and the tensor that it is counted by.
+
+    None where they do not simply grow with it. ``makers`` are the nodes that compute each value.
+    """
+    known = [values[name] for _, values in facts]
+    if any(each.is_meta or each.is_floating_point() for each in known):
+        return None
+    for source in _measured(name, makers):
+        grown = _grown([tuple(values[source].shape) for _, values in facts], facts)
+        numbers = _with_images([each.reshape(-1).tolist() for each in known], facts, grown)
+        if grown is not None and numbers is not None:
+            return source, Counted(numbers=numbers, scalar=known[0].ndim == 0, index=0)
+    return None
+
+
+def _grown(shapes: Sequence[Sequence[int]], facts: Facts) -> Length | None:
+    """Return the number of images as a length of the first axis that grows with it; None where none does."""
+    for axis, lengths in enumerate(zip(*shapes, strict=True)):
+        unit = lengths[0] // facts[0][0]
+        if unit and lengths[0] != lengths[-1] and list(lengths) == [unit * count for count, _ in facts]:
+            return Length(axis, unit=unit)
+    return None
+
+
+def _with_images(
+    lists: Sequence[Sequence[int]], facts: Facts, images: Length | None
+) -> tuple[int | Length, ...] | None:
+    """Return numbers that are ``lists`` for the numbers of images of ``facts``; None where one does not grow so."""
+    numbers: list[int | Length] = []
+    for column in zip(*lists, strict=True):
+        factor = column[0] // facts[0][0]
+        if len(set(column)) == 1:
+            numbers.append(column[0])
+        elif images is not None and list(column) == [factor * count for count, _ in facts]:
+            numbers.append(Length(images.axis, unit=images.unit, factor=factor))
+        else:
+            return None
+    return tuple(numbers)
+
+
+def _measured(name: str, makers: Mapping[str, Node]) -> list[str]:
+    """Return the tensors from whose shapes ``name`` was computed."""
+    pending, seen, found = [name], set[str](), list[str]()
+    while pending:
+        node = makers.get(pending.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.op in ("Shape", "Size"):
+            found.append(node.inputs[0])
+        else:
+            pending.extend(node.inputs)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
 from senseapp.networks.onnx.graph import Array, OnnxGraph, label
+from senseapp.networks.onnx.infer import input_shapes
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.operators.elementwise import dtype_of
 from senseapp.networks.onnx.operators.in_runtime import open_session
@@ -68,10 +69,10 @@ def check(
     raise Differs(f"The file's network gives other numbers than onnxruntime does ({worst:.1g} of the largest){named}.")
 
 
-def sample_inputs(graph: TorchGraph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Return random values for every input of ``graph``."""
+def sample_inputs(graph: TorchGraph, batch: int, size: tuple[int, int]) -> dict[str, Tensor]:
+    """Return random values for every input of ``graph``: for ``batch`` images, of ``size`` where the file is free."""
     generator = torch.Generator().manual_seed(0)
-    inputs = {}
+    shapes, inputs = input_shapes(graph, batch, size), {}
     for each in graph.inputs:
         shape, dtype = shapes[each.name], dtype_of(each.element_type)
         if dtype.is_floating_point:
@@ -106,7 +107,13 @@ def _by_onnxruntime(
     """Return values that onnxruntime computes node by node, ``batch`` images a run, joined along the first axis."""
     try:
         session = open_session(graph.part(names).content(), optimised=False)
-        parts = [session.run(list(names), feed) for feed in _feeds(session, inputs, batch)]
+        wanted = {each.name: inputs[each.name].numpy() for each in session.get_inputs()}
+        count, parts = max(map(len, wanted.values())), []
+        for first in range(0, count, batch):
+            feed = {
+                name: value[first : first + batch] if len(value) == count else value for name, value in wanted.items()
+            }
+            parts.append(session.run(list(names), feed))
     except Exception as error:  # onnxruntime's own errors share no base
         raise InvalidCheckpoint(_why_not(graph, str(error)) or f"{_CANNOT_RUN}: {first_line_of(error)}.") from error
     joined = (
@@ -127,13 +134,6 @@ def _why_not(graph: OnnxGraph, said: str) -> str:
     if TensorProto.DOUBLE in values and "NOT_IMPLEMENTED" in said:
         return f"{_CANNOT_RUN}: it computes in float64. Export the network in float32, after model.float()."
     return ""
-
-
-def _feeds(session: Any, inputs: Mapping[str, Tensor], batch: int) -> Iterator[dict[str, Array]]:
-    wanted = {each.name: inputs[each.name].numpy() for each in session.get_inputs()}
-    count = max(map(len, wanted.values()))
-    for first in range(0, count, batch):
-        yield {name: value[first : first + batch] if len(value) == count else value for name, value in wanted.items()}
 
 
 def first_unlike(

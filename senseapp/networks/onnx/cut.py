@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from senseapp.core.errors import UnsupportedModel
 from senseapp.networks.onnx.infer import Values
 from senseapp.networks.onnx.torch_graph import Node, TorchGraph, UnreadNode
@@ -52,7 +50,11 @@ def cut(graph: TorchGraph) -> GraphCut:
 
     Raises UnsupportedModel where nothing but the input lies before what cannot be differentiated.
     """
-    behind, barrier = _behind_barriers(graph)
+    behind, barrier = set[str](), None
+    for node in graph.nodes:
+        if (node.op in _BARRIERS and not node.source) or not behind.isdisjoint(node.inputs):
+            barrier = barrier or node
+            behind.update(filter(None, node.outputs))
     makers = graph.producers()
     lost = tuple(name for name in graph.outputs if name in behind)
     found = [OutputFacts(name=name, kind="output", shape=()) for name in graph.outputs if name not in behind]
@@ -64,16 +66,6 @@ def cut(graph: TorchGraph) -> GraphCut:
         raise kind(f"Everything that the file computes lies behind node{named}, which cannot be measured.")
     logits = [each for candidate in found if (each := _logits(candidate.name, makers, graph)) is not None]
     return GraphCut(candidates=(*found, *logits), lost=lost, barrier=barrier)
-
-
-def _behind_barriers(graph: TorchGraph) -> tuple[set[str], Node | None]:
-    behind: set[str] = set()
-    first: Node | None = None
-    for node in graph.nodes:
-        if (node.op in _BARRIERS and not node.source) or not behind.isdisjoint(node.inputs):
-            first = first or node
-            behind.update(filter(None, node.outputs))
-    return behind, first
 
 
 def _frontier(graph: TorchGraph, makers: Mapping[str, Node], behind: set[str]) -> Iterable[str]:
@@ -116,15 +108,9 @@ def _logits(name: str, makers: Mapping[str, Node], graph: TorchGraph) -> OutputF
 
 def with_shapes(candidates: Iterable[OutputFacts], values: Values) -> tuple[OutputFacts, ...]:
     """Return ``candidates`` with their shapes, without constants and integers."""
-    return tuple(
-        replace(each, shape=tuple(values[each.name].shape))
-        for each in candidates
-        if _can_be_measured(values.get(each.name))
-    )
-
-
-def _can_be_measured(value: Tensor | None) -> bool:
-    return value is not None and value.is_meta and value.is_floating_point()
+    held = [(each, values[each.name]) for each in candidates if each.name in values]
+    measured = [(each, value) for each, value in held if value.is_meta and value.is_floating_point()]
+    return tuple(replace(each, shape=tuple(value.shape)) for each, value in measured)
 
 
 def usual_choice(candidates: Sequence[OutputFacts], batch: int) -> tuple[str, ...]:
@@ -139,10 +125,9 @@ def usual_choice(candidates: Sequence[OutputFacts], batch: int) -> tuple[str, ..
         if each.kind == "logits":
             continue
         before = logits.get(each.name)
-        classes = before is not None and (before.operator == "Softmax" or _is_row_per_image(before.shape, batch))
-        chosen.append(before.name if before is not None and classes else each.name)
+        if before is not None:
+            first, *rest = before.shape or (0,)
+            is_row_per_image = first == batch and rest and sum(length > 1 for length in rest) <= 1
+            each = before if before.operator == "Softmax" or is_row_per_image else each
+        chosen.append(each.name)
     return tuple(dict.fromkeys(chosen))
-
-
-def _is_row_per_image(shape: tuple[int, ...], batch: int) -> bool:
-    return len(shape) > 1 and shape[0] == batch and sum(length > 1 for length in shape[1:]) <= 1

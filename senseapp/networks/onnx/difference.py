@@ -59,13 +59,6 @@ class OnnxDifference:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The differences, in sentences."""
-        if not self.otherwise_identical:
-            return (*self.parts, "Other parts of the file differ as well.")
-        return (*self.parts, "All else in the file is as it was uploaded.") if self.parts else (_SAME,)
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The parts that differ, for people."""
         values, size = sum(each.changed for each in self.tensors), sum(each.size for each in self.tensors)
         changed = f"{plural(len(self.tensors), 'changed tensor')}: {values:,} of {size:,} numbers"
         nodes = f"{plural(len(self.changed_nodes), 'node')} with inputs or outputs of other names, or other groups"
@@ -84,10 +77,10 @@ class OnnxDifference:
             (self.declared, f"{plural(len(self.declared), 'declared shape')} corrected or left out."),
             (self.metadata, f"{entries} of metadata ({_named(self.metadata)})."),
         )
-        return tuple(sentence for there, sentence in found if there)
-
-
-_SAME = "The file is the uploaded one."
+        parts = tuple(sentence for there, sentence in found if there)
+        if not self.otherwise_identical:
+            return (*parts, "Other parts of the file differ as well.")
+        return (*parts, "All else in the file is as it was uploaded.") if parts else ("The file is the uploaded one.",)
 
 
 def _named(names: Sequence[str]) -> str:
@@ -114,8 +107,8 @@ def difference(before: bytes, after: bytes) -> OnnxDifference:
         ),
         added_tensors=tuple(name for name in kept if name not in tensors),
         removed_tensors=tuple(name for name in tensors if name not in kept),
-        added_nodes=_by_operator(edited_kinds - kinds),
-        removed_nodes=_by_operator(kinds - edited_kinds),
+        added_nodes=Counter(op for op, _ in (edited_kinds - kinds).elements()),
+        removed_nodes=Counter(op for op, _ in (kinds - edited_kinds).elements()),
         changed_nodes=tuple(key for key, node in nodes.items() if key in edited and node != edited[key]),
         declared=tuple(sorted({name for name, _ in declared})),
         metadata=tuple(sorted({key for key, _ in metadata})),
@@ -134,10 +127,6 @@ def _kind(node: NodeProto) -> tuple[str, bytes]:
     bare = NodeProto(domain=node.domain)
     bare.attribute.extend(each for each in node.attribute if each.name != "group")
     return node.op_type, bytes(bare.SerializeToString())
-
-
-def _by_operator(kinds: Counter[tuple[str, bytes]]) -> Counter[str]:
-    return Counter(op for op, _ in kinds.elements())
 
 
 def _declared(graph: OnnxGraph) -> dict[str, bytes]:

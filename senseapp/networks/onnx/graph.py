@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,7 @@ class OnnxGraph:
 
     def insert(self, *nodes: NodeProto, after: NodeProto | None = None) -> None:
         """Insert nodes behind ``after``; without it before all others."""
-        place = 0 if after is None else self._place(after) + 1
+        place = 0 if after is None else [id(each) for each in self.nodes].index(id(after)) + 1
         self.nodes[place:place] = nodes
         self.rewired()
 
@@ -164,7 +165,7 @@ class OnnxGraph:
         gone = set(names)
         self.initializers = {name: each for name, each in self.initializers.items() if name not in gone}
         self.nodes = [each for each in self.nodes if each.op_type != "Constant" or each.output[0] not in gone]
-        self._keep_inputs({each.name for each in self.model.graph.input} - gone)
+        _keep(self.model.graph.input, {each.name for each in self.model.graph.input} - gone)
         self.rewired()
 
     def prune(self) -> None:
@@ -176,8 +177,7 @@ class OnnxGraph:
                 wanted.update(read_by(node))
         self.nodes = kept[::-1]
         self.discard(self.initializers.keys() - wanted)
-        made = {name for node in kept for name in node.output}
-        self.undeclare({each.name for each in self.model.graph.value_info} - made - self.initializers.keys())
+        _keep(self.model.graph.value_info, {*self.initializers, *(name for node in kept for name in node.output)})
 
     def return_values(self, values: Iterable[str]) -> None:
         """Make these values, of any node, the outputs."""
@@ -188,17 +188,32 @@ class OnnxGraph:
 
     def undeclare(self, values: Iterable[str]) -> None:
         """Leave out the declared types and shapes of values between nodes."""
-        gone = set(values)
-        kept = [each for each in self.model.graph.value_info if each.name not in gone]
-        del self.model.graph.value_info[:]
-        self.model.graph.value_info.extend(kept)
+        _keep(self.model.graph.value_info, {each.name for each in self.model.graph.value_info}.difference(values))
 
     def sort(self) -> None:
         """Put the nodes in topological order, as near as possible to their own.
 
         Raises InvalidCheckpoint where two nodes compute one value, or the graph is a circle.
         """
-        self.nodes = sorted_nodes(self.nodes)
+        makers: dict[str, int] = {}
+        for index, node in enumerate(self.nodes):
+            for output in filter(None, node.output):
+                if makers.setdefault(output, index) != index:
+                    raise InvalidCheckpoint(f"Two nodes compute “{output}”; in a graph each value is computed once.")
+        before = (map(makers.__getitem__, makers.keys() & read_by(node)) for node in self.nodes)
+        sorter: TopologicalSorter[int] = TopologicalSorter(dict(enumerate(before)))
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            stuck = label(self.nodes[error.args[1][0]])
+            raise InvalidCheckpoint(f"The graph runs in a circle through {stuck}; it can never be computed.") from error
+        order, ready = list[NodeProto](), list[int]()
+        while sorter.is_active():
+            for index in sorter.get_ready():
+                heapq.heappush(ready, index)
+            order.append(self.nodes[ready[0]])
+            sorter.done(heapq.heappop(ready))
+        self.nodes = order
 
     # What is made of it
 
@@ -219,7 +234,7 @@ class OnnxGraph:
         graph.output.extend(self.model.graph.output)
         found.return_values(outputs)
         found.prune()
-        found._keep_inputs(set(outputs).union(*map(read_by, found.nodes)))
+        _keep(graph.input, set(outputs).union(*map(read_by, found.nodes)))
         declared = {each.domain for each in found.model.opset_import}
         for domain in sorted({node.domain for node in found.nodes} - declared - DEFAULT_DOMAINS):
             found.model.opset_import.add(domain=domain, version=1)  # some writers leave it out
@@ -246,13 +261,12 @@ class OnnxGraph:
                     self._readers.setdefault(name, []).append(node)
         return self._makers, self._readers
 
-    def _keep_inputs(self, names: set[str]) -> None:
-        kept = [each for each in self.model.graph.input if each.name in names]
-        del self.model.graph.input[:]
-        self.model.graph.input.extend(kept)
 
-    def _place(self, node: NodeProto) -> int:
-        return next(place for place, each in enumerate(self.nodes) if each is node)
+def _keep(messages: Any, names: Container[str]) -> None:
+    """Leave out all but those of these names."""
+    kept = [each for each in messages if each.name in names]
+    del messages[:]
+    messages.extend(kept)
 
 
 def opset_of(model: ModelProto) -> int:
@@ -322,31 +336,3 @@ def read_by(node: NodeProto) -> set[str]:
             pending.extend(body.node)
             names.update(output.name for output in body.output)
     return names
-
-
-def sorted_nodes(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """Return nodes in topological order, as near as possible to their own; see :meth:`OnnxGraph.sort`."""
-    makers: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        for output in filter(None, node.output):
-            if makers.setdefault(output, index) != index:
-                raise InvalidCheckpoint(f"Two nodes compute “{output}”; in a graph each value is computed once.")
-    readers: list[list[int]] = [[] for _ in nodes]
-    waiting = [0] * len(nodes)
-    for index, node in enumerate(nodes):
-        for maker in {makers[name] for name in read_by(node) if name in makers}:
-            readers[maker].append(index)
-            waiting[index] += 1
-    ready = [index for index, count in enumerate(waiting) if not count]
-    order: list[int] = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for reader in readers[index]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        stuck = next(node for index, node in enumerate(nodes) if waiting[index])
-        raise InvalidCheckpoint(f"The graph runs in a circle through {label(stuck)}; it can never be computed.")
-    return [nodes[index] for index in order]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from senseapp.networks.onnx.operators.normalisation import by_channel
+from senseapp.networks.onnx.operators.products import by_channel
 from senseapp.networks.onnx.operators.windows import Ends, Window, symmetric, transposed_ends
-from senseapp.networks.onnx.torch_graph import Constant, Node
+from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 from senseapp.networks.profile import BATCH_NORMS
 
-_CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_TRANSPOSED: dict[int, Any] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 _BATCH_NORMS: dict[int, Any] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 _INSTANCE_NORMS: dict[int, Any] = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
 _POSITIONS = {"weight": 1, "bias": 2, "running_mean": 3, "running_var": 4}  # among the inputs of a node
@@ -68,13 +67,11 @@ class Layer:
         """What two nodes must have in common to be calls of one module."""
         return (self.kind, tuple(self.settings.items()), tuple(self.tensors.items()), self.apart)
 
-    def places(self, node: Node) -> Iterator[tuple[str, Node, int]]:
-        """Yield where each attribute is read where ``node`` is this layer: the node and the position of its input."""
-        for attribute, tensors in self.tensors.items():
-            if attribute == "bias" and self.absorbs is not None:
-                yield attribute, self.absorbs, self.absorbs.inputs.index(tensors.name)
-            else:
-                yield attribute, node, _POSITIONS[attribute]
+    def place(self, attribute: str, node: Node) -> tuple[Node, int]:
+        """Return where an attribute is read where ``node`` is this layer: the node and the position of its input."""
+        if attribute == "bias" and self.absorbs is not None:
+            return self.absorbs, self.absorbs.inputs.index(self.tensors[attribute].name)
+        return node, _POSITIONS[attribute]
 
     def module(self, constants: Mapping[str, Constant], parameters: dict[Tensors, nn.Parameter]) -> nn.Module:
         """Return the module with its numbers; matrices in ``parameters`` are shared with other layers."""
@@ -94,41 +91,24 @@ class Layer:
         return module.eval()
 
 
-@dataclass(slots=True, kw_only=True)
 class LayerFinder:
-    """Finds the layers of a graph.
+    """Finds the layers of ``graph``; ``values`` of every name tell of their shapes."""
 
-    Args:
-        values: of every name, for their shapes.
-        readers: how many nodes and outputs read a value.
-        sums: the Add that reads a value, by the value.
-    """
-
-    constants: Mapping[str, Constant]
-    values: Mapping[str, Tensor]
-    readers: Mapping[str, int]
-    sums: Mapping[str, Node]
-    _kinds: dict[str, Callable[[Node], Layer | None]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._kinds = {
-            "Conv": self._convolution,
-            "ConvTranspose": self._transposed,
-            "Gemm": self._gemm,
-            "MatMul": self._product,
-            "BatchNormalization": self._batch_norm,
-            "LayerNormalization": self._layer_norm,
-            "GroupNormalization": self._group_norm,
-            "InstanceNormalization": self._instance_norm,
-        }
+    def __init__(self, graph: TorchGraph, values: Mapping[str, Tensor]) -> None:
+        self.constants = graph.constants
+        self.values = values
+        self.readers = Counter(dict.fromkeys(graph.outputs, 2))  # nodes and outputs that read a value
+        self.readers.update(name for node in graph.nodes for name in node.inputs)
+        self.sums = {name: node for node in graph.nodes if node.op == "Add" for name in node.inputs}
 
     def layer(self, node: Node) -> Layer | None:
         """Return what ``node`` becomes; None where its weights are computed, or torch has no such module."""
-        if node.op not in self._kinds or not self._is_known(node.inputs[1]):
+        find = _KINDS.get(node.op)
+        if find is None or not self._is_known(node.inputs[1]):
             return None
         if node.op not in ("Gemm", "MatMul") and not all(self._is_known(name) for name in node.inputs[2:] if name):
             return None
-        found = self._kinds[node.op](node)
+        found = find(self, node)
         if found is None or self.constants[found.weight.name].value.ndim > 1:
             return found
         return replace(found, apart=node.name if node.scope is None else node.scope)
@@ -158,21 +138,20 @@ class LayerFinder:
 
     def _convolution(self, node: Node) -> Layer:
         weight, groups = self._shape(node.inputs[1]), int(node.attributes.get("group", 1))
-        window = Window.of(node.attributes, weight[2:])
-        ends = window.ends(self._shape(node.inputs[0])[2:])
+        window, lengths = Window.of(node.attributes, weight[2:]), self._shape(node.inputs[0])[2:]
+        channels, more = (weight[1] * groups, weight[0]), dict[str, Any]()  # of input and output
+        ends, left = window.ends(lengths), "pads"
+        if node.op == "ConvTranspose":
+            channels, left = channels[::-1], "crop"
+            more["output_padding"], ends = transposed_ends(node.attributes, window, lengths)
         padding = symmetric(ends)
-        settings = _window_settings(window, weight[1] * groups, weight[0], groups, padding)
-        pads = () if padding is not None else ends
-        return self._with_bias(node, _CONVOLUTIONS[window.rank], settings, pads=pads)
-
-    def _transposed(self, node: Node) -> Layer:
-        weight, groups = self._shape(node.inputs[1]), int(node.attributes.get("group", 1))
-        window = Window.of(node.attributes, weight[2:])
-        added, cut = transposed_ends(node.attributes, window, self._shape(node.inputs[0])[2:])
-        padding = symmetric(cut)
-        settings = _window_settings(window, weight[0], weight[1] * groups, groups, padding) | {"output_padding": added}
-        crop = () if padding is not None else cut
-        return self._with_bias(node, _TRANSPOSED[window.rank], settings, crop=crop)
+        settings = {
+            **{"in_channels": channels[0], "out_channels": channels[1], "groups": groups},
+            **{"kernel_size": window.kernel, "stride": window.strides, "dilation": window.dilations},
+            **{"padding": padding or (0,) * window.rank, **more},
+        }
+        kind = getattr(nn, f"{node.op}{window.rank}d")
+        return self._with_bias(node, kind, settings, **({} if padding is not None else {left: ends}))
 
     def _gemm(self, node: Node) -> Layer | None:
         at, shape = node.attributes, self._shape(node.inputs[1])
@@ -208,43 +187,50 @@ class LayerFinder:
         settings = {"in_features": ins, "out_features": outs, "bias": bool(bias)}
         return Layer(kind=nn.Linear, settings=settings, tensors=tensors, data=node.inputs[0], absorbs=absorbs)
 
+    def _norm(
+        self,
+        node: Node,
+        kind: Any,
+        settings: Mapping[str, Any],
+        attributes: Iterable[str] = ("weight", "bias"),
+        repeated_to: int = 0,
+    ) -> Layer:
+        names = {each: node.inputs[_POSITIONS[each]] for each in attributes}
+        tensors = {each: Tensors(name=name, repeated_to=repeated_to) for each, name in names.items()}
+        settings = {**settings, "eps": float(node.attributes.get("epsilon", 1e-5))}
+        return Layer(kind=kind, settings=settings, tensors=tensors, data=node.inputs[0])
+
     def _batch_norm(self, node: Node) -> Layer | None:
         rank = self.values[node.inputs[0]].ndim
         if rank not in _BATCH_NORMS or node.attributes.get("training_mode"):
             return None
-        tensors = {attribute: Tensors(name=node.inputs[position]) for attribute, position in _POSITIONS.items()}
-        settings = {"num_features": self._shape(node.inputs[1])[0], "eps": _epsilon(node)}
-        return Layer(kind=_BATCH_NORMS[rank], settings=settings, tensors=tensors, data=node.inputs[0])
+        return self._norm(node, _BATCH_NORMS[rank], {"num_features": self._shape(node.inputs[1])[0]}, _POSITIONS)
 
     def _layer_norm(self, node: Node) -> Layer | None:
-        normalised = self._shape(node.inputs[0])[int(node.attributes.get("axis", -1)) :]
-        if any(self._shape(name) != normalised for name in (node.inputs[1], self._bias(node)) if name):
+        normalised, bias = self._shape(node.inputs[0])[int(node.attributes.get("axis", -1)) :], self._bias(node)
+        if any(self._shape(name) != normalised for name in (node.inputs[1], bias) if name):
             return None
-        return self._with_bias(node, nn.LayerNorm, {"normalized_shape": normalised, "eps": _epsilon(node)})
+        settings = {"normalized_shape": normalised, "bias": bool(bias)}
+        return self._norm(node, nn.LayerNorm, settings, ("weight", "bias") if bias else ("weight",))
 
     def _group_norm(self, node: Node) -> Layer:
         channels, groups = self._shape(node.inputs[0])[1], int(node.attributes.get("num_groups", 1))
-        settings = {"num_groups": groups, "num_channels": channels, "eps": _epsilon(node)}
-        weight, bias = (Tensors(name=name, repeated_to=channels) for name in node.inputs[1:3])
-        tensors = {"weight": weight, "bias": bias}
-        return Layer(kind=nn.GroupNorm, settings=settings, tensors=tensors, data=node.inputs[0])
+        return self._norm(node, nn.GroupNorm, {"num_groups": groups, "num_channels": channels}, repeated_to=channels)
 
     def _instance_norm(self, node: Node) -> Layer | None:
         shape = self._shape(node.inputs[0])
         if len(shape) not in _INSTANCE_NORMS or max(shape[2:]) == 1:  # torch's module refuses one element a channel
             return None
-        settings = {"num_features": shape[1], "eps": _epsilon(node), "affine": True}
-        weight, bias = (Tensors(name=name) for name in node.inputs[1:3])
-        tensors = {"weight": weight, "bias": bias}
-        return Layer(kind=_INSTANCE_NORMS[len(shape)], settings=settings, tensors=tensors, data=node.inputs[0])
+        return self._norm(node, _INSTANCE_NORMS[len(shape)], {"num_features": shape[1], "affine": True})
 
 
-def _epsilon(node: Node) -> float:
-    return float(node.attributes.get("epsilon", 1e-5))
-
-
-def _window_settings(
-    window: Window, ins: int, outs: int, groups: int, padding: tuple[int, ...] | None
-) -> dict[str, Any]:
-    own = {"kernel_size": window.kernel, "stride": window.strides, "dilation": window.dilations}
-    return {"in_channels": ins, "out_channels": outs, "groups": groups, "padding": padding or (0,) * window.rank, **own}
+_KINDS: dict[str, Callable[[LayerFinder, Node], Layer | None]] = {
+    "Conv": LayerFinder._convolution,
+    "ConvTranspose": LayerFinder._convolution,
+    "Gemm": LayerFinder._gemm,
+    "MatMul": LayerFinder._product,
+    "BatchNormalization": LayerFinder._batch_norm,
+    "LayerNormalization": LayerFinder._layer_norm,
+    "GroupNormalization": LayerFinder._group_norm,
+    "InstanceNormalization": LayerFinder._instance_norm,
+}

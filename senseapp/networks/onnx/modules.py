@@ -9,18 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from senseapp.networks.profile import CONVOLUTIONS
+
 _NEW_TENSORS = frozenset({"ConstantOfShape", "Range"})
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """The argument is the same in every call."""
-
-    value: Any
-
-    def of(self, _tensors: tuple[Tensor, ...]) -> Any:
-        """Return the argument for a call with tensors."""
-        return self.value
+_PRODUCTS = frozenset({"MatMul", "Einsum", "Attention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +53,8 @@ class Counted:
         return found[0] if self.scalar else found
 
 
-Slot = Positional | Fixed | Counted
+Slot = Positional | Counted | Any
+"""An argument of an operation: from its tensors, or as it is."""
 
 
 class Operation(nn.Module):
@@ -78,7 +71,8 @@ class Operation(nn.Module):
         """Compute the node from the values that it reads."""
         if self._in_order:
             return self.function(*tensors)
-        result = self.function(*[slot.of(tensors) for slot in self.slots])
+        arguments = [each.of(tensors) if isinstance(each, (Positional, Counted)) else each for each in self.slots]
+        result = self.function(*arguments)
         return result.to(tensors[0].device) if self.op in _NEW_TENSORS and tensors else result
 
     def extra_repr(self) -> str:
@@ -178,7 +172,9 @@ class OnnxNetwork(Scope):
     def unread(self, images: Tensor) -> Any:
         """Return the outputs for images before :attr:`reader`."""
         assert self.images is not None
-        parts = [self._outputs_for(part) for part in torch.split(images, self.images.batch or max(1, len(images)))]
+        size = self.images.batch
+        passes = (images,) if size in (None, len(images)) else torch.split(images, size)
+        parts = [self._outputs_for(part) for part in passes]
         outputs = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -218,3 +214,43 @@ class OnnxNetwork(Scope):
                 if name not in kept:
                     values.pop(name, None)
         return values
+
+
+def layers_of_products(model: nn.Module) -> dict[str, str]:
+    """Return, by each layer of a network from a file that makes a factor of such a product, why it keeps its channels.
+
+    Which channels are a head does not follow from the file. Modules that do not come from a file have none here.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    reasons: dict[str, str] = {}
+    for network in (each for each in model.modules() if isinstance(each, OnnxNetwork)):
+        makers = {output: step for step in network.steps for output in step.outputs}
+        for step in network.steps:
+            module = getattr(step.holder, step.attribute)
+            if not isinstance(module, Operation) or module.op not in _PRODUCTS:
+                continue
+            factors = [layers for name in step.inputs if (layers := _layers_before([name], makers))]
+            if len(factors) > 1:
+                why = (
+                    f"Attention is written as matrix products in the file (“{names[module]}”): heads are not pruned in "
+                    "ONNX files, only in modules of timm."
+                )
+                reasons |= {names[layer]: why for layers in factors for layer in layers} | reasons
+    return reasons
+
+
+def _layers_before(values: Iterable[str], makers: Mapping[str, Step]) -> list[nn.Module]:
+    """Return the nearest layers that ``values`` are computed by, across norms and what has no weights."""
+    pending, seen, found = list(values), set[str](), list[nn.Module]()
+    while pending:
+        value = pending.pop()
+        if value in seen or value not in makers:
+            continue
+        seen.add(value)
+        step = makers[value]
+        module = getattr(step.holder, step.attribute)
+        if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
+            found.append(module)
+        else:
+            pending.extend(step.inputs)
+    return found

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
+from functools import reduce
+from itertools import accumulate
 
 from senseapp.core.foreign_values import BadValue, read_python
 
@@ -81,32 +84,23 @@ class Names:
         self._reserved = reserved
         self._leaves: set[str] = set()
         self._scopes: set[str] = set()
-        self._counters: dict[str, int] = {}
+        self._counters = Counter[str]()
 
     def claim(self, wanted: str) -> str:
         """Return a name near ``wanted`` that no leaf or scope has yet, and take it for a leaf."""
-        base = self._outside_leaves(self._cleaned(wanted))
-        name = base
+        parts = self._parts(wanted)
+        base = name = reduce(lambda path, part: f"{path}{'_' if path in self._leaves else '.'}{part}", parts)
         while name in self._leaves or name in self._scopes:
-            self._counters[base] = self._counters.get(base, 0) + 1
+            self._counters[base] += 1
             name = f"{base}_{self._counters[base]}"
         self._leaves.add(name)
-        parts = name.split(".")
-        self._scopes.update(".".join(parts[:end]) for end in range(1, len(parts)))
+        self._scopes.update(accumulate(name.split(".")[:-1], "{}.{}".format))
         return name
 
-    def _cleaned(self, wanted: str) -> str:
-        parts = [
-            re.sub(r"\W", "_", part, flags=re.ASCII) for part in wanted[: 10 * _LONGEST].split(".") if part.strip()
-        ]
-        parts = [f"{part}_" if part in self._reserved else part for part in parts] or ["node"]
+    def _parts(self, wanted: str) -> list[str]:
+        told = filter(str.strip, wanted[: 10 * _LONGEST].split("."))
+        parts = [re.sub(r"\W", "_", part, flags=re.ASCII) for part in told] or ["node"]
+        parts = [f"{part}_" if part in self._reserved else part for part in parts]
         if len(parts) > _DEEPEST:
             parts = [*parts[: _DEEPEST - 1], "_".join(parts[_DEEPEST - 1 :])]
-        return ".".join(part[:_LONGEST] for part in parts)
-
-    def _outside_leaves(self, name: str) -> str:
-        parts = name.split(".")
-        path = parts[0]
-        for part in parts[1:]:
-            path = f"{path}_{part}" if path in self._leaves else f"{path}.{part}"
-        return path
+        return [part[:_LONGEST] for part in parts]

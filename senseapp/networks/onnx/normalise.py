@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,9 +16,8 @@ from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, read_by
 from senseapp.networks.onnx.names import module_path
 from senseapp.networks.onnx.operators import NEVER_RUN, is_read
 from senseapp.networks.onnx.read import read_graph
-from senseapp.networks.onnx.rewrite.branches import take_branches
-from senseapp.networks.onnx.rewrite.folding import fold_constants
-from senseapp.networks.onnx.torch_graph import Body, Constant, GraphInput, Node, TorchGraph
+from senseapp.networks.onnx.rewrite import fold_constants, take_branches
+from senseapp.networks.onnx.torch_graph import Constant, GraphInput, Node, TorchGraph
 
 _NUMBERS = frozenset({AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.FLOATS, AttributeProto.INTS})
 _PLAIN = {"value_int": torch.int64, "value_ints": torch.int64, "value_float": torch.float32}
@@ -37,19 +36,12 @@ def normalise(content: bytes, *, in_runtime: bool = False) -> tuple[TorchGraph, 
     file, notes = read_graph(content, in_runtime=in_runtime)
     constants = _stored(file.nodes, file.initializers.values())
     inputs = tuple(_input(each) for each in file.model.graph.input if each.name not in constants)
-    reading = _Reading(
-        version=file.opset,
-        in_runtime=in_runtime,
-        integers=any(each.op_type.startswith("QLinear") for each in file.nodes),
-    )
     names = {name: name for name in (*constants, *(each.name for each in inputs), *_outputs(file.nodes))}
-    nodes = reading.nodes(file.nodes, ChainMap(names))
+    nodes = _Reading(file, in_runtime=in_runtime).nodes(file.nodes, ChainMap(names))
     if any(each.op in ("QuantizeLinear", "DequantizeLinear") for each in nodes):
         notes = (*notes, "The file is quantized; it is read as float with the integers' values.")
     graph = TorchGraph(inputs=inputs, outputs=file.outputs, nodes=nodes, constants=constants, notes=notes)
-    folded = fold_constants(graph)
-    taken = take_branches(folded)  # where constants decide
-    return (folded if taken is folded else fold_constants(taken)), file
+    return fold_constants(take_branches(graph)), file
 
 
 def _stored(nodes: Iterable[NodeProto], initializers: Iterable[TensorProto]) -> dict[str, Constant]:
@@ -107,19 +99,14 @@ def _input(value: ValueInfoProto) -> GraphInput:
     return GraphInput(name=value.name, shape=shape, element_type=declared.elem_type)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """How nodes are read.
+    """Reads the nodes of ``file``; with ``in_runtime`` onnxruntime computes what the table lacks."""
 
-    Attributes:
-        version: of the default domain.
-        in_runtime: whether onnxruntime computes what the table lacks.
-        integers: whether it computes with integers, which the table reads as float.
-    """
-
-    version: int
-    in_runtime: bool
-    integers: bool
+    def __init__(self, file: OnnxGraph, *, in_runtime: bool) -> None:
+        self.version = file.opset
+        self.in_runtime = in_runtime
+        # With products of integers onnxruntime also computes the integers that the table reads as float.
+        self.integers = any(each.op_type.startswith("QLinear") for each in file.nodes)
 
     def nodes(self, stored: Iterable[NodeProto], names: ChainMap[str, str], inside: str = "") -> tuple[Node, ...]:
         """Return the nodes of one graph but Constants, each with a name of its own.
@@ -163,7 +150,7 @@ class _Reading:
         kept = self.in_runtime and op not in NEVER_RUN and (in_integers or not is_read(node))
         return replace(node, source=stored.SerializeToString()) if kept else node
 
-    def _body(self, graph: GraphProto, names: ChainMap[str, str], inside: str) -> Body:
+    def _body(self, graph: GraphProto, names: ChainMap[str, str], inside: str) -> TorchGraph:
         """Return a branch; branches in it are bounded by how deep messages may lie in one another, 33."""
         stored = _stored(graph.node, graph.initializer)
         names = names.new_child({name: inside + name for name in (*stored, *_outputs(graph.node))})
@@ -172,4 +159,5 @@ class _Reading:
             for name, each in stored.items()
         }
         outputs = tuple(names.get(each.name, each.name) for each in graph.output)
-        return Body(nodes=self.nodes(graph.node, names, inside), constants=constants, outputs=outputs)
+        nodes = self.nodes(graph.node, names, inside)
+        return TorchGraph(inputs=(), outputs=outputs, nodes=nodes, constants=constants)

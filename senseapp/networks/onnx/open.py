@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -23,13 +24,13 @@ from senseapp.networks.onnx.build import BuiltNetwork, ReadAt, StoredAs, build_n
 from senseapp.networks.onnx.check import Differs, check, sample_inputs, tolerance_of
 from senseapp.networks.onnx.cut import CONTROL_FLOW, GraphCut, cut, usual_choice, with_shapes
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.networks.onnx.infer import Values, batch_of, infer, input_shapes, main_input, working_size
+from senseapp.networks.onnx.infer import Facts, Values, batch_of, infer, input_shapes, main_input, working_size
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.names import tells_of_folding
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.elementwise import dtype_of
-from senseapp.networks.onnx.rewrite.batch import free_batch
+from senseapp.networks.onnx.rewrite import free_batch
 from senseapp.networks.onnx.torch_graph import TorchGraph
 from senseapp.records.inputs import OutputFacts
 
@@ -73,7 +74,7 @@ class OpenedOnnx:
     outputs: tuple[str, ...]
     candidates: tuple[OutputFacts, ...]
     tensors: Mapping[str, StoredAs]
-    readers: Mapping[str, tuple[ReadAt, ...]]
+    readers: Mapping[str, Sequence[ReadAt]]
     difference: float
     barrier: str
     in_runtime: bool
@@ -103,10 +104,57 @@ def open_onnx(
         UnsupportedModel: the message names the node that is not supported, or that computes other numbers.
         OutOfMemory: the network or onnxruntime needs more memory than there is.
     """
+    with _plain_refusals():
+        graph, file = normalise(content, in_runtime=in_runtime)
+        parts = cut(graph)
+        graph = graph.needed_for(dict.fromkeys(each.name for each in parts.candidates))
+        for node in graph.nodes:
+            operation_of(node)  # refuses by name before anything is computed
+        size = size or working_size(graph, usual_side)
+        _refuse_training(graph)
+        own_batch = batch_of(graph) or 1
+        shapes = input_shapes(graph, own_batch, size)
+        _check_inputs(shapes)
+        reference = infer(graph, shapes)
+        candidates = with_shapes(parts.candidates, reference)
+        chosen = tuple(outputs) if outputs is not None else usual_choice(candidates, own_batch)
+        _check_choice(chosen, candidates)
+        notes = (*graph.notes, *_notes(graph, parts, candidates, chosen))
+        graph = graph.needed_for(chosen)
+        building = _Building(graph=graph, file=file, size=size, batch=own_batch, reference=reference)
+        built, difference, fixed = building.network()
+        main, barrier, batch = main_input(graph), parts.barrier, own_batch if fixed else None
+        built.network.in_runtime = tuple(node.title for node in graph.nodes if node.source)
+        digest = hashlib.sha256(content)  # of all that decides the numbers of the network
+        digest.update(repr((built.network.output_names, shapes[main.name], batch)).encode())
+        built.network.origin = digest.hexdigest()
+        return OpenedOnnx(
+            content=content,
+            network=built.network,
+            input_name=main.name,
+            input_shape=shapes[main.name],
+            size=size,
+            input_dtype=dtype_of(main.element_type),
+            free_axes=tuple(axis for axis, length in enumerate(main.shape) if length is None),
+            other_inputs=tuple(each.name for each in graph.inputs if each is not main),
+            batch=batch,
+            outputs=built.network.output_names,
+            candidates=candidates,
+            tensors=built.tensors,
+            readers=built.readers,
+            difference=difference,
+            barrier=barrier.title if barrier is not None and barrier.op in CONTROL_FLOW else "",
+            in_runtime=in_runtime,
+            metadata={entry.key: entry.value for entry in file.model.metadata_props},
+            notes=(*notes, fixed) if fixed else notes,
+        )
+
+
+@contextmanager
+def _plain_refusals() -> Iterator[None]:
+    """Let errors be of few kinds and one line each, whatever a file does."""
     try:
-        opened = _opened(content, outputs, size, usual_side=usual_side, in_runtime=in_runtime)
-        opened.network.origin = _origin(opened)
-        return opened
+        yield
     except SenseError as error:
         said = printable_text(str(error))  # names and other text of the file may hold line breaks
         if said == str(error):
@@ -116,63 +164,6 @@ def open_onnx(
         if is_about_memory(error):
             raise OutOfMemory("The file's network needs more memory than there is.") from error
         raise UnsupportedModel(f"The file's graph cannot be read as a network: {first_line_of(error)}.") from error
-
-
-def _origin(opened: OpenedOnnx) -> str:
-    """Return one hash of all that decides the numbers of the network."""
-    digest = hashlib.sha256(opened.content)
-    digest.update(repr((opened.outputs, opened.input_shape, opened.batch)).encode())
-    return digest.hexdigest()
-
-
-def _opened(
-    content: bytes,
-    outputs: Sequence[str] | None,
-    size: tuple[int, int] | None,
-    *,
-    usual_side: int | None,
-    in_runtime: bool,
-) -> OpenedOnnx:
-    graph, file = normalise(content, in_runtime=in_runtime)
-    parts = cut(graph)
-    graph = graph.needed_for(dict.fromkeys(each.name for each in parts.candidates))
-    for node in graph.nodes:
-        operation_of(node)  # refuses by name before anything is computed
-    size = size or working_size(graph, usual_side)
-    _refuse_training(graph)
-    own_batch = batch_of(graph) or 1
-    shapes = input_shapes(graph, own_batch, size)
-    _check_inputs(shapes)
-    reference = infer(graph, shapes)
-    candidates = with_shapes(parts.candidates, reference)
-    chosen = tuple(outputs) if outputs is not None else usual_choice(candidates, own_batch)
-    _check_choice(chosen, candidates)
-    notes = _notes(graph, parts, candidates, chosen)
-    graph = graph.needed_for(chosen)
-    building = _Building(graph=graph, file=file, size=size, batch=own_batch, reference=reference)
-    built, difference, fixed = building.network()
-    main, barrier = main_input(graph), parts.barrier
-    built.network.in_runtime = tuple(node.title for node in graph.nodes if node.source)
-    return OpenedOnnx(
-        content=content,
-        network=built.network,
-        input_name=main.name,
-        input_shape=shapes[main.name],
-        size=size,
-        input_dtype=dtype_of(main.element_type),
-        free_axes=tuple(axis for axis, length in enumerate(main.shape) if length is None),
-        other_inputs=tuple(each.name for each in graph.inputs if each is not main),
-        batch=own_batch if fixed else None,
-        outputs=built.network.output_names,
-        candidates=candidates,
-        tensors=built.tensors,
-        readers=built.readers,
-        difference=difference,
-        barrier=barrier.title if barrier is not None and barrier.op in CONTROL_FLOW else "",
-        in_runtime=in_runtime,
-        metadata={entry.key: entry.value for entry in file.model.metadata_props},
-        notes=(*notes, fixed) if fixed else notes,
-    )
 
 
 def _refuse_training(graph: TorchGraph) -> None:
@@ -223,12 +214,11 @@ class _Building:
         try:
             return (*self._for_any_batch(), "")
         except (UnsupportedModel, InvalidCheckpoint) as error:
-            built = build_network(self.graph, [(self.batch, self.reference)])
             number = "one image" if self.batch == 1 else f"{self.batch} images"
             # That the freed graph differs from the file is about the rewriting, not about the file.
             reason = "rewriting it changed its numbers" if isinstance(error, Differs) else first_line_of(error)
             note = f"The file is fixed to {number} at a time, and runs so: {reason}."
-            return built, self._difference(built, self.batch), note
+            return (*self._built(self.graph, [(self.batch, self.reference)]), note)
 
     def _for_any_batch(self) -> tuple[BuiltNetwork, float]:
         ranged = next((node for node in self.graph.nodes if "DynamicQuantize" in node.op), None)
@@ -237,43 +227,36 @@ class _Building:
         few, more = 2 * self.batch, 3 * self.batch
         if self.batch > 1 or batch_of(self.graph) is None:
             try:
-                return self._built(self.graph, few, infer(self.graph, self._shapes(few)), more)
+                counts = (few, more)
+                return self._built(self.graph, [(each, infer(self.graph, self._shapes(each))) for each in counts])
             except (UnsupportedModel, InvalidCheckpoint):
                 if self.batch > 1:
                     raise
         # It was exported for one image, though it may declare any number.
         graph, values = free_batch(self.graph, self.reference, self._shapes(few))
-        return self._built(graph, few, values, more)
+        return self._built(graph, [(few, values), (more, infer(graph, self._shapes(more)))])
 
-    def _built(self, graph: TorchGraph, few: int, values: Values, more: int) -> tuple[BuiltNetwork, float]:
-        built = build_network(graph, [(few, values), (more, infer(graph, self._shapes(more)))])
-        return built, self._difference(built, few)
+    def _built(self, graph: TorchGraph, facts: Facts) -> tuple[BuiltNetwork, float]:
+        built = build_network(graph, facts)
+        inputs = sample_inputs(self.graph, facts[0][0], self.size)
+        return built, check(built.network, self.file, inputs, batch=self.batch, tolerance=tolerance_of(self.graph))
 
     def _shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
         return input_shapes(self.graph, batch, self.size)
 
-    def _difference(self, built: BuiltNetwork, count: int) -> float:
-        inputs = sample_inputs(self.graph, self._shapes(count))
-        return check(built.network, self.file, inputs, batch=self.batch, tolerance=tolerance_of(self.graph))
-
 
 def _notes(
     graph: TorchGraph, parts: GraphCut, candidates: Sequence[OutputFacts], chosen: Sequence[str]
-) -> tuple[str, ...]:
-    notes = list(graph.notes)
+) -> Iterator[str]:
     if parts.lost and parts.barrier is not None:
         names = ", ".join(f"“{name}”" for name in parts.lost[:5])
-        notes.append(
+        yield (
             f"Outputs {names} lie behind node {parts.barrier.title}, which has no gradient; "
             "the network ends before it, and what follows is not measured."
         )
     for each in candidates:
         if each.kind == "logits" and each.name in chosen:
-            notes.append(f"“{each.of}” is a {each.operator}; the network returns “{each.name}”, the numbers before it.")
-    return (*notes, *_on_folding(graph))
-
-
-def _on_folding(graph: TorchGraph) -> Iterator[str]:
+            yield f"“{each.of}” is a {each.operator}; the network returns “{each.name}”, the numbers before it."
     layers = [node.inputs for node in graph.nodes if node.op in _FOLDED_INTO and len(node.inputs) > 2]
     folded = sum(tells_of_folding(weight, bias) for _, weight, bias in layers)
     if folded:

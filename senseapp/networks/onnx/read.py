@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import ChainMap, Counter
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 
-import onnx
 from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
+    FunctionProto,
+    GraphProto,
     ModelProto,
+    NodeProto,
     TensorProto,
     numpy_helper,
     version_converter,
@@ -25,42 +29,51 @@ from senseapp.networks.onnx.graph import (
     label,
     nodes_in,
     opset_of,
+    tensor_in,
     tensors_in,
 )
-from senseapp.networks.onnx.loops import check_loops
 from senseapp.networks.onnx.torch_graph import UnreadNode
 
 _MOST_NODES = 100_000  # far above exported networks, which have some thousand; each takes time and memory to read
 # operators had other meanings before; the newest that the table of operators was compared with
 _OLDEST_OPSET, _NEWEST_OPSET = 7, 26
 BY_CHANNEL_OPSET = 13  # the first in which QuantizeLinear has an axis
-_RUNTIME_DOMAINS = frozenset({"com.microsoft"})
-_INTEGER_WORDS = ("QLinear", "QGemm", "Integer", "Quantize", "QAttention", "QOrdered")
-_FEW_BITS_WORDS = ("NBits", "Bnb4", "QMoE")
-_OF_DOMAIN = (
-    "is an operator of the domain “{}”, which only its own runtime can compute. Export with standard ONNX operators."
+_RUNTIME_DOMAIN = "com.microsoft"
+_OF_RUNTIME = (
+    (
+        ("QLinear", "QGemm", "Integer", "Quantize", "QAttention", "QOrdered"),
+        "computes in integers, which a float network cannot be measured through. Bring the float file that this one "
+        "was quantized from, or quantize it with Q/DQ nodes (QuantFormat.QDQ).",
+    ),
+    (
+        ("NBits", "Bnb4", "QMoE"),
+        "stores weights in a few bits. Bring the float file that this one was quantized from.",
+    ),
+    (
+        ("",),
+        "is one of onnxruntime's own operators, which its optimisers write. Bring the file as it was before it was "
+        "optimised, or export with standard ONNX operators.",
+    ),
 )
-_TABLES = (
-    "is of the domain “ai.onnx.ml”, in which scikit-learn, LightGBM and others write models of tables. Only neural "
-    "networks of images are measured."
-)
-_LAYOUT = (
-    "is laid out for one kind of processor by onnxruntime's optimiser. Bring the file as it was before, or save it at "
-    "a lower optimisation level (ORT_ENABLE_EXTENDED or below)."
-)
-_BEFORE_OR_AFTER = (
-    "is of onnxruntime-extensions, which decode pictures or read text around a network. Export the network without "
-    "that part."
-)
+"""Why operators of onnxruntime with one of these words in their names are not read, as the end of a sentence."""
 _FOREIGN = {
-    "ai.onnx.ml": _TABLES,
-    "com.microsoft.nchwc": _LAYOUT,
-    "com.ms.internal.nhwc": _LAYOUT,
-    "ai.onnx.contrib": _BEFORE_OR_AFTER,
-    "com.microsoft.extensions": _BEFORE_OR_AFTER,
+    "ai.onnx.ml": "is of the domain “ai.onnx.ml”, in which scikit-learn, LightGBM and others write models of tables. "
+    "Only neural networks of images are measured.",
+    **dict.fromkeys(
+        ("com.microsoft.nchwc", "com.ms.internal.nhwc"),
+        "is laid out for one kind of processor by onnxruntime's optimiser. Bring the file as it was before, or save it "
+        "at a lower optimisation level (ORT_ENABLE_EXTENDED or below).",
+    ),
+    **dict.fromkeys(
+        ("ai.onnx.contrib", "com.microsoft.extensions"),
+        "is of onnxruntime-extensions, which decode pictures or read text around a network. Export the network without "
+        "that part.",
+    ),
 }
 """Why nodes of other domains are not read, and what to do, as the end of a sentence."""
 _HALF_TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+_MOST_RUN = 10**7  # nodes run in loops for one call: some ten seconds
+_ENDLESS = 1 << 63  # passes: no number of an ONNX file is as large
 _SNIFFED = 4096  # bytes that tell what a file is
 _FIRST_FIELD = b"\x08"  # ir_version, with which exporters begin
 
@@ -144,17 +157,13 @@ def _check_nodes_and_tensors(model: ModelProto, size: int) -> None:
         if graph.sparse_initializer:
             raise UnsupportedModel("The file holds sparse initializers; export it with dense weights.")
         for value in (*graph.input, *graph.output, *graph.value_info):
-            _check_declared(value)
+            elements = math.prod(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
+            if elements > 1 << 40:
+                raise InvalidCheckpoint(
+                    f"“{value.name}” is declared with {elements:.1e} elements; no network has so many."
+                )
     for tensor in tensors_in(model):
         _check_tensor(tensor, size)
-
-
-def _check_declared(value: onnx.ValueInfoProto) -> None:
-    lengths = [max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-    if math.prod(lengths) > 1 << 40:
-        raise InvalidCheckpoint(
-            f"“{value.name}” is declared with {math.prod(lengths):.1e} elements; no network has so many."
-        )
 
 
 def _check_tensor(tensor: TensorProto, size: int) -> None:
@@ -175,21 +184,13 @@ def _check_calls(model: ModelProto) -> None:
     """Refuse functions that recurse, and calls that would become more than _MOST_NODES nodes."""
     bodies = {(each.domain, each.name): Counter((n.domain, n.op_type) for n in each.node) for each in model.functions}
     sizes: dict[tuple[str, str], int] = {}
-    open_calls: set[tuple[str, str]] = set()
-
-    for first in bodies:
-        stack = [first]
-        while stack:
-            key = stack[-1]
-            missing = [] if key in sizes else [each for each in bodies[key] if each in bodies and each not in sizes]
-            if key in sizes or not missing:
-                sizes[key] = min(_MOST_NODES + 1, sum(n * sizes.get(each, 1) for each, n in bodies[key].items()))
-                open_calls.discard(stack.pop())
-                continue
-            open_calls.add(key)
-            if not open_calls.isdisjoint(missing):
-                raise InvalidCheckpoint(f"The function “{key[1]}” of the file calls itself; such a model never ends.")
-            stack += missing
+    try:
+        called = {key: calls.keys() & bodies.keys() for key, calls in bodies.items()}
+        for key in TopologicalSorter(called).static_order():
+            sizes[key] = min(_MOST_NODES + 1, sum(n * sizes.get(each, 1) for each, n in bodies[key].items()))
+    except CycleError as error:
+        name = error.args[1][0][1]
+        raise InvalidCheckpoint(f"The function “{name}” of the file calls itself; such a model never ends.") from error
     if sum(sizes.get((node.domain, node.op_type), 1) for node in model.graph.node) > _MOST_NODES:
         raise InvalidCheckpoint(f"With its functions written out the graph has more than {_MOST_NODES:,} nodes.")
 
@@ -198,25 +199,13 @@ def _check_domains(model: ModelProto, *, in_runtime: bool) -> None:
     for node in nodes_in(model):
         if node.domain in DEFAULT_DOMAINS:
             continue
-        if node.domain not in _RUNTIME_DOMAINS:
-            raise UnsupportedModel(f"The {label(node)} {_FOREIGN.get(node.domain, _OF_DOMAIN.format(node.domain))}")
+        if node.domain != _RUNTIME_DOMAIN:
+            other = f"is an operator of the domain “{node.domain}”, which only its own runtime can compute. "
+            reason = _FOREIGN.get(node.domain, f"{other}Export with standard ONNX operators.")
+            raise UnsupportedModel(f"The {label(node)} {reason}")
         if not in_runtime:
-            raise UnreadNode(f"The {label(node)} {_of_onnxruntime(node.op_type)}")
-
-
-def _of_onnxruntime(op: str) -> str:
-    """Return why an operator that onnxruntime has beside the standard is not read, and what to do."""
-    if any(word in op for word in _INTEGER_WORDS):
-        return (
-            "computes in integers, which a float network cannot be measured through. Bring the float file that this "
-            "one was quantized from, or quantize it with Q/DQ nodes (QuantFormat.QDQ)."
-        )
-    if any(word in op for word in _FEW_BITS_WORDS):
-        return "stores weights in a few bits. Bring the float file that this one was quantized from."
-    return (
-        "is one of onnxruntime's own operators, which its optimisers write. Bring the file as it was before it was "
-        "optimised, or export with standard ONNX operators."
-    )
+            reason = next(reason for words, reason in _OF_RUNTIME if any(word in node.op_type for word in words))
+            raise UnreadNode(f"The {label(node)} {reason}")
 
 
 def _checked_opset(model: ModelProto) -> ModelProto:
@@ -240,19 +229,15 @@ def _checked_opset(model: ModelProto) -> ModelProto:
 
 def _as_float32(model: ModelProto) -> set[str]:
     """Change half-precision tensors, casts and declarations to float32, in place; return of which types there were."""
-    found: set[int] = set()
+    found = {_widen(tensor) for tensor in tensors_in(model)}
     for graph in graphs_in(model):
-        for tensor in graph.initializer:
-            found.add(_widen(tensor))
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in _HALF_TYPES:
                 found.add(value.type.tensor_type.elem_type)
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
     for node in nodes_in(model):
         for attribute in node.attribute:
-            if attribute.type == AttributeProto.TENSOR:
-                found.add(_widen(attribute.t))
-            elif attribute.name in ("to", "dtype") and attribute.i in _HALF_TYPES:
+            if attribute.name in ("to", "dtype") and attribute.i in _HALF_TYPES:
                 found.add(attribute.i)
                 attribute.i = TensorProto.FLOAT
     return {name for kind, name in _HALF_TYPES.items() if kind in found}
@@ -264,3 +249,56 @@ def _widen(tensor: TensorProto) -> int:
     if before in _HALF_TYPES:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
     return before
+
+
+def check_loops(model: ModelProto) -> None:
+    """Refuse a model whose loops run too many nodes for one call; a few hundred bytes may ask for 10^15 passes.
+
+    Only loops that cannot end early count, with the number of passes that the file holds; how long others run, a limit
+    on time decides.
+
+    Raises:
+        InvalidCheckpoint: the message names the outermost such loop.
+    """
+    for graph in (model.graph, *model.functions):
+        known = _scalars(graph, ChainMap())
+        for node in graph.node:
+            count = _nodes_of(node, known)
+            if count > _MOST_RUN:
+                runs = "never ends" if count >= _ENDLESS else f"runs {count:.1e} nodes for one call"
+                raise InvalidCheckpoint(f"The {label(node)} {runs}; up to {_MOST_RUN:,} are run. Export it anew.")
+
+
+def _nodes_of(node: NodeProto, known: ChainMap[str, float]) -> int:
+    """Return how many nodes one run of ``node`` takes at least, with its bodies; ``known`` are scalars around it."""
+    bodies = [each.g for each in node.attribute if each.type == AttributeProto.GRAPH]
+    inside = [sum(_nodes_of(each, _scalars(body, known)) for each in body.node) for body in bodies]
+    if node.op_type != "Loop" or not bodies:
+        return 1 + max(inside, default=0)
+    trips, condition = (*node.input, "", "")[:2]
+    if not _goes_on(bodies[0], _scalars(bodies[0], known)) or (condition and not known.get(condition)):
+        return 1 + inside[0]  # may end at any pass
+    passes = _ENDLESS if not trips else int(max(0, known.get(trips, 1)))
+    return 1 + passes * max(1, inside[0])
+
+
+def _goes_on(body: GraphProto, known: ChainMap[str, float]) -> bool:
+    """Return whether the condition that a body computes is always true, or the one that it is given."""
+    sources = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
+    name = body.output[0].name if body.output else ""
+    for _ in sources:
+        name = sources.get(name, name)
+    return bool(known.get(name)) or name in [each.name for each in body.input[1:2]]
+
+
+def _scalars(graph: GraphProto | FunctionProto, around: ChainMap[str, float]) -> ChainMap[str, float]:
+    """Return the numbers that a graph holds as constants, beside those ``around`` it."""
+    held = graph.initializer if isinstance(graph, GraphProto) else ()
+    constants: dict[str, TensorProto | None] = {each.name: each for each in held}
+    constants |= {node.output[0]: tensor_in(node) for node in graph.node if node.op_type == "Constant" and node.output}
+    found: dict[str, float] = {}
+    for name, tensor in constants.items():
+        if tensor is not None and len(tensor.dims) < 2 and all(length == 1 for length in tensor.dims):
+            with suppress(ValueError, TypeError):  # texts, and damaged numbers, which the runtime refuses
+                found[name] = float(numpy_helper.to_array(tensor).reshape(-1)[0])
+    return around.new_child(found)

@@ -13,10 +13,16 @@ from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import abilities_of
-from senseapp.networks.onnx.metadata import class_names_in, num_classes_in, side_in
+from senseapp.networks.onnx.metadata import (
+    class_names_in,
+    image_shape,
+    is_channels_last,
+    num_classes_in,
+    side_in,
+    usual_preparation,
+)
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
-from senseapp.networks.onnx.preparation import is_channels_last, usual_preparation
 from senseapp.networks.onnx.torch_graph import UnreadNode
 from senseapp.networks.onnx.upload import read_file
 from senseapp.networks.profile import compressible_weights
@@ -187,7 +193,7 @@ def _check_input(opened: OpenedOnnx, spec: ModelSpec) -> None:
             f"The input “{opened.input_name}” has the shape {tuple(shape)}; images are (N, C, H, W) or (N, H, W, C)."
             " Only networks of such images are measured."
         )
-    height, width = _size_of(opened)
+    _, height, width = image_shape(opened)
     if spec.img_size not in (None, height) or spec.img_size not in (None, width):
         raise InvalidSpec(
             f"The file is fixed to images of {height} × {width} pixels, got img_size {spec.img_size}. Leave it empty, "
@@ -204,13 +210,6 @@ def _check_layers(opened: OpenedOnnx) -> None:
             f"All layers of the file are among what onnxruntime computes, {left[0]}{others}, so there is none to "
             "compress. Bring the float file that it was made from."
         )
-
-
-def _size_of(opened: OpenedOnnx) -> tuple[int, int]:
-    """Return height and width of the images that the network takes."""
-    shape = opened.input_shape
-    height, width = shape[1:3] if is_channels_last(shape) else shape[2:]
-    return height, width
 
 
 def _outputs_of(task: Task, opened: OpenedOnnx) -> tuple[str, ...]:
@@ -253,7 +252,6 @@ def listed_outputs(candidates: Sequence[OutputFacts]) -> str:
 def _tried(opened: OpenedOnnx) -> list[tuple[str, ...]]:
     """Return the usual outputs together, then each alone: logits before probabilities, those named like answers."""
     logits = {each.name for each in opened.candidates if each.kind == "logits"}
-
     named = {name for name in opened.outputs if any(word in name.lower() for word in _ANSWERS)}
     ranked = sorted(opened.outputs, key=lambda name: 0 if name in logits else 1 if name in named else 2)
     return [opened.outputs, *((name,) for name in ranked)]
@@ -272,19 +270,19 @@ def _readers_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing, key: st
     if key:
         return (task.reader_of(key),)
     num_classes = num_classes_in(opened.metadata)
-    if not task.readers(_like_outputs(opened, opened.outputs), _size_of(opened), num_classes):
+    if not task.readers(_like_outputs(opened, opened.outputs), image_shape(opened)[1:], num_classes):
         return ()
     generator = torch.Generator().manual_seed(0)
     mean, std = (torch.tensor(each)[:, None, None] for each in (prepared.mean, prepared.std))
     noise = (torch.rand((1, *prepared.input_shape), generator=generator) - mean) / std
     with torch.no_grad():
-        return tuple(task.readers(opened.network(noise), _size_of(opened), num_classes))
+        return tuple(task.readers(opened.network(noise), image_shape(opened)[1:], num_classes))
 
 
 def _read_shapes(task: Task, opened: OpenedOnnx, names: Sequence[str], reader: OutputReader | None = None) -> object:
     """Return what ``task`` reads of outputs, without values; raises UnsupportedModel where that is nothing."""
     raw = _like_outputs(opened, names)
-    reader = reader or next(iter(task.readers(raw, _size_of(opened))), None)
+    reader = reader or next(iter(task.readers(raw, image_shape(opened)[1:])), None)
     return raw if reader is None else reader(raw)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,18 +48,6 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
-    """A branch of an ``If``: it has no inputs, but reads values of the graph around it by their names.
-
-    Its own names begin with those of the ``If`` and of the branch, so that they are no others'.
-    """
-
-    nodes: tuple[Node, ...]
-    constants: Mapping[str, Constant] = field(repr=False)
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
     """A tensor that does not depend on the images.
 
@@ -91,6 +79,9 @@ class GraphInput:
 class TorchGraph:
     """A graph in topological order, whose constants are all in ``constants``.
 
+    A branch of an ``If`` has no inputs, but reads values of the graph around it by their names. Its own names begin
+    with those of the ``If`` and of the branch, so that they are no others'.
+
     Attributes:
         inputs: what is fed; initializers that are listed as inputs are not among them.
         outputs: names of values, as in the file.
@@ -106,10 +97,6 @@ class TorchGraph:
     def producers(self) -> dict[str, Node]:
         """Return the node that computes each value."""
         return {output: node for node in self.nodes for output in node.outputs if output}
-
-    def mapped(self, change: Callable[[Node], Node]) -> TorchGraph:
-        """Return the graph with ``change`` of each node in its place, without what is no longer needed."""
-        return replace(self, nodes=tuple(change(node) for node in self.nodes)).needed_for(self.outputs)
 
     def needed_for(self, outputs: Iterable[str]) -> TorchGraph:
         """Return the part of the graph that computes ``outputs``: these, and only the inputs that they depend on."""

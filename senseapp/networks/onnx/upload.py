@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -64,10 +64,8 @@ def _of_folder(folder: Path) -> bytes:
 
 
 def _of_archive(path: Path) -> bytes:
-    with ExitStack() as stack:
-        try:
-            archive = ForeignZip(path, most_members=_MOST_MEMBERS)
-            stack.callback(archive.close)
+    try:
+        with closing(ForeignZip(path, most_members=_MOST_MEMBERS)) as archive:
             _check_size(archive.total_bytes, path.name)
             if archive.total_bytes > MOST_UNPACKED * path.stat().st_size + _LEAST_UNPACKED:
                 raise InvalidCheckpoint(
@@ -75,15 +73,14 @@ def _of_archive(path: Path) -> bytes:
                     "compression."
                 )
             members = {each.filename: each for each in archive.members if not each.is_dir()}
-            readers = {name: partial(archive.read, each) for name, each in members.items()}
-            return _joined(readers, path.name)
-        except TooManyMembers as error:
-            raise InvalidCheckpoint(
-                f"{path.name} holds more than {_MOST_MEMBERS:,} files; a network is one {_SUFFIX} file and those with "
-                "its weights."
-            ) from error
-        except ZIP_DAMAGE as error:
-            raise damaged(path, str(error)) from error
+            return _joined({name: partial(archive.read, each) for name, each in members.items()}, path.name)
+    except TooManyMembers as error:
+        raise InvalidCheckpoint(
+            f"{path.name} holds more than {_MOST_MEMBERS:,} files; a network is one {_SUFFIX} file and those with "
+            "its weights."
+        ) from error
+    except ZIP_DAMAGE as error:
+        raise damaged(path, str(error)) from error
 
 
 def _joined(files: Mapping[str, _Reader], of: str) -> bytes:

@@ -2,7 +2,8 @@
 
 A network that was read from a file is changed as a torch module. Each changed parameter is written into the tensor of
 the file that it came from, in the type of that tensor. Where this would change another layer too, or the graph computes
-the weight, the nodes of the layer read a new tensor. The file is then compared with the module in onnxruntime.
+the weight, the nodes of the layer read a new tensor. Groups, shapes and declarations follow where the network lost
+channels. The file is then compared with the module in onnxruntime.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 from torch import Tensor, nn
 
 from senseapp.core.errors import InvalidSpec, SenseError
@@ -23,12 +24,12 @@ from senseapp.networks.onnx.build import ReadAt
 from senseapp.networks.onnx.check import TOLERANCE_OF_ROUNDED, check, sample_inputs, tolerance_of
 from senseapp.networks.onnx.difference import HALF, OnnxDifference, difference
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.networks.onnx.infer import input_shapes
 from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.networks.onnx.shrink import follow_shapes, shrunk
+from senseapp.networks.profile import CONVOLUTIONS
 
+Shape = tuple[int, ...]
 _INSIDE = "is inside a function or branch (If) of the graph, where it cannot be changed."
 
 
@@ -168,9 +169,77 @@ def _check(opened: OpenedOnnx, network: OnnxNetwork, content: bytes) -> None:
     batch = opened.input_shape[0]
     try:
         graph, file = normalise(content, in_runtime=opened.in_runtime)
-        inputs = sample_inputs(graph, input_shapes(graph, batch, opened.size))
+        inputs = sample_inputs(graph, batch, opened.size)
         half = any(each.data_type in HALF for each in OnnxGraph(content).tensors().values())
         tolerance = TOLERANCE_OF_ROUNDED if half else tolerance_of(graph, exact=1e-4)
         check(network, file, inputs, batch=batch, tolerance=tolerance)
     except SenseError as error:
         raise InvalidSpec(f"The uploaded file cannot be edited: {error}") from error
+
+
+def shrunk(dims: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """Return the shape of a tensor of the file whose parameter went from shape ``before`` to ``after``.
+
+    Raises InvalidSpec where it is not the parameter's own but for axes of one number.
+
+    >>> shrunk([1, 8, 1, 1], [8], [6]), shrunk([8, 3], [8, 3], [8, 2]), shrunk([2, 4], [8], [8])
+    ([1, 6, 1, 1], [8, 2], [2, 4])
+    """
+    if tuple(before) == tuple(after):
+        return list(dims)
+    if [each for each in dims if each != 1] != [each for each in before if each != 1]:
+        raise InvalidSpec(f"A weight of shape {list(dims)} in the file cannot lose channels of its {list(before)}.")
+    if tuple(dims) == tuple(before):
+        return list(after)
+    left = iter(new for old, new in zip(before, after, strict=True) if old != 1)
+    return [each if each == 1 else next(left) for each in dims]
+
+
+def follow_shapes(graph: OnnxGraph, opened: OpenedOnnx, network: OnnxNetwork) -> None:
+    """Change in the ``graph`` of a file what follows from fewer channels in ``network``, a copy of that of the file."""
+    before, after = _shapes(opened, network)
+    known = {name for name, shape in before.items() if after.get(name) == shape}
+    graph.undeclare(each.name for each in graph.model.graph.value_info if each.name not in known)
+    _change_groups(graph, opened, network)
+    for node in graph.nodes:
+        output = next(iter(node.output), "")
+        if node.op_type == "Reshape" and before.get(output) != after.get(output):
+            _change_target(graph, node, before[output], after[output])
+
+
+def _change_target(graph: OnnxGraph, node: NodeProto, before: Shape, after: Shape) -> None:
+    """Let a Reshape make rows that are shorter now, by a shape of its own where others read the stored one."""
+    name = node.input[1]
+    stored, target = graph.array(name), [-1, *after[1:]]
+    if stored is not None:
+        target = [new if each == old else each for each, old, new in zip(stored.tolist(), before, after, strict=True)]
+        if target == stored.tolist():
+            return
+    if graph.tensor(name) is None or not graph.is_read_once(name):
+        name = graph.fresh(f"{node.output[0]} shape")
+        graph.read_instead(node, 1, name)
+    graph.store(name, np.array(target, np.int64))
+
+
+def _change_groups(graph: OnnxGraph, opened: OpenedOnnx, network: OnnxNetwork) -> None:
+    for name, module in network.named_modules():
+        if isinstance(module, CONVOLUTIONS) and module.groups != opened.network.get_submodule(name).groups:
+            for place in opened.readers[f"{name}.weight"]:
+                node = graph.maker(place.output)
+                for attribute in () if node is None else node.attribute:
+                    if attribute.name == "group":
+                        attribute.i = module.groups
+
+
+def _shapes(opened: OpenedOnnx, network: OnnxNetwork) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Return the shapes of all values at the batch of the file, in its network and in the changed copy ``network``."""
+    graph, _ = normalise(opened.content, in_runtime=opened.in_runtime)
+    inputs = sample_inputs(graph, opened.input_shape[0], opened.size)
+    found = []
+    for each in (opened.network, network):
+        names = [name for step in each.steps for name in step.outputs if name]
+        device = next((parameter.device for parameter in each.parameters()), torch.device("cpu"))
+        with torch.no_grad():
+            values = each.values(names, *[inputs[name].to(device) for name in each.input_names])
+        found.append({name: tuple(value.shape) for name, value in values.items() if isinstance(value, torch.Tensor)})
+    return found[0], found[1]

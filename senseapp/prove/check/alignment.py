@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import InvalidInput
+from senseapp.core.errors import InvalidInput, UnsupportedModel
 from senseapp.core.steps import Progress
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, effective_preprocessing
 from senseapp.data.load import images_for
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.measure.readings import reading_of
-from senseapp.networks.loaded import LoadedModel, Preprocessing
-from senseapp.networks.network import Network
+from senseapp.networks.loaded import LoadedModel
+from senseapp.networks.network import in_calls
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.check.outputs import OpenSide, kind_of_outputs, read_as
-from senseapp.prove.check.sides import NotComparable, SideOpener, is_runtime_file, shape_problem
+from senseapp.prove.check.sides import (
+    NotComparable,
+    OpenSide,
+    is_runtime_file,
+    kind_of_outputs,
+    open_file,
+    open_weights,
+)
 from senseapp.records.check import CheckSpec
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.runtimes.foreign import ForeignFile
+from senseapp.records.spec import RunSpec
+from senseapp.runtimes.foreign import shape_text
 from senseapp.tasks import Task, task_named
-from senseapp.tasks.reading import Reading
+from senseapp.tasks.reading import OutputReader, Reading
+
+_LIKELY = ("logit", "prob", "score", "class", "cls", "pred", "softmax", "output")  # in names of outputs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,43 +42,43 @@ class PreparedReference:
 
     reference: OpenSide
     images: ImageSet
-    preprocessing: Preprocessing
     task: Task
     class_names: tuple[str, ...]
     num_outputs: int
     reading: Reading
     notes: tuple[str, ...]
 
-    def first_images(self) -> Tensor:
-        """Return the images that outputs are looked at before all are run."""
-        return self.images.batch(0, min(16, len(self.images)))  # images that outputs are looked at before all are run
-
 
 def prepare_reference(
-    spec: CheckSpec, opener: SideOpener, data_roots: tuple[Path, ...], progress: Progress
+    spec: CheckSpec, *, own_disk: bool, data_roots: tuple[Path, ...], progress: Progress
 ) -> PreparedReference:
     """Open the reference of ``spec`` and load the images, whose preparation they choose where it is not set.
 
     Raises:
         InvalidInput: the file cannot be opened, gives no answers of the task, or there are no images.
+        ReadingOpen: nothing decides the preparation, so that a person has to choose.
     """
     progress("Opening the original")
     model, data = spec.reference, spec.data
-    file, content = opener.file(model) if is_runtime_file(model) else (None, None)
+    file, content = open_file(model, own_disk=own_disk) if is_runtime_file(model) else (None, b"")
     loaded = load_model(model if file is None else replace(model, outputs=()), progress=progress)
     if data.preparation == "auto":
-        model, data, loaded = _chosen_preparation(model, data, loaded, data_roots, progress)
+        asked = RunSpec(model=replace(model, outputs=()), data=data)
+        chosen = choose_preparation(asked, model=loaded, data_roots=data_roots, progress=progress).settled
+        data = chosen.data
+        if chosen.model != asked.model:  # the images choose the layout of the outputs and what labels mean, too
+            model = replace(chosen.model, outputs=model.outputs)
+            loaded = load_model(chosen.model, progress=progress)
     if loaded.task and loaded.task != model.task:
         model = replace(model, task=loaded.task)
     task, preprocessing = task_named(model.task), effective_preprocessing(data, loaded.preprocessing)
     side = None
     if file is not None:
-        size = len(content or b"")
         notes = loaded.onnx.notes if loaded.onnx is not None and (data.mean or data.std) else loaded.notes
         side = OpenSide(
-            spec=model, preprocessing=preprocessing, file=file, content=content, file_bytes=size, notes=notes
+            spec=model, preprocessing=preprocessing, file=file, content=content, file_bytes=len(content), notes=notes
         )
-        loaded = _with_outputs_of(side, file, task, loaded)
+        loaded = _with_outputs_of(side, task, loaded)
     progress("Loading the images")
     images = images_for(
         loaded,
@@ -81,11 +90,10 @@ def prepare_reference(
         progress=progress,
     )
     if side is None:
-        side = opener.weights(model, loaded, images, preprocessing, task)
+        side = open_weights(model, loaded, images, preprocessing, task)
     return PreparedReference(
         reference=side,
         images=images,
-        preprocessing=preprocessing,
         task=task,
         class_names=tuple(loaded.class_names),
         num_outputs=loaded.num_classes,
@@ -94,38 +102,64 @@ def prepare_reference(
     )
 
 
-def _chosen_preparation(
-    model: ModelSpec, data: DataSpec, loaded: LoadedModel, data_roots: tuple[Path, ...], progress: Progress
-) -> tuple[ModelSpec, DataSpec, LoadedModel]:
-    """Have the images choose their preprocessing, the layout of the outputs, and what labels mean.
-
-    Raises:
-        ReadingOpen: nothing decides, so that a person has to choose.
-    """
-    asked = RunSpec(model=replace(model, outputs=()), data=data)
-    chosen = choose_preparation(asked, model=loaded, data_roots=data_roots, progress=progress).settled
-    if chosen.model == asked.model:
-        return model, chosen.data, loaded
-    return replace(chosen.model, outputs=model.outputs), chosen.data, load_model(chosen.model, progress=progress)
-
-
-def _with_outputs_of(side: OpenSide, file: ForeignFile, task: Task, loaded: LoadedModel) -> LoadedModel:
+def _with_outputs_of(side: OpenSide, task: Task, loaded: LoadedModel) -> LoadedModel:
     """Choose the outputs of the reference to compare and what reads them; return its facts with their number."""
-    shape = loaded.preprocessing.input_shape
+    file, model, shape = side.file, side.spec, loaded.preprocessing.input_shape
+    assert file is not None
     noise = torch.rand(file.fixed_batch or 1, *shape, generator=torch.Generator().manual_seed(0))
-    own, model = loaded.onnx.outputs if loaded.onnx is not None else file.output_names, side.spec
-    known = {name for name, _ in file.facts.outputs}
-    wanted = model.outputs or own
-    if known.issuperset(wanted) or (model.outputs and not model.layout):
+    wanted = model.outputs or (loaded.onnx.outputs if loaded.onnx is not None else file.output_names)
+    if (model.outputs and not model.layout) or {name for name, _ in file.facts.outputs}.issuperset(wanted):
         file.choose(wanted)
         side.reader = next(iter(loaded.readers), None)
     else:  # it was read before a selection of boxes, or before a softmax
-        read_as(task, side, file, noise, num_classes=loaded.num_classes)
+        _read_as(task, side, noise, num_classes=loaded.num_classes)
     raw = side.run(noise)
     task.check_output(raw, len(noise))
     width = task.num_outputs(task.output(raw))
     names = loaded.class_names if len(loaded.class_names) == width else ()
     return replace(loaded, num_classes=width, class_names=names)
+
+
+def _read_as(task: Task, side: OpenSide, images: Tensor, *, num_classes: int, like: OpenSide | None = None) -> None:
+    """Choose the first outputs of the file of a side that ``task`` can read, all or one, and what reads them.
+
+    Outputs that are shaped as those of the reference, ``like``, come first, and are read as they are.
+
+    Raises:
+        UnsupportedModel: it can read none; the message lists them.
+    """
+    file = side.file
+    assert file is not None
+    names = tuple(name for name, _ in file.facts.outputs)
+    wanted = None if like is None else _shapes(like.raw(images))
+    alike = () if like is None or like.file is None else tuple(name for name in like.file.output_names if name in names)
+    by_name = sorted(names, key=lambda name: not any(word in name.lower() for word in _LIKELY))
+    found: tuple[tuple[str, ...], OutputReader | None] | None = None
+    for chosen in dict.fromkeys((alike or file.output_names, file.output_names, names, *((name,) for name in by_name))):
+        file.choose(chosen)
+        raw = side.raw(images)
+        if like is not None and _shapes(raw) == wanted:
+            side.reader = like.reader
+            return
+        try:
+            readers = task.readers(raw, (images.shape[2], images.shape[3]), num_classes)
+            task.check_output(readers[0](raw) if readers else raw, len(images))
+        except UnsupportedModel:
+            continue
+        found = found or (chosen, next(iter(readers), None))
+        if like is None:
+            break
+    if found is None:
+        file.choose(names)
+        listed = ", ".join(f"“{name}” {shape_text(shape)}" for name, shape in file.facts.outputs[:8])
+        raise UnsupportedModel(f"No output of the file is one of {task.label.lower()}: {listed}. Choose another task.")
+    file.choose(found[0])
+    side.reader = found[1]
+
+
+def _shapes(raw: object) -> list[tuple[int, ...]]:
+    parts = raw if isinstance(raw, list | tuple) else [raw]
+    return [tuple(getattr(each, "shape", ())) for each in parts]
 
 
 def align_outputs(prepared: PreparedReference, candidate: OpenSide) -> None:
@@ -134,16 +168,22 @@ def align_outputs(prepared: PreparedReference, candidate: OpenSide) -> None:
     Raises:
         NotComparable: it fails on the images, or its outputs have another form.
     """
-    reference, task, first = prepared.reference, prepared.task, prepared.first_images()
+    reference, task, file = prepared.reference, prepared.task, candidate.file
+    first = prepared.images.batch(0, min(16, len(prepared.images)))  # that outputs are looked at before all are run
     before, count = _raw(reference, first)
     task.check_output(before, count)
     try:
-        if candidate.file is not None:
-            _choose_outputs(candidate, candidate.file, reference, task, first, prepared.num_outputs)
+        if file is not None:
+            asked, wanted = candidate.spec.outputs, reference.file.output_names if reference.file is not None else ()
+            if asked or (wanted and {name for name, _ in file.facts.outputs}.issuperset(wanted)):
+                file.choose(asked or wanted)
+            like = None if reference.file is None else reference
+            some = first[: file.fixed_batch or len(first)]
+            _read_as(task, candidate, some, num_classes=prepared.num_outputs, like=like)
         after, count = _raw(candidate, first)
         task.check_output(after, count)
     except InvalidInput as error:
-        raise NotComparable(f"{candidate.name} cannot be compared: {error}", candidate) from error
+        raise NotComparable(candidate, f"cannot be compared: {error}") from error
     outputs = [task.output(each) for each in (before, after)]
     if not task.one_tensor:
         for counts, noun in (
@@ -152,33 +192,31 @@ def align_outputs(prepared: PreparedReference, candidate: OpenSide) -> None:
         ):
             if counts[0] != counts[1]:
                 told = f"{plural(counts[1], *noun)} in each image, the original {counts[0]}"
-                raise NotComparable(f"{candidate.name} tells apart {told}.", candidate)
+                raise NotComparable(candidate, f"tells apart {told}.")
     shapes = [tuple(each.shape) for each in outputs]
     if shapes[0][1:] != shapes[1][1:]:
-        raise NotComparable(f"{candidate.name} {shape_problem(*shapes)}", candidate)
-    like = kind_of_outputs(task, before)
-    for side, kind in ((reference, like), (candidate, kind_of_outputs(task, after, like))):
+        raise NotComparable(candidate, _shape_problem(*shapes))
+    like_reference = kind_of_outputs(task, before)
+    kinds = like_reference, kind_of_outputs(task, after, like_reference)
+    for side, kind in zip((reference, candidate), kinds, strict=True):
         side.kind = kind
-        if kind is not None:
-            side.notes = (*side.notes, kind.note)
+        side.notes = side.notes if kind is None else (*side.notes, kind.note)
 
 
-def _choose_outputs(
-    candidate: OpenSide, file: ForeignFile, reference: OpenSide, task: Task, first: Tensor, num_classes: int
-) -> None:
-    known, asked = {name for name, _ in file.facts.outputs}, candidate.spec.outputs
-    wanted = reference.file.output_names if reference.file is not None else ()
-    if asked or (wanted and known.issuperset(wanted)):
-        file.choose(asked or wanted)
-    some, like = first[: file.fixed_batch or len(first)], None if reference.file is None else reference
-    read_as(task, candidate, file, some, num_classes=num_classes, like=like)
-
-
-def _raw(network: Network, images: Tensor) -> tuple[object, int]:
+def _raw(side: OpenSide, images: Tensor) -> tuple[object, int]:
     """Return the raw output for images, and for how many: those of one call, where outputs are no single tensor."""
-    first, *others = torch.split(images, network.fixed_batch or len(images))
-    raw = network.run(first)
-    if not isinstance(raw, Tensor):
-        return raw, len(first)
-    parts = [raw, *(part for each in others if isinstance(part := network.run(each), Tensor))]
-    return torch.cat(parts), len(images)
+    calls = in_calls(side, images)
+    found = [side.run(each) for each in calls]
+    tensors = [each for each in found if isinstance(each, Tensor)]
+    return (torch.cat(tensors), len(images)) if tensors else (found[0], len(calls[0]))
+
+
+def _shape_problem(reference: Sequence[int], candidate: Sequence[int]) -> str:
+    """Return why outputs of these shapes, images first, are not compared, to follow the name of the candidate."""
+    if len(reference) == len(candidate) == 2:
+        numbers = plural(candidate[1], "number"), reference[1]
+        more = candidate[1] - reference[1]
+        hint = {1: "perhaps a class for the background is added", -1: "perhaps a class for the background is left out"}
+        said = f": {hint[more]}" if more in hint else ""
+        return f"gives {numbers[0]} for each image, the original {numbers[1]}{said}."
+    return f"gives outputs of shape {tuple(candidate)}, the original of {tuple(reference)}."

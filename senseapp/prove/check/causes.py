@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from senseapp.core.texts import plural
 from senseapp.metrics.predictions import joined
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from senseapp.networks.network import Network, in_calls
-from senseapp.prove.check.outputs import as_shares
-from senseapp.prove.judge import Judgement
+from senseapp.networks.network import Network
+from senseapp.prove.check.sides import as_shares
+from senseapp.prove.judge import Judgement, predictions
 from senseapp.tasks import Task
 
 _GAIN = 0.25  # share of answers that a cause must explain
@@ -21,7 +20,6 @@ _SURE = 0.7  # share of answers that agree once it is undone
 _MOST_CLASSES = 3000  # matching takes time with their third power, and memory with their square
 _LISTED = 3  # classes as examples, in one sentence
 
-_Scores = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Change = Callable[[Tensor], Tensor]
 
 
@@ -46,26 +44,21 @@ def likely_causes(
     if not (isinstance(before, Tensor) and isinstance(after, Tensor)) or before.ndim != 2 or task.several_labels:
         return ()
     agreement = _agreement(before, after)
-    if agreement > 0.9:
-        return ()
-    if not bool(after.isfinite().all()):  # which is cause enough
+    if agreement > 0.9 or not bool(after.isfinite().all()):  # the latter is cause enough
         return ()
     found = [
         *_preparation(judged, candidate, preprocessing, agreement),
         *_class_order(before, after, agreement, task, names),
     ]
-    return tuple(found or _always_the_same(before, after, task, names))
+    answers, wanted = (set(each.argmax(dim=1).tolist()) for each in (after, before))
+    if not found and len(answers) == 1 < len(wanted):
+        answer = task.output_name(answers.pop(), names)
+        found = [f"The compressed file answers {answer} to every image: its weights or its input are probably damaged."]
+    return tuple(found)
 
 
 def _agreement(before: Tensor, after: Tensor) -> float:
     return float((before.argmax(dim=1) == after.argmax(dim=1)).double().mean())
-
-
-def _always_the_same(before: Tensor, after: Tensor, task: Task, names: Sequence[str]) -> Iterator[str]:
-    answers, wanted = (set(each.argmax(dim=1).tolist()) for each in (after, before))
-    if len(answers) == 1 and len(wanted) > 1:
-        answer = task.output_name(answers.pop(), names)
-        yield f"The compressed file answers {answer} to every image: its weights or its input are probably damaged."
 
 
 def _class_order(before: Tensor, after: Tensor, agreement: float, task: Task, names: Sequence[str]) -> Iterator[str]:
@@ -76,28 +69,20 @@ def _class_order(before: Tensor, after: Tensor, agreement: float, task: Task, na
     from scipy.optimize import linear_sum_assignment  # slow to import
 
     fitted, held_out = slice(0, None, 2), slice(1, None, 2)
-    likeness = _correlation(before[fitted].double().numpy(), after[fitted].double().numpy())
-    _, places = linear_sum_assignment(-likeness)
+    apart = [each[fitted].double() - each[fitted].double().mean(dim=0) for each in (before, after)]
+    scaled = [each / each.norm(dim=0).clamp_min(1e-12) for each in apart]
+    _, places = linear_sum_assignment(-(scaled[0].T @ scaled[1]).numpy())  # the correlation of all columns
     order = torch.as_tensor(places)  # of each class of the reference, the output of the candidate
     moved = (order != torch.arange(classes)).nonzero().flatten().tolist()
     explained = _agreement(before[held_out], after[held_out][:, order])
     if not moved or explained < max(_SURE, agreement + _GAIN):
         return
-    examples = ", ".join(f"its output {int(order[each])} is {task.output_name(each, names)} ({each})"
-                         for each in moved[:_LISTED])  # fmt: skip
+    named = [f"its output {int(order[each])} is {task.output_name(each, names)} ({each})" for each in moved[:_LISTED]]
+    examples = ", ".join(named) + (" and so on" if len(moved) > _LISTED else "")
     yield (
-        f"Its classes probably come in another order: {examples}{' and so on' if len(moved) > _LISTED else ''}. In the "
-        f"order of the original {100 * explained:.0f} % of {plural(len(before[held_out]), 'other image')} agree."
+        f"Its classes probably come in another order: {examples}. In the order of the original "
+        f"{100 * explained:.0f} % of {plural(len(before[held_out]), 'other image')} agree."
     )
-
-
-def _correlation(first: _Scores, second: _Scores) -> _Scores:
-    """Return the correlation of each column of one (N, K) with each column of the other, (K, K)."""
-    scaled = []
-    for scores in (first, second):
-        apart = scores - scores.mean(axis=0)
-        scaled.append(apart / np.maximum(np.linalg.norm(apart, axis=0), 1e-12))
-    return np.asarray(scaled[0].T @ scaled[1])
 
 
 def _preparation(
@@ -109,23 +94,15 @@ def _preparation(
     batches = list(judged.judge.images.batches(0, count))
     before = judged.judge.baseline.outputs[:count]
     assert isinstance(before, Tensor)
-    best, most = "", max(_SURE, agreement + _GAIN)
+    shares = dict[str, float]()
     for words, change in _other_preparations(preprocessing).items():
-        parts = [
-            judged.judge.task.predictions(candidate.run(change(part)))
-            for batch in batches
-            for part in in_calls(candidate, batch.cpu())
-        ]
-        after = joined(parts)
+        after = joined([predictions(judged.judge.task, candidate, change(batch.cpu())) for batch in batches])
         assert isinstance(after, Tensor)
-        share = _agreement(before, after)
-        if share >= most:
-            best, most = words, share + 1e-9
-    if best:
-        yield (
-            f"It probably needs other preprocessing than the original: {best}, {100 * most:.0f} % of "
-            f"{plural(count, 'image')} agree."
-        )
+        shares[words] = _agreement(before, after)
+    best, share = max(shares.items(), key=lambda each: each[1])
+    if share >= max(_SURE, agreement + _GAIN):
+        told = f"{best}, {100 * share:.0f} % of {plural(count, 'image')} agree"
+        yield f"It probably needs other preprocessing than the original: {told}."
 
 
 def _other_preparations(preprocessing: Preprocessing) -> dict[str, Change]:

@@ -10,17 +10,18 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from senseapp.core.errors import InvalidInput, InvalidSpec
 from senseapp.core.steps import OptionalSteps, Progress, ignore_progress
 from senseapp.core.texts import plural
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.readings import preparation_words
-from senseapp.metrics import METRICS, divergence_among, primary_among
+from senseapp.metrics import METRICS, judging_among
 from senseapp.metrics.predictions import num_not_finite
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.metadata import class_names_in
@@ -28,8 +29,7 @@ from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
-from senseapp.prove.check.outputs import OpenSide
-from senseapp.prove.check.sides import NotComparable, SideOpener
+from senseapp.prove.check.sides import NotComparable, OpenSide, open_candidate
 from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -39,11 +39,10 @@ from senseapp.records.check import (
     CheckedLimit,
     CheckReport,
     CheckSpec,
-    TensorDifference,
     TensorDivergence,
 )
 from senseapp.records.deployment import Median, OperatorShare, operator_shares
-from senseapp.runtimes.base import runtime_named
+from senseapp.runtimes.base import Runtime, runtime_named
 from senseapp.runtimes.call_times import ratio, times
 from senseapp.runtimes.foreign import ForeignFile
 from senseapp.runtimes.tensor_divergence import tensor_divergence
@@ -74,35 +73,35 @@ def check_files(
         InvalidInput: a file cannot be opened, the reference gives no answers of the task, or there are no images.
     """
     steps = OptionalSteps(progress=Progress(progress))
-    opener = SideOpener(runtime=runtime_named(usual_runtime()), own_disk=own_disk, progress=steps.progress)
-    prepared = prepare_reference(spec, opener, tuple(data_roots), steps.progress)
+    runtime = runtime_named(usual_runtime())
+    prepared = prepare_reference(spec, own_disk=own_disk, data_roots=tuple(data_roots), progress=steps.progress)
+    reference, images = prepared.reference, prepared.images
+    report = partial(
+        CheckReport,
+        spec=spec.without_folders(),
+        labelled=images.labels is not None,
+        preparation=preparation_words(reference.preprocessing),
+        reading=prepared.reading,
+        machine=runtime.machine(),
+    )
     steps.progress("Opening the compressed file")
     try:
-        candidate = opener.candidate(
-            spec.candidate, prepared.reference.spec, prepared.images, prepared.preprocessing, prepared.task
+        candidate = open_candidate(
+            spec.candidate, reference, images, prepared.task, own_disk=own_disk, progress=steps.progress
         )
         align_outputs(prepared, candidate)
-        told = candidate.file.facts.metadata if candidate.file is not None else {}
-        names = prepared.class_names or class_names_in(told, prepared.num_outputs)
-        prepared.class_names = names or tuple(prepared.images.class_names)
     except NotComparable as error:
-        return _failed(spec, prepared, error, opener)
-    return _Comparison(spec, prepared, candidate, opener, steps).report()
-
-
-def _failed(spec: CheckSpec, prepared: PreparedReference, error: NotComparable, opener: SideOpener) -> CheckReport:
-    return CheckReport(
-        spec=spec.without_folders(),
-        reference=prepared.reference.record,
-        candidate=error.side.record,
-        images=0,
-        labelled=prepared.images.labels is not None,
-        preparation=preparation_words(prepared.preprocessing),
-        reading=prepared.reading,
-        limits=(CheckedLimit(name="comparable", holds=False, sentence=str(error)),),
-        machine=opener.runtime.machine(),
-        notes=(*prepared.notes, _NOT_MEASURED),
-    )
+        return report(
+            reference=reference.record,
+            candidate=error.side.record,
+            images=0,
+            limits=(CheckedLimit(name="comparable", holds=False, sentence=str(error)),),
+            notes=(*prepared.notes, _NOT_MEASURED),
+        )
+    told = candidate.file.facts.metadata if candidate.file is not None else {}
+    names = prepared.class_names or class_names_in(told, prepared.num_outputs)
+    prepared.class_names = names or tuple(images.class_names)
+    return _Comparison(spec, prepared, candidate, runtime, steps).completed(report)
 
 
 @dataclass(slots=True)
@@ -112,52 +111,49 @@ class _Comparison:
     spec: CheckSpec
     prepared: PreparedReference
     candidate: OpenSide
-    opener: SideOpener
+    runtime: Runtime
     steps: OptionalSteps
 
-    def report(self) -> CheckReport:
-        prepared, candidate, progress = self.prepared, self.candidate, self.steps.progress
+    def completed(self, report: Callable[..., CheckReport]) -> CheckReport:
+        """Measure everything, and return the ``report`` with it."""
+        prepared, candidate, steps = self.prepared, self.candidate, self.steps
         reference, images = prepared.reference, prepared.images
         judged, not_finite = self._judged()
         bound = loss_bound(judged, *self._metric_and_limit(judged.judge))
         limits = [comparable(len(images), not_finite), loss_limit(bound)]
-        progress("Timing both files in turns")
+        steps.progress("Timing both files in turns")
         seconds, notes = self._times()
         time_ratio = ratio(seconds[1], seconds[0])
         notes += [_BUSY] if is_busy() else []
         if self.spec.max_time is not None:
             limits.append(time_limit(time_ratio, self.spec.max_time))
-        answers = self._answers(judged)
-        findings: tuple[str, ...] = ()
+        answers: ChangedAnswers | None = None
+        task, names = prepared.task, prepared.class_names
+        if not images.indicative:
+            steps.progress("Comparing answers")
+            before, after = judged.judge.baseline.outputs, judged.outputs
+            answers = changed_answers(before, after, images, task=task, names=names, subject=candidate.name)
+        findings, operators, saturates = tuple[str, ...](), tuple[OperatorShare, ...](), tuple[str, ...]()
+        divergence: TensorDivergence | None = None
         if not limits[1].holds and not limits[1].undecided:
-            progress("Looking for likely causes")
-            with self.steps.trying("likely causes"):
-                findings = likely_causes(
-                    judged, candidate, prepared.preprocessing, task=prepared.task, names=prepared.class_names
-                )
-        operators: tuple[OperatorShare, ...] = ()
-        progress("Timing operators")
-        with self.steps.trying("times of operators"):
+            steps.progress("Looking for likely causes")
+            with steps.trying("likely causes"):
+                findings = likely_causes(judged, candidate, reference.preprocessing, task=task, names=names)
+        steps.progress("Timing operators")
+        with steps.trying("times of operators"):
             operators = self._operators()
-        saturates: tuple[str, ...] = ()
-        with self.steps.trying("both files without saturation"):
+        with steps.trying("both files without saturation"):
             saturates = (
                 *saturation(reference.name, judged.judge.original, reference.unsaturated),
                 *saturation(candidate.name, judged, candidate.unsaturated),
             )
-        divergence = None
-        with self.steps.trying("the comparison of tensors inside"):
+        with steps.trying("the comparison of tensors inside"):
             divergence = self._divergence()
-        return CheckReport(
-            spec=self.spec.without_folders(),
+        return report(
             reference=replace(reference.record, seconds=Median.of(seconds[0])),
             candidate=replace(candidate.record, seconds=Median.of(seconds[1])),
             images=len(images),
-            labelled=images.labels is not None,
-            preparation=preparation_words(prepared.preprocessing),
-            reading=prepared.reading,
             limits=tuple(limits),
-            machine=self.opener.runtime.machine(),
             changes=judged.changes,
             bound=bound,
             time_ratio=time_ratio,
@@ -165,7 +161,7 @@ class _Comparison:
             answers=answers,
             divergence=divergence,
             operators=operators,
-            notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *saturates, *self.steps.notes))),
+            notes=tuple(dict.fromkeys((*prepared.notes, *images.notes, *notes, *saturates, *steps.notes))),
         )
 
     def _judged(self) -> tuple[Judgement, int]:
@@ -174,7 +170,7 @@ class _Comparison:
         self.steps.progress(FILES_ARE_OPEN)
         judge = Judge(
             prepared.task,
-            JudgingImages.of_images(images, _BATCH, labels=images.labels),
+            JudgingImages.of_images(images, _BATCH),
             prepared.reference,
             num_outputs=prepared.num_outputs,
             progress=self.steps.progress,
@@ -198,7 +194,7 @@ class _Comparison:
             raise InvalidSpec(
                 f"The metric {asked} cannot be measured on images {labels}. Choose from {', '.join(judge.metrics)}."
             )
-        name = asked or primary_among(judge.metrics) or divergence_among(judge.metrics) or judge.metrics[0]
+        name = asked or judging_among(judge.metrics)
         return name, METRICS[name].tolerable if self.spec.max_drop is None else self.spec.max_drop
 
     def _times(self) -> tuple[list[list[float]], list[str]]:
@@ -234,7 +230,7 @@ class _Comparison:
             if content is None or (side.file is not None and None in side.file.facts.image_shape):
                 return ()
             batch = side.fixed_batch or self.spec.batch
-            timed.append(self.opener.runtime.operators(content, threads=self.spec.threads, batch=batch))
+            timed.append(self.runtime.operators(content, threads=self.spec.threads, batch=batch))
         return operator_shares(*timed)
 
     def _as_file(self, side: OpenSide) -> bytes | None:
@@ -242,21 +238,8 @@ class _Comparison:
         if side.content is None and side.context is not None:
             example = self.prepared.images.batch(0, 1).cpu()
             with suppress(InvalidSpec):
-                side.content = self.opener.runtime.exporter(side.context.model, example).write(side.context.model)
+                side.content = self.runtime.exporter(side.context.model, example).write(side.context.model)
         return side.content
-
-    def _answers(self, judged: Judgement) -> ChangedAnswers | None:
-        if self.prepared.images.indicative:
-            return None
-        self.steps.progress("Comparing answers")
-        return changed_answers(
-            judged.judge.baseline.outputs,
-            judged.outputs,
-            self.prepared.images,
-            task=self.prepared.task,
-            names=self.prepared.class_names,
-            subject=self.candidate.name,
-        )
 
     def _divergence(self) -> TensorDivergence | None:
         sides = self.prepared.reference, self.candidate
@@ -270,18 +253,13 @@ class _Comparison:
         found = tensor_divergence(reference, candidate, (given[0], given[1]), progress=self.steps.progress)
         if found is None:
             return None
-        if sides[0].context is not None:
-            tensors = self._by_layer(reference, sides[0].context.model, found.tensors)
+        if sides[0].context is not None:  # tensors under the names of the layers that compute them
+            modules = sides[0].context.model.named_modules()
+            layers = {name for name, module in modules if name and not any(module.children())}
+            owners = self.runtime.layers_of_nodes(reference, layers)
+            tensors = tuple(replace(each, name=owners.get(each.node, each.name)) for each in found.tensors)
             return replace(found, matched_by="layer", tensors=tensors)
         if sides[0].kind is sides[1].kind or sides[0].file is None:
             return found
         ends = sides[0].file.output_names  # of both, one returns other things than scores
         return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))
-
-    def _by_layer(
-        self, content: bytes, network: nn.Module, tensors: Sequence[TensorDifference]
-    ) -> tuple[TensorDifference, ...]:
-        """Return tensors of a file that was made of ``network`` under the names of the layers that compute them."""
-        layers = {name for name, module in network.named_modules() if name and not any(module.children())}
-        owners = self.opener.runtime.layers_of_nodes(content, layers)
-        return tuple(replace(each, name=owners.get(each.node, each.name)) for each in tensors)

@@ -17,18 +17,11 @@ from senseapp.records.promise import CONFIDENCE
 
 def comparable(images: int, not_finite: int) -> CheckedLimit:
     """Return that both files answer the same images, unless some answers of the candidate are no numbers."""
+    count = plural(images, "image")
+    said = f"Both files answer the same {count} in the same form."
     if not_finite:
-        return CheckedLimit(
-            name="comparable",
-            holds=False,
-            sentence=f"The compressed file returns numbers that are not finite (NaN or infinite) on {not_finite} of "
-            f"{plural(images, 'image')}.",
-        )
-    return CheckedLimit(
-        name="comparable",
-        holds=True,
-        sentence=f"Both files answer the same {plural(images, 'image')} in the same form.",
-    )
+        said = f"The compressed file returns numbers that are not finite (NaN or infinite) on {not_finite} of {count}."
+    return CheckedLimit(name="comparable", holds=not not_finite, sentence=said)
 
 
 def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
@@ -73,16 +66,11 @@ def loss_limit(bound: LossBound) -> CheckedLimit:
     lost, upper = metric.change_text(bound.delta), metric.change_text(bound.upper)
     allowed, images = metric.limit_text(bound.allowed), plural(bound.images, "image")
     said = f"{metric.change_title}: {lost} on {images}, with {100 * bound.confidence:.0f} % certainty at most {upper}"
-    if bound.upper <= bound.allowed:
-        return CheckedLimit(name="loss", holds=True, sentence=f"{said}; the limit is {allowed}.")
-    undecided = bound.delta <= bound.allowed
-    if not undecided:
-        return CheckedLimit(name="loss", holds=False, sentence=f"{said}; the limit is {allowed}.")
-    more = (
-        f" About {bound.images_needed:,} images with as few changes would show it."
-        if bound.images_needed is not None
-        else ""
-    )
+    holds = bound.upper <= bound.allowed
+    if holds or not bound.delta <= bound.allowed:
+        return CheckedLimit(name="loss", holds=holds, sentence=f"{said}; the limit is {allowed}.")
+    needed = bound.images_needed
+    more = "" if needed is None else f" About {needed:,} images with as few changes would show it."
     return CheckedLimit(
         name="loss",
         holds=False,
@@ -94,10 +82,9 @@ def loss_limit(bound: LossBound) -> CheckedLimit:
 def time_limit(ratio: Median, allowed: float) -> CheckedLimit:
     """Return whether the candidate takes at most ``allowed`` times as long, by the interval of the median ratio."""
     said = f"It takes {ratio.times_text} of the original"
-    if ratio.high <= allowed:
-        return CheckedLimit(name="time", holds=True, sentence=f"{said}; the limit is {allowed:g}.")
-    if ratio.low > allowed:
-        return CheckedLimit(name="time", holds=False, sentence=f"{said}; the limit is {allowed:g}.")
+    holds = ratio.high <= allowed
+    if holds or ratio.low > allowed:
+        return CheckedLimit(name="time", holds=holds, sentence=f"{said}; the limit is {allowed:g}.")
     return CheckedLimit(
         name="time",
         holds=False,

@@ -1,4 +1,4 @@
-"""Opens the two sides of a check: files as they are, weights in PyTorch."""
+"""The two sides of a check, open: files as they are, weights in PyTorch; and outputs that are no class scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
+from senseapp.core.steps import Progress
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet
 from senseapp.descriptions.runtimes import RUNTIMES
@@ -14,94 +18,144 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.check.outputs import OpenSide
-from senseapp.records.check import file_name
+from senseapp.records.check import CheckedFile, file_name
 from senseapp.records.spec import ModelSpec
-from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.foreign import FileFacts, ForeignFile, with_weights_beside
 from senseapp.tasks import Task
+from senseapp.tasks.classification import Classification
+from senseapp.tasks.reading import OutputReader
+
+_SMALLEST = 1e-7  # probability whose logarithm is still taken
+_SLACK = 0.01  # of rounded probabilities beyond 0 and 1
+_PIXELS = 255.0  # of 8 bits, the value of white
 
 
 class NotComparable(Exception):
-    """Both files are open, and cannot answer the same images in the same form; its text is one sentence."""
+    """Both files are open, and cannot answer the same images in the same form.
 
-    def __init__(self, sentence: str, side: OpenSide) -> None:
-        super().__init__(sentence)
+    Its text is one sentence: the name of the side and what is said of it.
+    """
+
+    def __init__(self, side: OpenSide, said: str) -> None:
+        super().__init__(f"{side.name} {said}")
         self.side = side
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideOpener:
-    """Opens both sides of a check.
+def as_shares(batch: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Return normalised images (N, C, H, W) as brightness from 0 to 1."""
+    mean, std = (torch.tensor(each).view(1, -1, 1, 1) for each in (preprocessing.mean, preprocessing.std))
+    return batch * std + mean
+
+
+@dataclass(frozen=True, slots=True)
+class OutputKind:
+    """Transform of a network's outputs to class scores."""
+
+    note: str
+    scores: Callable[[Tensor], Tensor]
+
+
+PROBABILITIES = OutputKind(
+    "It returns probabilities; their logarithms are compared as class scores.",
+    lambda values: values.double().clamp_min(_SMALLEST).log(),
+)
+SIGMOIDS = OutputKind(
+    "It returns a probability for each output; their logits are compared.",
+    lambda values: values.double().clamp(_SMALLEST, 1 - _SMALLEST).logit(),
+)
+
+
+def kind_of_outputs(task: Task, raw: object, like: OutputKind | None = None) -> OutputKind | None:
+    """Return what raw outputs of some images are read as; None for scores as they are.
+
+    ``like`` is what those of the reference are: rounded probabilities need not sum to 1.
+    """
+    if not isinstance(raw, Tensor) or (not isinstance(task, Classification) and not task.several_labels):
+        return None
+    values = raw.double().reshape(len(raw), -1)
+    if not bool(values.isfinite().all()) or bool(((values < -_SLACK) | (values > 1 + _SLACK)).any()):
+        return None
+    if task.several_labels or values.shape[1] == 1:
+        return SIGMOIDS
+    # of probabilities that were rounded on the way, away from 1
+    sums = bool(((values.sum(dim=1) - 1).abs() <= 0.02).all())
+    return PROBABILITIES if sums or like is PROBABILITIES else None
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenSide:
+    """One file of a check, open: a :class:`~senseapp.networks.network.Network` for images as the reference takes them.
 
     Attributes:
-        runtime: that opens files.
-        own_disk: whether files are the person's own, so that weights beside them are read.
-        progress: told before each long step.
+        spec: which it is.
+        preprocessing: of the images; a file that takes whole numbers gets pixels from 0 to 255 instead.
+        file: open in a runtime; None for weights in PyTorch.
+        context: the network in PyTorch; None for files of a runtime.
+        content: of the file, or of the one that was made of the weights; None without one.
+        file_bytes: size on disk, of the weights in memory where there is no file.
+        reader: makes of each output of the file what its task reads.
+        kind: what outputs are in place of class scores; None for scores.
+        notes: sentences on how it was read.
     """
 
-    runtime: Runtime
-    own_disk: bool
-    progress: Callable[[str], None]
+    spec: ModelSpec
+    preprocessing: Preprocessing
+    file: ForeignFile | None = None
+    context: MeasurementContext | None = None
+    content: bytes | None = None
+    file_bytes: int
+    reader: OutputReader | None = None
+    kind: OutputKind | None = None
+    notes: tuple[str, ...] = ()
 
-    def file(self, spec: ModelSpec) -> tuple[ForeignFile, bytes]:
-        """Open the file of a runtime that ``spec`` names.
+    @property
+    def name(self) -> str:
+        """Of the file or the network."""
+        return file_name(self.spec)
 
-        Raises:
-            InvalidInput: there is none, or it cannot be opened; the message names it.
-        """
-        path = Path(spec.checkpoint)
-        try:
-            if not path.is_file() or not path.stat().st_size:
-                raise InvalidCheckpoint("there is nothing in it" if path.is_file() else "it is not there")
-            content = with_weights_beside(path) if self.own_disk else path.read_bytes()
-            return ForeignFile(content), content
-        except OSError as error:
-            raise InvalidCheckpoint(f"{path.name} cannot be read: {error.strerror}.") from error
-        except InvalidInput as error:
-            raise type(error)(f"{path.name} cannot be checked: {str(error).rstrip('.')}.") from error
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call computes; fewer are filled up."""
+        return None if self.file is None else self.file.fixed_batch
 
-    def weights(
-        self, spec: ModelSpec, loaded: LoadedModel, images: ImageSet, preprocessing: Preprocessing, task: Task
-    ) -> OpenSide:
-        """Return a network in PyTorch as a side."""
-        context = MeasurementContext.prepare(loaded.module, images, own=True, task=task)
-        stored = Path(spec.checkpoint) if spec.checkpoint else None
-        size = context.profile.num_bytes if stored is None else stored.stat().st_size
-        return OpenSide(spec=spec, preprocessing=preprocessing, context=context, file_bytes=size, notes=loaded.notes)
+    def given(self, batch: Tensor) -> Tensor:
+        """Return images as values that the file takes, still float32 (N, C, H, W)."""
+        if self.file is None or not self.file.facts.takes_pixels:
+            return batch
+        return (as_shares(batch, self.preprocessing) * _PIXELS).round().clamp(0, _PIXELS)
 
-    def candidate(
-        self, spec: ModelSpec, reference: ModelSpec, images: ImageSet, preprocessing: Preprocessing, task: Task
-    ) -> OpenSide:
-        """Open the candidate; a checkpoint belongs to the architecture of the reference where it names none.
+    def raw(self, batch: Tensor) -> object:
+        """Return the outputs for ``batch`` as the file or the network has them."""
+        if self.file is not None:
+            return self.file.run(self.given(batch.detach().cpu()))
+        assert self.context is not None
+        return self.context.run(batch)
 
-        Raises:
-            NotComparable: it takes other images than the reference.
-            InvalidInput: it cannot be opened.
-        """
-        if not is_runtime_file(spec):
-            return self.weights(spec, self._candidate_weights(spec, reference), images, preprocessing, task)
-        file, content = self.file(spec)
-        size = len(content)
-        side = OpenSide(spec=spec, preprocessing=preprocessing, file=file, content=content, file_bytes=size)
-        problem = _input_problem(file.facts, tuple(images.batch(0, 1).shape[1:]))
-        if problem:
-            raise NotComparable(f"{side.name} {problem}", side)
-        side.notes = tuple(_notes_on_input(file.facts, preprocessing))
-        return side
+    def run(self, batch: Tensor) -> object:
+        """Return the outputs for ``batch`` as its task reads them, brought to class scores."""
+        found = self.raw(batch) if self.reader is None else self.reader(self.raw(batch))
+        if self.kind is None:
+            return found
+        assert isinstance(found, Tensor)
+        return self.kind.scores(found).float()
 
-    def _candidate_weights(self, spec: ModelSpec, reference: ModelSpec) -> LoadedModel:
-        if spec.library == "auto":
-            if is_runtime_file(reference):
-                raise InvalidSpec(
-                    f"{file_name(spec)} holds weights, and the original is an ONNX file, which names no architecture. "
-                    "Choose an original of the same architecture, or export the compressed file as ONNX."
-                )
-            spec = replace(reference, pretrained=False, checkpoint=spec.checkpoint, network=spec.network)
-        try:
-            return load_model(spec, progress=self.progress)
-        except InvalidInput as error:
-            raise type(error)(f"The compressed file cannot be loaded: {error}") from error
+    def unsaturated(self) -> OpenSide | None:
+        """Return the file as :meth:`.ForeignFile.unsaturated` does, read as the file is; None for weights."""
+        file = None if self.file is None else self.file.unsaturated()
+        return None if file is None else replace(self, file=file)
+
+    @property
+    def record(self) -> CheckedFile:
+        """Facts of the file, without times."""
+        facts = None if self.file is None else self.file.facts
+        return CheckedFile(
+            name=self.name,
+            kind="PyTorch weights" if facts is None else "ONNX file",
+            file_bytes=self.file_bytes,
+            takes="" if facts is None else facts.takes,
+            returns="" if facts is None else facts.returns,
+            notes=self.notes,
+        )
 
 
 def is_runtime_file(spec: ModelSpec) -> bool:
@@ -110,15 +164,66 @@ def is_runtime_file(spec: ModelSpec) -> bool:
     return bool(suffix) and any(suffix == each.suffix for each in RUNTIMES.values() if each.is_installed)
 
 
-def shape_problem(reference: Sequence[int], candidate: Sequence[int]) -> str:
-    """Return why outputs of these shapes, images first, are not compared, to follow the name of the candidate."""
-    if len(reference) == len(candidate) == 2:
-        numbers = plural(candidate[1], "number"), reference[1]
-        more = candidate[1] - reference[1]
-        hint = {1: "perhaps a class for the background is added", -1: "perhaps a class for the background is left out"}
-        said = f": {hint[more]}" if more in hint else ""
-        return f"gives {numbers[0]} for each image, the original {numbers[1]}{said}."
-    return f"gives outputs of shape {tuple(candidate)}, the original of {tuple(reference)}."
+def open_file(spec: ModelSpec, *, own_disk: bool) -> tuple[ForeignFile, bytes]:
+    """Open the file of a runtime that ``spec`` names; on the person's ``own_disk`` weights beside it are read too.
+
+    Raises:
+        InvalidInput: there is none, or it cannot be opened; the message names it.
+    """
+    path = Path(spec.checkpoint)
+    try:
+        if not path.is_file() or not path.stat().st_size:
+            raise InvalidCheckpoint("there is nothing in it" if path.is_file() else "it is not there")
+        content = with_weights_beside(path) if own_disk else path.read_bytes()
+        return ForeignFile(content), content
+    except OSError as error:
+        raise InvalidCheckpoint(f"{path.name} cannot be read: {error.strerror}.") from error
+    except InvalidInput as error:
+        raise type(error)(f"{path.name} cannot be checked: {str(error).rstrip('.')}.") from error
+
+
+def open_weights(
+    spec: ModelSpec, loaded: LoadedModel, images: ImageSet, preprocessing: Preprocessing, task: Task
+) -> OpenSide:
+    """Return a network in PyTorch as a side."""
+    context = MeasurementContext.prepare(loaded.module, images, own=True, task=task)
+    stored = Path(spec.checkpoint) if spec.checkpoint else None
+    size = context.profile.num_bytes if stored is None else stored.stat().st_size
+    return OpenSide(spec=spec, preprocessing=preprocessing, context=context, file_bytes=size, notes=loaded.notes)
+
+
+def open_candidate(
+    spec: ModelSpec, reference: OpenSide, images: ImageSet, task: Task, *, own_disk: bool, progress: Progress
+) -> OpenSide:
+    """Open the candidate; a checkpoint belongs to the architecture of the reference where it names none.
+
+    Raises:
+        NotComparable: it takes other images than the reference.
+        InvalidInput: it cannot be opened.
+    """
+    preprocessing = reference.preprocessing
+    if not is_runtime_file(spec):
+        named = spec
+        if spec.library == "auto":
+            if is_runtime_file(reference.spec):
+                raise InvalidSpec(
+                    f"{file_name(spec)} holds weights, and the original is an ONNX file, which names no architecture. "
+                    "Choose an original of the same architecture, or export the compressed file as ONNX."
+                )
+            named = replace(reference.spec, pretrained=False, checkpoint=spec.checkpoint, network=spec.network)
+        try:
+            loaded = load_model(named, progress=progress)
+        except InvalidInput as error:
+            raise type(error)(f"The compressed file cannot be loaded: {error}") from error
+        return open_weights(spec, loaded, images, preprocessing, task)
+    file, content = open_file(spec, own_disk=own_disk)
+    size = len(content)
+    side = OpenSide(spec=spec, preprocessing=preprocessing, file=file, content=content, file_bytes=size)
+    problem = _input_problem(file.facts, tuple(images.batch(0, 1).shape[1:]))
+    if problem:
+        raise NotComparable(side, problem)
+    side.notes = tuple(_notes_on_input(file.facts, preprocessing))
+    return side
 
 
 def _input_problem(facts: FileFacts, image: Sequence[int]) -> str:

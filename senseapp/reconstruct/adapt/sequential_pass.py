@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions.quantization.activations import watched
 from senseapp.measure.context import MeasurementContext
-from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
-from senseapp.measure.replay import Replay
+from senseapp.measure.replay import Prefix, Replay, ReplayMismatch, prefix_bytes_per_image
 from senseapp.reconstruct.repair import Repair
 from senseapp.reconstruct.repair_sites import NormSite, pooled
 

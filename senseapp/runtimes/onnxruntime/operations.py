@@ -28,12 +28,12 @@ from senseapp.networks.onnx.metadata import CLASSES, LONGEST_NAMES, ORIGINAL_THR
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
-from senseapp.runtimes.call_times import Kernel
+from senseapp.runtimes.call_times import Kernel, processor, saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, multiplies_integers
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
-from senseapp.runtimes.onnxruntime.runtime import OnnxSession, RuntimeModel, kernels, processor, saturates
+from senseapp.runtimes.onnxruntime.runtime import OnnxSession, RuntimeModel, kernels
 from senseapp.runtimes.onnxruntime.timing import by_operator, by_product, layer_times, numbered, products_of, shapes_of
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 

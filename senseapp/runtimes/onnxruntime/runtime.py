@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import tempfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -163,20 +162,3 @@ INPUT_TYPES: dict[str, type[np.generic]] = {
     "tensor(int64)": np.int64,
 }
 """Of inputs, by onnxruntime's names."""
-
-_PRODUCTS_OF_8_BITS = ("avx512_vnni", "avx_vnni", "amx_int8")
-
-
-def saturates() -> bool:
-    """Return whether sums of products of 8 bits saturate on this processor.
-
-    Kernels of onnxruntime and OpenVINO for AVX2 or AVX-512 without VNNI add two products in 16 bits, ``VPMADDUBSW``.
-    """
-    found = torch.cpu.get_capabilities()
-    return found.get("architecture") == "x86_64" and not any(found.get(each) for each in _PRODUCTS_OF_8_BITS)
-
-
-def processor() -> str:
-    """Return the processor, and whether it has dot products of 8 bits: ``AMD EPYC without VNNI``."""
-    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
-    return f"{name} {'without' if saturates() else 'with'} VNNI"

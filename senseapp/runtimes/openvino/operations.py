@@ -18,11 +18,11 @@ from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
+from senseapp.runtimes.call_times import RUNS, Kernel, processor, usual_input
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
-from senseapp.runtimes.onnxruntime.runtime import OnnxSession, processor
+from senseapp.runtimes.onnxruntime.runtime import OnnxSession
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting

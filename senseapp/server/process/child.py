@@ -37,7 +37,7 @@ from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from senseapp.measure.executor import Executor
+    from senseapp.measure.measurer import Executor
 
 
 _GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so

@@ -66,7 +66,7 @@ class Classification(RowTask):
             kept=kept,
             names=tuple(written.output_names) or names,
             notes=(*self.label_notes(written.labels), *chosen.notes),
-            orders=orders if len(orders) > 1 else (),
+            orders=() if chosen.certain else orders,
         )
 
     def proposal(self, written: WrittenLabels) -> LabelMapProposal | None:

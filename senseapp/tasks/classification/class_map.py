@@ -59,23 +59,24 @@ def class_orders(
     model = ModelClasses(num_outputs=num_classes, names=class_names)
     ways = list(_ways(names, used, model, own_order or _ORDER))
     words, matched = max(ways, key=lambda way: len(way[1]))  # the first of equals
-    first = _proposal(words if matched else "", matched, names)
     sure = words in (_BY_NAME, _BY_ID) and {*used} <= matched.keys()
+    first = _proposal(words if matched else "", matched, names, certain=sure)
     orders: dict[tuple[int, ...], LabelMapProposal] = {}
     for how, pairs in [(first.words, matched), *(() if sure else ways)]:
         places = tuple(pairs.get(name, -1) for name in used)
         if all(0 <= place < num_classes for place in places) and len(set(places)) == len(used):
-            orders.setdefault(places, _proposal(how, pairs, names))
+            orders.setdefault(places, _proposal(how, pairs, names, certain=sure))
     return tuple(replace(each, num_orders=len(orders)) for each in orders.values()) or (first,)
 
 
-def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str]) -> LabelMapProposal:
+def _proposal(words: str, matched: Mapping[str, int], names: Sequence[str], *, certain: bool) -> LabelMapProposal:
     note = _NOTES.get(words, _NOTES[_ORDER] if words.startswith("in ") else "")
     return LabelMapProposal(
         pairs=tuple(matched.items()),
         unmatched=tuple(name for name in names if name not in matched),
         notes=(note,) if note else (),
         words=words,
+        certain=certain,
     )
 
 
@@ -152,7 +153,7 @@ def resolve_class_map(
         kept = given_outputs(label_names, num_classes, confirmed)
         dropped = [name for name in label_names if name not in kept]
         left = f"{plural(len(dropped), 'class', 'classes')} without a place in the mapping left out: {listed(dropped)}."
-        return (LabelMapProposal(pairs=tuple(kept.items()), notes=(left,) if dropped else ()),)
+        return (LabelMapProposal(pairs=tuple(kept.items()), notes=(left,) if dropped else (), certain=True),)
     orders = class_orders(label_names, class_names, num_classes, own_order=own_order, empty=empty)
     unmatched = [name for name in orders[0].unmatched if name not in empty]
     if not unmatched:

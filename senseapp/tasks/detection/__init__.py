@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics.detection import DETECTION_METRICS, MAP, OBJECTS, TASK, annotated, object_counts
-from senseapp.metrics.detection.rows import BOX, NUM_FIXED, RowKind, blocks, overlaps, scores
-from senseapp.metrics.detection.rules import FOUND, SURE_SCORE
+from senseapp.metrics.detection.rows import BOX, FOUND, NUM_FIXED, SURE_SCORE, RowKind, blocks, overlaps, scores
 from senseapp.metrics.predictions import Columns, Predictions
 from senseapp.tasks.annotations import PerImage
 from senseapp.tasks.base import AnswerChanges, Task, refuse_output
@@ -57,7 +56,7 @@ class Detection(Task):
 
     def predictions(self, model_output: object, *, most_bytes: int | None = None) -> Predictions:
         """Return the rows, at most ``most_bytes`` of each image, and the candidates for detections."""
-        from senseapp.metrics.detection.detections import candidates_of
+        from senseapp.metrics.detection.matching import candidates_of
         from senseapp.tasks.detection.heads import read_heads
 
         rows, class_boxes = read_heads(model_output)
@@ -72,7 +71,7 @@ class Detection(Task):
 
     def score_threshold(self, predictions: Predictions, targets: Any, original: Predictions | None = None) -> float:
         """Return the score from which detections have the best F1."""
-        from senseapp.metrics.detection.detections import best_threshold, detections_of, objects_of, sure_detections
+        from senseapp.metrics.detection.matching import best_threshold, detections_of, objects_of, sure_detections
 
         if targets is not None:
             objects = [annotated(each) for each in targets]
@@ -182,7 +181,7 @@ class Detection(Task):
         """Return ``boxes`` and ``labels`` of the sure detections."""
         import torch
 
-        from senseapp.metrics.detection.detections import sure_detections
+        from senseapp.metrics.detection.matching import sure_detections
 
         found = torch.from_numpy(sure_detections(output))
         return {"boxes": found[:, 2:], "labels": found[:, 1].long()}

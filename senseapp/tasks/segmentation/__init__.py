@@ -14,11 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
 from senseapp.metrics.segmentation import (
     ACCURACY,
     AGREEMENT,
     DIVERGENCE,
+    MIOU,
+    MIOU_AGREEMENT,
     VOID,
     check_masks,
     classes_of,

@@ -16,6 +16,7 @@ from senseapp.views.words.check import (
     TENSOR_COLUMNS,
     change_rows,
     conditions,
+    divergence_sentence,
     file_facts,
     measured_facts,
     operator_rows,
@@ -44,6 +45,7 @@ def build_check_page(report: CheckReport) -> str:
         "operators": ReportTable(
             title="Operators", columns=OPERATOR_COLUMNS, rows=tuple(operator_rows(report.operators))
         ),
+        "parting": "" if report.divergence is None else divergence_sentence(report.divergence),
         "tensors": _tensors(report),
         "tensor_columns": TENSOR_COLUMNS,
         "classes": class_tables([answers]) if answers is not None else (),

@@ -12,12 +12,14 @@ from senseapp.core.markdown import Markdown, md
 from senseapp.metrics import METRICS
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
 from senseapp.records.check import (
+    ALIKE,
+    APART,
+    SHARP,
     CheckedFile,
     CheckReport,
     LossBound,
     TensorDifference,
-    ordered_changes,
-    percent,
+    TensorDivergence,
 )
 from senseapp.records.deployment import Median, OperatorShare
 from senseapp.views.words import format as fmt
@@ -98,7 +100,8 @@ def bound_text(bound: LossBound) -> str:
 def change_rows(report: CheckReport) -> list[tuple[str, ...]]:
     """Return a row per metric, the one that is judged first."""
     rows: list[tuple[str, ...]] = []
-    for change in ordered_changes(report.changes, report.metric):
+    places = list(METRICS)
+    for change in sorted(report.changes, key=lambda each: (each.metric != report.metric, places.index(each.metric))):
         metric = METRICS[change.metric]
         before, after = (metric.value_text(value) for value in (change.baseline, change.value))
         interval = metric.interval_text(change.ci_low, change.ci_high) if change.has_interval else ""
@@ -111,9 +114,60 @@ def tensor_rows(tensors: Sequence[TensorDifference]) -> list[tuple[str, ...]]:
     """Return a row per tensor, in their order."""
     names = (each.name + (f" (there {each.other})" if each.other else "") for each in tensors)
     return [
-        (name, each.operator, fmt.shape(each.shape), percent(each.difference))
+        (name, each.operator, fmt.shape(each.shape), _percent(each.difference))
         for name, each in zip(names, tensors, strict=True)
     ]
+
+
+def divergence_sentence(found: TensorDivergence) -> str:
+    """Return where two networks part, with the differences before and there."""
+    if not found.tensors:
+        return "No tensor of one could be matched to a tensor of the other."
+    what = "layer" if found.matched_by == "layer" else "tensor"
+    largest = max(found.tensors, key=lambda each: each.difference)
+    first = found.first
+    if first is None and largest.difference < ALIKE:
+        return f"No {what} of {len(found.tensors)} differs by as much as {_percent(ALIKE)}."
+    if first is None:
+        return (
+            f"No {what} of {len(found.tensors)} differs by more than {_percent(largest.difference)}, "
+            f"at {_named(largest)}."
+        )
+    place = found.tensors.index(first)
+    before = max((each.difference for each in found.tensors[:place]), default=0.0)
+    if place == 0:
+        return (
+            f"They differ from the first {what} on, {_named(first)}, by "
+            f"{_percent(first.difference)} there and at most {_percent(largest.difference)} anywhere."
+        )
+    if first.difference >= SHARP * max(before, ALIKE):
+        last = found.tensors[place - 1]
+        return (
+            f"They part at {what} {_named(first)}: {_percent(first.difference)}, after "
+            f"{f'at most {_percent(before)}' if before else 'no difference'} in the {place} before it, the last of "
+            f"them “{last.name}”."
+        )
+    above = f"{what} {_named(first)}, {_percent(first.difference)}"
+    return f"Differences grow gradually: the first above {_percent(APART)} is {above}."
+
+
+def _named(tensor: TensorDifference) -> str:
+    """Return its name with what computes it: ``“boxes” (Concat “/head/Concat”)``."""
+    node = f" “{tensor.node}”" if tensor.node and tensor.node != tensor.name else ""
+    return f"“{tensor.name}” ({tensor.operator}{node})"
+
+
+def _percent(share: float) -> str:
+    """Return a relative difference as text.
+
+    >>> _percent(0.0123), _percent(3.0), _percent(float("inf")), _percent(0.00001)
+    ('1.2 %', '300 %', 'not finite', '< 0.1 %')
+    """
+    if not math.isfinite(share):
+        return "not finite"
+    if 0 < share < ALIKE:
+        return "< 0.1 %"
+    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
 
 
 def operator_rows(operators: Sequence[OperatorShare]) -> list[tuple[str, ...]]:
@@ -166,7 +220,7 @@ def json_of(report: CheckReport) -> dict[str, object]:
         },
         "file_bytes": {"reference": report.reference.file_bytes, "candidate": report.candidate.file_bytes},
         "parts_at": None if first is None else first.name,
-        "parting": "" if report.divergence is None else report.divergence.sentence,
+        "parting": "" if report.divergence is None else divergence_sentence(report.divergence),
         "operators": [
             {
                 "kind": each.kind,
@@ -217,7 +271,7 @@ def markdown_summary(report: CheckReport) -> str:
             md("</details>"),
         ]
     if report.divergence is not None:
-        parts.append(md("Inside: {}", report.divergence.sentence))
+        parts.append(md("Inside: {}", divergence_sentence(report.divergence)))
     if report.answers is not None:
         parts += list(_answers(report.answers))
     if notes := all_notes(report):
@@ -266,7 +320,7 @@ def junit_xml(report: CheckReport) -> str:
         if not limit.holds:
             kind = "undecided" if limit.undecided else "failed"
             failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(limit.sentence)})
-            inside = () if report.divergence is None else (report.divergence.sentence,)
+            inside = () if report.divergence is None else (divergence_sentence(report.divergence),)
             failure.text = _xml("\n".join((limit.sentence, *report.findings, *inside)))
         else:
             ElementTree.SubElement(case, "system-out").text = _xml(limit.sentence)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from senseapp.core import tables
 from senseapp.core.errors import InvalidFile, InvalidInput, InvalidSchedule
 from senseapp.core.foreign_values import BadValue
-from senseapp.core.table_records import TableRecord
-from senseapp.core.tables import TableError, read_table
+from senseapp.core.tables import TableError, TableRecord, read_table
 from senseapp.descriptions import get
 from senseapp.formats.plain import read_schedule
 from senseapp.formats.registry import FORMATS

@@ -39,20 +39,33 @@ def pairs(arrangement):
     return list(zip(names, arrangement.labels, strict=True)) if arrangement.labels else names
 
 
-def test_class_folders_in_the_order_of_their_names():
-    found = arrange(ListedFiles("b/2.png", "a/1.png", "b/1.png", "a-b/1.png"))
-    assert found.layout == "class folders"
-    assert pairs(found) == [("a/1.png", "a"), ("a-b/1.png", "a-b"), ("b/1.png", "b"), ("b/2.png", "b")]
-    assert found.notes == ()
-
-
-def test_folders_around_everything_are_skipped():
-    found = arrange(ListedFiles("download/set/a/1.png", "download/set/b/1.png", "download/readme.txt"))
-    assert found.label_names == ("a", "b")
-
-
-def test_folders_inside_a_class_folder_belong_to_it():
-    assert arrange(ListedFiles("a/x/1.png", "b/y/z/1.png")).labels == ("a", "b")
+@pytest.mark.parametrize(
+    ("files", "found", "notes"),
+    [
+        (
+            ("b/2.png", "a/1.png", "b/1.png", "a-b/1.png"),  # in the order of their names
+            {"a/1.png": "a", "a-b/1.png": "a-b", "b/1.png": "b", "b/2.png": "b"},
+            (),
+        ),
+        (("x/set/a/1.png", "x/set/b/1.png", "x/readme.txt"), {"x/set/a/1.png": "a", "x/set/b/1.png": "b"}, ()),
+        (("a/x/1.png", "b/y/z/1.png"), {"a/x/1.png": "a", "b/y/z/1.png": "b"}, ()),
+        (
+            ("a/1.png", "b/1.png", "overview.png"),
+            {"a/1.png": "a", "b/1.png": "b"},
+            ("1 picture outside of the class folders left out.",),
+        ),
+        (("test/1.png", "cat/1.png"), {"cat/1.png": "cat", "test/1.png": "test"}, ()),  # a class, and no split
+        (
+            ("train/a/1.png", "train/b/1.png", "test/1.png"),
+            {"train/a/1.png": "a", "train/b/1.png": "b"},
+            ("Taken from the folder train; not used: test.",),
+        ),
+    ],
+)
+def test_class_folders(files, found, notes):
+    arranged = arrange(ListedFiles(*files))
+    assert (arranged.layout, pairs(arranged), arranged.notes) == ("class folders", list(found.items()), notes)
+    assert arranged.label_names == tuple(sorted({*found.values()}))
 
 
 def test_pictures_in_one_heap_have_no_labels():
@@ -66,12 +79,6 @@ def test_one_folder_is_one_class():
     note = "All pictures are of one class, a: accuracy says little about the others."
     assert CLASSIFICATION.label_notes(found.labels) == (note,)
     assert CLASSIFICATION.label_notes(("a", "b")) == ()
-
-
-def test_loose_pictures_beside_class_folders_are_left_out_and_told():
-    found = arrange(ListedFiles("a/1.png", "b/1.png", "overview.png"))
-    assert pairs(found) == [("a/1.png", "a"), ("b/1.png", "b")]
-    assert found.notes == ("1 picture outside of the class folders left out.",)
 
 
 def test_empty_classes_are_told_and_keep_their_place():
@@ -95,16 +102,6 @@ def test_of_splits_one_that_was_not_trained_on_is_taken(folders, chosen):
     assert pairs(found) == [(f"data/{chosen}/a/1.png", "a"), (f"data/{chosen}/b/1.png", "b")]
     others = ", ".join(sorted(set(folders) - {chosen}))
     assert found.notes == (f"Taken from the folder {chosen}; not used: {others}.",)
-
-
-def test_a_split_without_class_folders_is_not_preferred():
-    found = arrange(ListedFiles("train/a/1.png", "train/b/1.png", "test/1.png"))
-    assert found.labels == ("a", "b")
-    assert found.notes == ("Taken from the folder train; not used: test.",)
-
-
-def test_a_class_that_is_called_test_is_no_split():
-    assert arrange(ListedFiles("test/1.png", "cat/1.png")).label_names == ("cat", "test")
 
 
 def test_without_labels_every_picture_is_taken():

@@ -19,6 +19,7 @@ from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.image_report import preview_images
 from senseapp.tasks import CLASSIFICATION
+from tests.pictures import encoded, write_folder
 
 SIZE = 8
 Pixels = npt.NDArray[np.uint8]
@@ -35,9 +36,7 @@ def pixels_of(channels: int, seed: int = 0) -> Pixels:
 
 
 def png(values: Pixels) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(values).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(values))
 
 
 def tiff(values: npt.NDArray[np.generic], **options: object) -> bytes:
@@ -51,9 +50,8 @@ def rgb_and_more(values: npt.NDArray[np.generic]) -> bytes:
 
 
 def folder_of(path: Path, **files: bytes) -> DataSpec:
-    for name, file in files.items():
-        (path / name.replace("_", ".")).write_bytes(file)
-    return DataSpec(kind="folder", path=str(path))
+    named = {name.replace("_", "."): file for name, file in files.items()}
+    return DataSpec(kind="folder", path=str(write_folder(path, named)))
 
 
 def loaded(spec: DataSpec, channels: int) -> npt.NDArray[np.float64]:

@@ -20,6 +20,7 @@ from senseapp.data.load import load_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from senseapp.tasks import CLASSIFICATION
+from tests.pictures import encoded, write_folder
 
 Values = npt.NDArray[np.uint16]
 SIZE = 9
@@ -103,9 +104,8 @@ def test_portable_grey_maps_are_scaled_by_their_maximum(bits: int) -> None:
 
 
 def folder_of(path: Path, *files: bytes) -> DataSpec:
-    for number, file in enumerate(files):
-        (path / f"{number}.png").write_bytes(file)
-    return DataSpec(kind="folder", path=str(path))
+    named = {f"{number}.png": file for number, file in enumerate(files)}
+    return DataSpec(kind="folder", path=str(write_folder(path, named)))
 
 
 def test_pictures_of_one_set_are_scaled_alike(tmp_path: Path) -> None:
@@ -125,9 +125,7 @@ def with_mark(mark: int, kind: str) -> bytes:
     image = Image.fromarray(np.array([[0, 85], [170, 255]], dtype=np.uint8).repeat(8, 0).repeat(16, 1))
     exif = image.getexif()
     exif[0x0112] = mark
-    file = io.BytesIO()
-    image.save(file, kind, exif=exif, **({"quality": 100} if kind == "JPEG" else {}))
-    return file.getvalue()
+    return encoded(image, kind, exif=exif, **({"quality": 100} if kind == "JPEG" else {}))
 
 
 UPRIGHT = {

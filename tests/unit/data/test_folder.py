@@ -5,9 +5,7 @@ import os
 import pytest
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.data.archives import ArchiveLimits
-from senseapp.data.contents import Unreadable
-from senseapp.data.folder import FolderSource, resolve_readable
+from senseapp.data.contents import ArchiveLimits, FolderSource, Unreadable, resolve_readable
 from tests.pictures import class_files, png, write_folder
 
 

@@ -7,7 +7,6 @@ import http.server
 import os
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -205,9 +204,7 @@ def test_whoever_waits_can_give_up_and_two_who_wait_get_the_same_set(web, monkey
             super().__init__(folder, download=download, **options)
 
     web.publish("cifar10")
-    monkeypatch.setattr(
-        fetching, "TORCHVISION_SETS", TORCHVISION_SETS | {"cifar10": replace(TORCHVISION_SETS["cifar10"], kind=Slow)}
-    )
+    monkeypatch.setitem(TORCHVISION_SETS, "cifar10", functools.partial(Slow, train=False))
 
     def give_up(sentence):
         if sentence == "Downloading CIFAR-10: 3 of 170 MB":
@@ -232,9 +229,7 @@ def test_a_download_that_stalls_is_given_up(web, monkeypatch):
         def __init__(self, *_, **__):
             gate.wait(30)
 
-    monkeypatch.setattr(
-        fetching, "TORCHVISION_SETS", TORCHVISION_SETS | {"mnist": replace(TORCHVISION_SETS["mnist"], kind=Stuck)}
-    )
+    monkeypatch.setitem(TORCHVISION_SETS, "mnist", Stuck)
     monkeypatch.setattr(fetching, "_STALLED_SECONDS", 0.1)
     with pytest.raises(InvalidDataset, match="nothing came for 0 seconds"):
         load("mnist", num_classes=10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +50,7 @@ def decoder() -> Iterator[PictureDecoder]:
 
 def picture(kind: str, mode: str = "RGB", size: tuple[int, int] = (61, 40)) -> bytes:
     values = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 4), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(values, "RGBA").convert(mode).save(file, kind)
-    return file.getvalue()
+    return encoded(Image.fromarray(values, "RGBA").convert(mode), kind)
 
 
 TRANSFORM = EvalTransform(width=24, height=36, crop_pct=0.9, interpolation="bicubic", upright=True)
@@ -112,7 +109,7 @@ def test_a_process_that_an_exchange_was_broken_off_with_takes_no_other_picture(m
 
 def test_a_process_that_is_killed_costs_its_picture_and_the_next_one_is_decoded() -> None:
     pool = PictureDecoders()
-    pool._give_back(PictureDecoder(("-c", ENDLESS)))
+    pool._idle.append(PictureDecoder(("-c", ENDLESS)))
     with pytest.raises(Unreadable, match="too much memory, or breaks"):
         pool.decoded(b"killed", "RGB")
     found = pool.decoded(png(), "RGB")
@@ -147,10 +144,9 @@ def test_a_jpeg_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: p
         patch.setattr(decoding, "_decode", None)
         with pytest.raises(Unreadable, match=sentence):
             decoded_picture(file, "RGB")
-    ordinary = io.BytesIO()
-    Image.effect_noise((side, side), 80).convert("RGB").save(ordinary, "JPEG", progressive=True)
-    assert 5 < ordinary.getvalue().count(b"\xff\xda") < MAX_SCAN_PIXELS // 64_000_000
-    assert decoded_picture(ordinary.getvalue(), "RGB").size == (side, side)
+    ordinary = encoded(Image.effect_noise((side, side), 80).convert("RGB"), "JPEG", progressive=True)
+    assert 5 < ordinary.count(b"\xff\xda") < MAX_SCAN_PIXELS // 64_000_000
+    assert decoded_picture(ordinary, "RGB").size == (side, side)
 
 
 def test_a_tiff_of_too_many_strips_is_refused_before_pillow_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +155,8 @@ def test_a_tiff_of_too_many_strips_is_refused_before_pillow_lists_them(monkeypat
         with pytest.raises(Unreadable, match=r"a TIFF of 400,000 parts, which takes far more work"):
             decoded_picture(SLOW_PICTURES["strips.tif"](1), "RGB")
     for big in (False, True):
-        rows = io.BytesIO()
-        Image.new("L", (8, 300), 7).save(rows, "TIFF", big_tiff=big, tiffinfo={278: 1})  # a strip for each row
-        assert decoded_picture(rows.getvalue(), "L").size == (8, 300)
+        rows = encoded(Image.new("L", (8, 300), 7), "TIFF", big_tiff=big, tiffinfo={278: 1})  # a strip for each row
+        assert decoded_picture(rows, "L").size == (8, 300)
 
 
 def test_a_tiff_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,10 +164,11 @@ def test_a_tiff_of_too_many_scans_is_refused_before_it_is_decoded(monkeypatch: p
         patch.setattr(decoding, "_decode", None)
         with pytest.raises(Unreadable, match=r"a JPEG of 3,\d\d\d scans"):
             decoded_picture(SLOW_PICTURES["scans.tif"](2), "RGB")
-    strips, side = io.BytesIO(), 4096
-    Image.new("RGB", (side, side), "red").save(strips, "TIFF", compression="jpeg", tiffinfo={278: 8})  # rows of a strip
-    assert strips.getvalue().count(b"\xff\xda") * side**2 > MAX_SCAN_PIXELS
-    assert decoded_picture(strips.getvalue(), "RGB").size == (side, side)
+    side = 4096
+    picture = Image.new("RGB", (side, side), "red")
+    strips = encoded(picture, "TIFF", compression="jpeg", tiffinfo={278: 8})  # rows of a strip
+    assert strips.count(b"\xff\xda") * side**2 > MAX_SCAN_PIXELS
+    assert decoded_picture(strips, "RGB").size == (side, side)
 
 
 def test_slow_pictures_are_left_out_until_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,17 @@ class Shades(nn.Module):
         return torch.tensor([[0.0, 3.0]]).repeat(len(images), 1) + 0 * scores[:, :2] if self.constant else scores
 
 
+class Answering(nn.Module):
+    """Gives ``scores``, a batch at a time."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, images):
+        return next(self.scores)[: len(images)]
+
+
 def model_of(names, order, **options):
     colours = dict(zip(names, shades(len(names)), strict=True))
     module = Shades([colours[name] for name in order], **options).eval()
@@ -104,9 +115,52 @@ def test_an_empty_folder_leaves_the_choice_to_the_images(tmp_path):
     assert share_right(choice.spec, model) == 1
 
 
+SWAPPED = ["a", "b", "e", "c", "d"]
+
+
+@pytest.mark.parametrize("order", [["c", "a", "e", "b", "d"], SWAPPED])
+def test_classes_are_taken_as_the_network_finds_them_where_no_name_tells(tmp_path, order):
+    spec, model = pictures(tmp_path, sorted(order), 8), model_of(sorted(order), order)
+    choice = choose_class_order(spec, model, images_of(spec, model))
+    assert dict(choice.spec.data.class_map) == {name: order.index(name) for name in order}
+    assert share_right(choice.spec, model) == 1
+    assert "classes as the network finds them: 20 of 20 right" in choice.verdict
+    assert any("matched on 20 images and judged on the other 20" in note for note in choice.notes)
+    assert dict(choice.spec.data.evidence)["classes"] == "labels"
+
+
+def test_preparation_and_classes_as_found_are_chosen_together(tmp_path, monkeypatch):
+    order = ["c", "a", "e", "b", "d"]
+    spec, model = pictures(tmp_path, sorted(order), 8), model_of(sorted(order), order, half=True)
+    monkeypatch.setattr(preparation_search, "load_model", lambda _: model)
+    choice = choose_preparation(replace(spec, data=replace(spec.data, preparation="auto")))
+    assert dict(choice.spec.data.class_map) == {name: order.index(name) for name in order}
+    assert (choice.spec.data.mean, choice.spec.data.std, choice.question) == (HALF["mean"], HALF["std"], "")
+
+
+def test_names_of_classes_are_never_matched_otherwise(tmp_path):
+    model = replace(model_of(sorted(SWAPPED), SWAPPED), class_names=tuple(sorted(SWAPPED)))
+    spec = pictures(tmp_path, sorted(SWAPPED), 8)
+    images = load_images(spec.data, OWN, num_classes=5, task=CLASSIFICATION, class_names=model.class_names)
+    assert choose_class_order(spec, model, images).spec == spec
+
+
+def test_a_network_that_guesses_is_given_no_order(tmp_path):
+    """A match of scores that know nothing on one half of the images is hardly ever better on the other."""
+    spec = pictures(tmp_path, ["a", "b", "c"], 20)
+    model = model_of(["a", "b", "c"], ["a", "b", "c"])
+    images, wrong = images_of(spec, model), 0
+    for seed in range(30):
+        torch.manual_seed(seed)
+        scores = iter(torch.randn(64, 3).split(16))
+        guessing = replace(model, module=Answering(scores))
+        wrong += choose_class_order(spec, guessing, images).spec != spec
+    assert wrong <= 1
+
+
 def test_one_order_or_a_confirmed_one_is_left_as_it_is(tmp_path):
     spec, model = pictures(tmp_path, ["a", "b", "c"], 4), model_of(["a", "b", "c"], ["c", "b", "a"])
-    assert choose_class_order(spec, model, images_of(spec, model)).spec == spec
+    assert choose_class_order(spec, model, images_of(spec, model)).spec == spec  # too few images to judge a match
     two = pictures(tmp_path / "two", ["a", "b"], 20)
     given = replace(two, data=replace(two.data, class_map=(("a", 0), ("b", 1))))
     turned = model_of(["a", "b"], ["b", "a"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +18,7 @@ from senseapp.metrics.predictions import num_bytes
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import TASKS, Task
+from tests.plain_loop import sparse_copy
 from tests.toy_detection import DETECTION
 from tests.toy_detection import network as detection_network
 from tests.toy_detection.metrics import AP
@@ -64,17 +64,6 @@ def opened(network: nn.Module, task: Task, labels: object, mode: str = "exact") 
     return Sweep.open(network, images, spec, task=task)
 
 
-def sparse(network: nn.Module, layer: str, level: float) -> nn.Module:
-    """Return a copy with the smallest weights of one layer at zero."""
-    changed = copy.deepcopy(network)
-    weight = changed.get_submodule(layer).weight
-    with torch.no_grad():
-        kept = weight.abs().flatten().argsort()[round(level * weight.numel()) :]  # type: ignore[operator, union-attr]
-        mask = torch.zeros(weight.numel()).index_fill(0, kept, 1).reshape(weight.shape)  # type: ignore[operator, union-attr]
-        weight.mul_(mask)  # type: ignore[operator, union-attr]
-    return changed
-
-
 def mean_iou(scores: Tensor, masks: Tensor) -> float:
     found, shares = scores.argmax(1), []
     for each in range(len(CLASSES)):
@@ -91,7 +80,7 @@ def test_layers_of_a_segmentation_network_are_measured_as_by_a_plain_loop() -> N
     with torch.inference_mode():
         before = network(images).double()
         for (layer, _), item in found.items():
-            after = sparse(network, layer, item.achieved_level)(images).double()
+            after = sparse_copy(network, layer, item.achieved_level)(images).double()
             kl = (
                 nn.functional.kl_div(after.log_softmax(1), before.log_softmax(1), log_target=True, reduction="sum")
                 / images[:, 0].numel()
@@ -125,7 +114,7 @@ def test_boxes_are_measured_and_a_detector_without_weights_finds_nothing() -> No
         predictions = DETECTION.predictions(network(images))
         change = AP.change(AP.moments(predictions, predictions, truths))
         assert change.baseline > 0.2
-        empty = DETECTION.predictions(sparse(network, "head", 1.0)(images))
+        empty = DETECTION.predictions(sparse_copy(network, "head", 1.0)(images))
         lost = AP.change(AP.moments(predictions, empty, truths))
     assert change.delta == 0
     assert 0 < -change.ci_low <= change.ci_high  # so few images do not show that no other one changes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +11,12 @@ import torchvision
 from torch import nn
 
 from senseapp.data.images import TensorImages
-from senseapp.measure.quick import amounts
+from senseapp.measure.quick import scan
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.detection import DIVERGENCE, OBJECTS
-from senseapp.metrics.detection.detections import detections_of
-from senseapp.metrics.detection.rows import RowKind, blocks
-from senseapp.metrics.detection.rules import LEAST_SCORE, SAME_BOX
+from senseapp.metrics.detection.matching import detections_of
+from senseapp.metrics.detection.rows import LEAST_SCORE, SAME_BOX, RowKind, blocks
 from senseapp.metrics.predictions import Columns, num_bytes, precise
 from senseapp.networks.sources.detectors import opened_detector
 from senseapp.networks.sources.torchvision_networks import torchvision_names
@@ -26,7 +24,7 @@ from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import TASKS
 from tests import shapes_detector
-from tests.plain_loop import sampled
+from tests.plain_loop import sampled, sparse_copy
 
 DETECTION = TASKS["detection"]
 SPARSITY = 0.5
@@ -55,17 +53,6 @@ def untrained(name: str) -> nn.Module:
 def side_of(name: str) -> tuple[int, int]:
     side = SMALLEST.get(name, USUAL_SIDE)
     return side, side
-
-
-def sparse(network: nn.Module, layer: str, level: float) -> nn.Module:
-    """Return a copy with the smallest weights of one layer at zero."""
-    changed = copy.deepcopy(network)
-    weight = changed.get_submodule(layer).weight
-    with torch.no_grad():
-        kept = weight.abs().flatten().argsort()[int(level * weight.numel()) :]  # type: ignore[operator, union-attr]
-        mask = torch.zeros(weight.numel()).index_fill(0, kept, 1).reshape(weight.shape)  # type: ignore[operator, union-attr]
-        weight.mul_(mask)  # type: ignore[operator, union-attr]
-    return changed
 
 
 def row_divergence(old: np.ndarray, new: np.ndarray, kind: RowKind) -> float:
@@ -148,7 +135,7 @@ def test_layers_are_measured_as_by_a_plain_loop(name: str) -> None:
     plain = sweep.context.model
     assert torch.equal(sweep.baseline.outputs.parts["rows"], sweep.context.outputs(0, 2).parts["rows"])  # type: ignore[union-attr]
     for layer, item in found.items():
-        changed = sparse(plain, layer, item.achieved_level)
+        changed = sparse_copy(plain, layer, item.achieved_level)
         with torch.inference_mode():
             after = DETECTION.predictions(changed(sweep.context.batches(0, 2)[0]))
         exact = DIVERGENCE.change(DIVERGENCE.moments(sweep.baseline.outputs, after, None)).delta
@@ -174,7 +161,7 @@ def test_few_images_get_several_draws_of_directions(monkeypatch: pytest.MonkeyPa
     spec = SensitivitySpec(levels=(0.5,), num_samples=16, device="cpu", mode="quick")
     found: dict[int, list[float]] = {}
     for drawn in (16, 256):  # of each image: 1, and 16
-        monkeypatch.setattr(amounts, "_DRAWN", drawn)
+        monkeypatch.setattr(scan, "_DRAWN", drawn)
         spreads = []
         for layer in ("backbone.top.0", "head.regression_head.module_list.0"):
             estimates = [one_estimate(replace(spec, seed=seed, layers=(layer,)), images) for seed in range(4)]
@@ -223,7 +210,7 @@ def test_predictions_take_no_more_memory_than_allowed_and_say_what_they_leave_ou
     images, _ = shapes_detector.inputs(range(2))
     with torch.inference_mode():
         network = opened_detector(shapes_detector.trained())
-        raw, other = network(images), sparse(network, "backbone.stem.0.0", 0.3)(images)
+        raw, other = network(images), sparse_copy(network, "backbone.stem.0.0", 0.3)(images)
     whole, kept = DETECTION.predictions(raw), DETECTION.predictions(raw, most_bytes=8_000)
     assert num_bytes(kept) < 0.8 * num_bytes(whole)
     note = DETECTION.predictions_note(raw, most_bytes=8_000)

@@ -39,18 +39,14 @@ def _whole_passes(model: nn.Module, batches: tuple[Tensor, ...]) -> Tensor:
         return torch.cat([model(batch.clone()) for batch in batches])
 
 
-WIDE = pytest.mark.wide
+def _batches(first: int, second: int) -> pytest.MarkDecorator:
+    """Parametrize by the order of images and the size of batches; other pairs of both are wide."""
+    pairs = [("dark first", first), ("bright first", second), ("dark first", second), ("bright first", first)]
+    wide = [pytest.param(*each, marks=pytest.mark.wide) for each in pairs[2:]]
+    return pytest.mark.parametrize(("order", "size"), [*pairs[:2], *wide])
 
 
-@pytest.mark.parametrize(
-    ("order", "size"),
-    [
-        ("dark first", 1),
-        ("bright first", 2),
-        pytest.param("dark first", 2, marks=WIDE),
-        pytest.param("bright first", 1, marks=WIDE),
-    ],
-)
+@_batches(1, 2)
 @pytest.mark.parametrize("kind", LEVELS)
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_every_layer_is_measured_as_by_whole_passes(name: str, kind: str, order: str, size: int) -> None:
@@ -93,15 +89,7 @@ def _analyzed(model: nn.Module, data: Tensor, kind: str, size: int, *, plain: bo
     return analyze_sensitivity(model, data, evaluate, kind, SHOWN[kind], higher_is_better=False, verbose=False)
 
 
-@pytest.mark.parametrize(
-    ("order", "size"),
-    [
-        ("dark first", 3),
-        ("bright first", 1),
-        pytest.param("dark first", 1, marks=WIDE),
-        pytest.param("bright first", 3, marks=WIDE),
-    ],
-)
+@_batches(3, 1)
 @pytest.mark.parametrize("kind", first_of(LEVELS))
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_the_notebook_gives_the_numbers_of_whole_passes(name: str, kind: str, order: str, size: int) -> None:

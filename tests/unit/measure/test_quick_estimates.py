@@ -15,7 +15,7 @@ from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityCon
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.plan import Layout
-from senseapp.measure.quick import amounts
+from senseapp.measure.quick import scan
 from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
@@ -261,18 +261,18 @@ def test_outputs_that_are_not_finite_have_no_estimate() -> None:
 
 def test_costly_networks_are_scanned_on_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = _sweep(Linear(), images=_images(200))
-    assert amounts.num_images(sweep) == 200
-    monkeypatch.setattr(amounts, "_MOST_MACS", 1.0)
-    assert amounts.num_images(sweep) == 64
+    assert scan.num_images(sweep) == 200
+    monkeypatch.setattr(scan, "_MOST_MACS", 1.0)
+    assert scan.num_images(sweep) == 64
     (change, *_) = next(quick_scan(sweep)).changes
     assert change.num_samples == 64
 
 
 def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = _sweep(Linear())
-    assert amounts.graph_batch(sweep) == 32
-    monkeypatch.setattr(amounts, "_GRAPH_BYTES", 3 * 4 * 2 * (WIDTH * PIXELS**2 * 2 + 3))
-    assert amounts.graph_batch(sweep) == 3
+    assert scan.graph_batch(sweep) == 32
+    monkeypatch.setattr(scan, "_GRAPH_BYTES", 3 * 4 * 2 * (WIDTH * PIXELS**2 * 2 + 3))
+    assert scan.graph_batch(sweep) == 3
 
 
 def test_memory_is_that_of_tensors_that_differ() -> None:
@@ -284,10 +284,8 @@ def test_memory_is_that_of_tensors_that_differ() -> None:
     each = 2 * 4  # two directions, float32
     outputs = WIDTH * PIXELS**2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            amounts, "_GRAPH_BYTES", 6 * each * (3 * outputs + 3)
-        )  # layer, norm and its activation, flattened
-        assert amounts.graph_batch(sweep) == 6
+        patch.setattr(scan, "_GRAPH_BYTES", 6 * each * (3 * outputs + 3))  # layer, norm and its activation, flattened
+        assert scan.graph_batch(sweep) == 6
 
 
 class Refused(torch.autograd.Function):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.measure.quick import scan
-from senseapp.measure.quick.recorder import Recorder
-from senseapp.measure.quick.responses import Reach
+from senseapp.measure.quick.recorder import LayerCall, Recorder
+from senseapp.measure.quick.responses import batch_axis, find_reach, products_with
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.metrics.detection import DIVERGENCE
@@ -67,19 +68,18 @@ def test_the_reach_of_a_layer_are_the_boxes_that_move_when_its_weights_are_other
     responses = scan._responses(sweep)
     responses.prepare([item.target for item in sweep.planned], (0.5,))
     recorder = Recorder(responses.watched, inputs=responses.at_inputs)
-    reach = Reach.find(sweep, responses, recorder)
+    reach = find_reach(sweep, responses, recorder)
     network = sweep.context.model
-    assert len(reach.places) == 4  # no boxes, those of either map, and all
-    assert reach.of_layer.keys() == {item.target.layer for item in sweep.planned}
+    assert len({id(places) for places in reach.values()}) == 4  # no boxes, those of either map, and all
+    assert reach.keys() == {item.target.layer for item in sweep.planned}
     with torch.inference_mode():
         before = sweep.context.task.output(network(images))
-        for layer, place in reach.of_layer.items():
+        for layer, places in reach.items():
             changed = copy.deepcopy(network)
             changed.get_submodule(layer).weight.mul_(1.5)  # type: ignore[union-attr, operator]
             moved = (sweep.context.task.output(changed(images)) != before)[..., BOX].any(dim=(0, 2))
-            reached = reach.places[place][0, :, BOX].any(dim=-1)
             assert moved.any() == ("classification" not in layer)
-            assert torch.equal(reached, moved), layer
+            assert torch.equal(places[0, :, BOX].any(dim=-1), moved), layer
 
 
 def test_only_scores_within_reach_count() -> None:
@@ -106,3 +106,37 @@ def test_small_changes_are_estimated_within_a_third_and_ranked_as_measured() -> 
     pairs = [(estimated[key], measured[key]) for key in measured]
     assert spearman(*zip(*pairs, strict=True)) > 0.95
     assert all(3 / 4 < one / other < 4 / 3 for one, other in pairs)
+
+
+# ---- which axis of a recorded tensor counts images, and inner products image by image
+
+
+@pytest.mark.parametrize(
+    ("single", "seen", "expected"),
+    [
+        ((1, 6, 8, 8), (5, 6, 8, 8), 0),
+        ((16, 49, 96), (80, 49, 96), 0),  # windows of each image, one after the other
+        ((64, 1, 96), (64, 5, 96), 1),
+        ((1, 5), (5, 5), 0),
+        ((5,), (5,), None),  # the same for any number of images
+        ((1, 5), (5, 25), None),
+        ((1, 6), (7, 6), None),
+        ((1, 6), (5, 1, 6), None),
+    ],
+)
+def test_batch_axis(single: tuple[int, ...], seen: tuple[int, ...], expected: int | None) -> None:
+    assert batch_axis(single, seen, 5) == expected
+
+
+def test_all_belongs_to_a_single_image() -> None:
+    assert batch_axis((64, 1, 96), (64, 1, 96), 1) == 0
+
+
+@pytest.mark.parametrize(("shape", "batch"), [((3, 4, 5, 6), 0), ((5, 3, 4), 1)])
+def test_inner_products_are_those_of_numpy(shape: tuple[int, ...], batch: int) -> None:
+    output, response, *gradients = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    call = LayerCall(args=(), kwargs={}, output=output, gradients=list(gradients))
+    (found,) = products_with(call, batch, 3, [response])
+    rows = [np.moveaxis(each.numpy(), batch, 0).reshape(3, -1) for each in (response, *gradients)]
+    expected = np.stack([np.einsum("nv,nv->n", rows[0], each) for each in rows[1:]], axis=1)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)

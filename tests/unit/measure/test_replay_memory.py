@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from senseapp.compat.torch_internals import UnreadableTensor
-from senseapp.measure.prefix import Prefix, ReplayMismatch, prefix_bytes_per_image
-from senseapp.measure.replay import Replay
+from senseapp.measure.replay import Prefix, Replay, ReplayMismatch, prefix_bytes_per_image
 from senseapp.networks.profile import profile_model
 from senseapp.networks.trace import CallTrace, tensors_in, trace_calls
 from tests.architectures import ARCHITECTURES, example_input

@@ -94,25 +94,17 @@ def test_random_output_is_measured_plainly_and_said() -> None:
     assert all(item.status is Status.MEASURED for item in sweep.measure())
 
 
-def test_a_layer_that_never_runs_says_so() -> None:
+@pytest.mark.parametrize(
+    ("make", "layer", "reason"),
+    [(NeverRuns, "spare", "not used in a forward pass"), (TiedWeights, "second", "shared with first")],
+)
+def test_a_layer_without_a_measurement_of_its_own_says_why(make: type[nn.Module], layer: str, reason: str) -> None:
     images = labelled(_images(DARK), NUM_CLASSES)
-    found = list(
-        Sweep.open(_build(NeverRuns), images, SensitivitySpec(levels=(SPARSITY,)), task=CLASSIFICATION).measure()
-    )
-    spare = next(item for item in found if item.layer == "spare")
-    assert spare.status is Status.NOT_APPLICABLE
-    assert "not used in a forward pass" in spare.reason
-
-
-def test_tied_layers_are_one_measurement() -> None:
-    images = labelled(_images(DARK), NUM_CLASSES)
-    found = list(
-        Sweep.open(_build(TiedWeights), images, SensitivitySpec(levels=(SPARSITY,)), task=CLASSIFICATION).measure()
-    )
-    by_layer = {item.layer: item for item in found}
-    assert by_layer["first"].status is Status.MEASURED
-    assert by_layer["second"].status is Status.NOT_APPLICABLE
-    assert "shared with first" in by_layer["second"].reason
+    sweep = Sweep.open(_build(make), images, SensitivitySpec(levels=(SPARSITY,)), task=CLASSIFICATION)
+    found = {item.layer: item for item in sweep.measure()}
+    assert found["first"].status is Status.MEASURED
+    assert found[layer].status is Status.NOT_APPLICABLE
+    assert reason in found[layer].reason
 
 
 def test_the_images_stay_as_they_are_also_where_inputs_are_observed() -> None:

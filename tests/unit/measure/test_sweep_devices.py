@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from senseapp.core.errors import InvalidSpec, MeasurementFailed
 from senseapp.measure.context import MeasurementContext, choose_device
 from senseapp.measure.plan import Layout, memory_bytes, precision_context, settle_kernels, usual_layout
-from senseapp.measure.quick import amounts
+from senseapp.measure.quick import scan
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.trace import trace_calls
 from senseapp.records.measurement import Status
@@ -170,9 +170,9 @@ def test_an_estimate_on_a_card_takes_as_many_images_at_once_as_its_memory_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sweep = _open()
-    few = amounts.graph_batch(sweep)
-    monkeypatch.setattr(amounts, "_GRAPH_BYTES", 1)
-    assert amounts.graph_batch(sweep) == 1 < few
+    few = scan.graph_batch(sweep)
+    monkeypatch.setattr(scan, "_GRAPH_BYTES", 1)
+    assert scan.graph_batch(sweep) == 1 < few
     monkeypatch.setattr(sweep.context, "device", torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (0, 2**37))
-    assert amounts.graph_batch(sweep) == 2 * sweep.context.layout.micro_batch
+    assert scan.graph_batch(sweep) == 2 * sweep.context.layout.micro_batch

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -261,20 +262,13 @@ class _Constant(nn.Module):
         return self.head(self.conv(x).mean((2, 3))) * 0 + self.value
 
 
-def test_a_network_whose_output_is_nan_fails_with_its_reason() -> None:
-    found = list(_open(_Constant(float("nan"))).measure())
-    assert len(found) == 4
-    assert {item.status for item in found} == {Status.FAILED}
-    assert found[0].reason == (
-        "The uncompressed model's output is not finite for 24 of 24 images, so nothing compares."
-    )
-
-
-def test_a_nan_network_ends_in_every_mode() -> None:
-    for settings in ({"until_settled": True}, {"precision": "auto"}):
-        spec = SensitivitySpec(levels=LEVELS, **settings)  # type: ignore[arg-type]
-        found = list(measure(_Constant(float("nan")), images_for(), spec, task=CLASSIFICATION))
-        assert {item.status for item in found} == {Status.FAILED}
+@pytest.mark.parametrize("settings", [{}, {"until_settled": True}, {"precision": "auto"}])
+def test_a_network_whose_output_is_nan_fails_with_its_reason_in_every_mode(settings: dict[str, object]) -> None:
+    found = list(_open(_Constant(float("nan")), **settings).measure())
+    assert len(latest(found)) == 4
+    assert {(item.status, item.reason) for item in found} == {
+        (Status.FAILED, "The uncompressed model's output is not finite for 24 of 24 images, so nothing compares.")
+    }
 
 
 def test_constant_scores_change_nothing() -> None:
@@ -283,16 +277,11 @@ def test_constant_scores_change_nothing() -> None:
         assert all(change.delta == 0 for change in item.changes)
 
 
-@pytest.mark.parametrize("num_images", [1, 2, 5])
-def test_few_images_are_measured(num_images: int) -> None:
-    found = list(_open(images=images_for(num_images)).measure())
+@pytest.mark.parametrize("images", [*map(images_for, (1, 2, 5)), images_for(6, labels=torch.zeros(6).long())])
+def test_few_images_and_those_of_one_class_are_measured(images: TensorImages) -> None:
+    found = list(_open(images=images).measure())
     assert {item.status for item in found} == {Status.MEASURED}
-    assert {change.num_samples for item in found for change in item.changes} == {num_images}
-
-
-def test_one_class_only_is_measured() -> None:
-    found = list(_open(images=images_for(6, labels=torch.zeros(6, dtype=torch.long))).measure())
-    assert {item.status for item in found} == {Status.MEASURED}
+    assert {change.num_samples for item in found for change in item.changes} == {len(images)}
 
 
 def test_a_batch_of_one_gives_what_larger_batches_give() -> None:
@@ -316,21 +305,42 @@ def test_the_ranking_metric_follows_the_labels_and_what_their_number_can_show() 
     assert (_open(images=images).metric, _open(images=images, metric="top1").metric) == ("kl", "top1")
 
 
-def test_a_metric_that_needs_labels_is_refused_without_them() -> None:
-    with pytest.raises(InvalidSpec, match=r"needs labels, and there are none\. Choose one of kl, agreement, sqnr"):
-        _open(images=TensorImages(images_for().images), metric="loss")
-
-
-def test_top5_is_refused_for_five_classes() -> None:
+def _five_classes() -> nn.Module:
     model = small_network()
     model.head = nn.Linear(8, 5)
-    with pytest.raises(InvalidSpec, match="needs at least 6 classes"):
-        _open(model, images_for(labels=torch.zeros(24, dtype=torch.long)), metric="top5")
+    return model
 
 
-def test_labels_beyond_the_classes_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="class indices from 0 to 5"):
-        _open(images=images_for(labels=torch.full((24,), 9)))
+def _answering(output: Callable[[Tensor], object]) -> nn.Module:
+    """Return a network of one convolution whose result is ``output`` of it."""
+    model = nn.Sequential(nn.Conv2d(3, 3, 1))
+    model.register_forward_hook(lambda _module, _given, result: output(result))
+    return model
+
+
+ZEROS = torch.zeros(24, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (
+            {"images": TensorImages(images_for().images), "metric": "loss"},
+            InvalidSpec,
+            r"needs labels, and there are none\. Choose one of kl, agreement, sqnr",
+        ),
+        ({"model": _five_classes(), "images": images_for(labels=ZEROS), "metric": "top5"}, InvalidSpec, "at least 6"),
+        ({"images": images_for(labels=ZEROS + 9)}, InvalidInput, "class indices from 0 to 5"),
+        ({"layers": ("nothing*",)}, NoLayersSelected, "No layer matches nothing"),
+        ({"model": _answering(lambda x: x)}, UnsupportedModel, "class scores"),
+        ({"model": _answering(lambda x: {"scores": x.mean((2, 3))})}, UnsupportedModel, "class scores"),
+        ({"images": TensorImages(torch.randn(4, 1, 8, 8))}, UnsupportedModel, "cannot take an image of shape"),
+        ({"images": TensorImages(torch.empty(0, 3, 8, 8))}, InvalidDataset, "no images"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(given: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        _open(**given)
 
 
 def test_fewer_images_than_are_asked_for_are_all_taken() -> None:
@@ -342,35 +352,6 @@ def test_fewer_samples_are_drawn_with_the_seed() -> None:
     assert len(first) == 10
     assert first.names == again.names
     assert first.names != other.names
-
-
-def test_a_pattern_that_matches_nothing_is_refused() -> None:
-    with pytest.raises(NoLayersSelected, match="No layer matches nothing"):
-        _open(layers=("nothing*",))
-
-
-@pytest.mark.parametrize("output", [lambda x: x, lambda x: {"scores": x.mean((2, 3))}])
-def test_output_that_is_not_class_scores_is_refused(output: object) -> None:
-    class Other(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(3, 3, 1)
-
-        def forward(self, x: Tensor) -> object:
-            return output(self.conv(x))  # type: ignore[operator]
-
-    with pytest.raises(UnsupportedModel, match="class scores"):
-        _open(Other())
-
-
-def test_images_of_the_wrong_shape_are_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="cannot take an image of shape"):
-        _open(images=TensorImages(torch.randn(4, 1, 8, 8)))
-
-
-def test_no_images_are_refused() -> None:
-    with pytest.raises(InvalidDataset, match="no images"):
-        _open(images=TensorImages(torch.empty(0, 3, 8, 8)))
 
 
 def test_the_predicted_time_follows_what_is_left_to_compute() -> None:

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from senseapp.core.errors import InvalidInput, InvalidSpec
-from senseapp.metrics import METRICS, change_of, divergence_among, merge_moments, moments_of, primary_among
+from senseapp.metrics import (
+    METRICS,
+    change_of,
+    divergence_among,
+    judging_among,
+    merge_moments,
+    moments_of,
+    primary_among,
+)
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
@@ -183,6 +191,9 @@ def test_few_images_are_ranked_by_the_divergence_and_a_model_is_judged_by_its_an
     assert primary_among(("agreement", "loss", "top1")) == "top1"
     assert primary_among(("kl", "agreement")) == "agreement"
     assert primary_among(("kl", "agreement"), labelled=True) is None
+    assert judging_among(("kl", "loss", "agreement", "top1")) == "top1"
+    assert judging_among(("loss", "kl")) == "kl"
+    assert (judging_among(("loss",)), judging_among((), otherwise="loss")) == ("loss", "loss")
 
 
 @pytest.mark.parametrize(

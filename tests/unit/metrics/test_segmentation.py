@@ -13,9 +13,17 @@ from torch import Tensor
 
 from senseapp.core.errors import InvalidInput
 from senseapp.metrics import METRICS, change_of, merge_moments
-from senseapp.metrics.mean_iou import MIOU, MIOU_AGREEMENT
 from senseapp.metrics.predictions import num_bytes
-from senseapp.metrics.segmentation import ACCURACY, AGREEMENT, DIVERGENCE, MOST_POSITIONS, VOID, grid_of
+from senseapp.metrics.segmentation import (
+    ACCURACY,
+    AGREEMENT,
+    DIVERGENCE,
+    MIOU,
+    MIOU_AGREEMENT,
+    MOST_POSITIONS,
+    VOID,
+    grid_of,
+)
 from senseapp.tasks import SEGMENTATION
 
 Array = npt.NDArray[np.float64]

@@ -7,10 +7,9 @@ import timm
 import torch
 
 from senseapp.core.errors import InvalidCheckpoint
-from senseapp.networks.checkpoints.by_order import ordered_weights
 from senseapp.networks.checkpoints.fingerprint import load_fingerprints
 from senseapp.networks.checkpoints.fitting import look_alikes
-from senseapp.networks.checkpoints.recognise import fit_by_order
+from senseapp.networks.checkpoints.recognise import fit_by_order, ordered_weights
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec
 

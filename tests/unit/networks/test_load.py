@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec, UnknownModel, UnsupportedModel
+from senseapp.networks.loaded import seeded_weights, skip_weight_init
 from senseapp.networks.sources import building as published_weights
 from senseapp.networks.sources.building import check_forward
 from senseapp.networks.sources.catalogue import parse_model
@@ -183,29 +184,25 @@ def test_published_weights_of_timm_are_read_from_its_cache(monkeypatch, tmp_path
         assert torch.equal(tensor, published[name])
 
 
-@pytest.mark.parametrize("spec", [timm_spec("test_resnet", pretrained=True, num_classes=5)])
-def test_published_weights_never_get_an_untrained_head_silently(monkeypatch, spec):
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (timm_spec("test_resnet", pretrained=True, num_classes=5), "untrained"),
+        (timm_spec("rexnetr_130", pretrained=True), "No weights were published"),
+        (ModelSpec(num_classes=5), "demo"),
+        (ModelSpec(library="auto"), "checkpoint"),
+    ],
+)
+def test_settings_without_weights_of_their_own_are_refused(monkeypatch, spec, said):
     monkeypatch.setattr("senseapp.networks.sources.libraries.is_reachable", lambda _: True)
-    with pytest.raises(InvalidSpec, match="untrained"):
+    with pytest.raises(InvalidSpec, match=said):
         load_model(spec)
 
 
-def test_weights_that_were_never_published_are_said_so():
-    with pytest.raises(InvalidSpec, match="No weights were published"):
-        load_model(timm_spec("rexnetr_130", pretrained=True))
-
-
-def test_the_demo_loads_and_takes_no_overrides():
+def test_the_demo_loads():
     loaded = load_model(ModelSpec())
     assert loaded.pretrained
     assert forward(loaded).shape == (1, 10)
-    with pytest.raises(InvalidSpec, match="demo"):
-        load_model(ModelSpec(num_classes=5))
-
-
-def test_auto_needs_a_checkpoint():
-    with pytest.raises(InvalidSpec, match="checkpoint"):
-        load_model(ModelSpec(library="auto"))
 
 
 def test_progress_is_reported():
@@ -241,3 +238,31 @@ def test_a_check_of_shapes_leaves_the_network_as_it_was():
     assert all(parameter is before[name] for name, parameter in network.named_parameters())
     assert network.scale is None
     assert network(torch.ones(1, 3, 8, 8)).device.type == "cpu"
+
+
+def test_unset_weights_draw_nothing_but_compute_the_rest():
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    with skip_weight_init():
+        layer = nn.Linear(50, 50)
+        nn.init.normal_(layer.weight)
+        nn.init.xavier_normal_(layer.weight)
+        nn.init.kaiming_uniform_(layer.weight)
+        ordinary = torch.ones(3).mul_(2)
+        norm = nn.BatchNorm2d(4)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert ordinary.tolist() == [2, 2, 2]
+    assert norm.running_var.tolist() == [1, 1, 1, 1]
+    assert norm.weight.tolist() == [1, 1, 1, 1]
+
+
+def test_seeded_weights_do_not_disturb_the_callers_generator():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    with seeded_weights():
+        first = nn.Linear(3, 3).weight
+    with seeded_weights():
+        second = nn.Linear(3, 3).weight
+    assert torch.equal(first, second)
+    assert torch.equal(torch.rand(2), expected)

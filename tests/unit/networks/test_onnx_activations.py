@@ -65,20 +65,6 @@ def _num_steps(network: nn.Module) -> int:
     return sum(1 for module in network.modules() if not list(module.children()))
 
 
-@pytest.mark.parametrize("order", ["last", "first", "beside"])
-def test_each_order_of_the_product_is_one_step_and_equal_to_the_runtime(order: str) -> None:
-    opened = open_onnx(written(order))
-    assert opened.difference < 1e-6
-    assert _num_steps(opened.network) == 2  # convolution and GELU
-
-
-@pytest.mark.parametrize("other", [{"half": 0.4}, {"root": 1.5}])
-def test_what_is_another_function_stays_as_it_is_written(other: dict[str, float]) -> None:
-    opened = open_onnx(written("last", **other))
-    assert opened.difference < 1e-6
-    assert _num_steps(opened.network) > 2
-
-
 def hard_swish(order: str, *, three: float = 3.0, six: float = 6.0, version: int = 17) -> bytes:
     """Return x · clip(x + 3, 0, 6) / 6 as nodes: divided last or before the product, or by a factor."""
     limits = ["zero", "limit"] if version >= 11 else []
@@ -96,26 +82,34 @@ def hard_swish(order: str, *, three: float = 3.0, six: float = 6.0, version: int
     return _file(nodes, {"three": three, "six": six, "sixth": 1 / six, "zero": 0.0, "limit": 6.0}, version)
 
 
-@pytest.mark.parametrize(("order", "version"), [("last", 17), ("before", 17), ("factor", 17), ("last", 9)])
-def test_each_order_of_a_hard_swish_is_one_step_and_equal_to_the_runtime(order: str, version: int) -> None:
-    opened = open_onnx(hard_swish(order, version=version))
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(written(order) for order in ("last", "first", "beside")),
+        *(hard_swish(order) for order in ("last", "before", "factor")),
+        hard_swish("last", version=9),
+    ],
+    ids=["GELU, last", "first", "beside", "hard swish, last", "before", "factor", "of opset 9"],
+)
+def test_each_order_of_the_products_is_one_step_and_equal_to_the_runtime(content: bytes) -> None:
+    opened = open_onnx(content)
     assert opened.difference < 1e-6
-    assert _num_steps(opened.network) == 2
+    assert _num_steps(opened.network) == 2  # convolution and activation
 
 
-@pytest.mark.parametrize("other", [{"three": 2.5}, {"six": 5.0}])
-def test_what_is_nearly_a_hard_swish_stays_as_it_is_written(other: dict[str, float]) -> None:
-    opened = open_onnx(hard_swish("last", **other))
+_NO_SWISH = [("Neg", ["x"], "n"), ("Sigmoid", ["n"], "s"), ("Mul", ["x", "s"], "y")]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(written("last", half=0.4), written("last", root=1.5)),
+        *(hard_swish("last", three=2.5), hard_swish("last", six=5.0)),
+        _file([helper.make_node(kind, inputs, [output]) for kind, inputs, output in _NO_SWISH], {}),
+    ],
+    ids=["half", "root", "three", "six", "gate"],
+)
+def test_what_is_nearly_an_activation_stays_as_it_is_written(content: bytes) -> None:
+    opened = open_onnx(content)
     assert opened.difference < 1e-6
     assert _num_steps(opened.network) > 2
-
-
-def test_a_gate_of_another_value_is_no_swish() -> None:
-    nodes = [
-        helper.make_node("Neg", ["x"], ["n"]),
-        helper.make_node("Sigmoid", ["n"], ["s"]),
-        helper.make_node("Mul", ["x", "s"], ["y"]),
-    ]
-    opened = open_onnx(_file(nodes, {}))
-    assert opened.difference < 1e-6
-    assert _num_steps(opened.network) == 4

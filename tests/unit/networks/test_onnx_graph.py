@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+import torch
 from onnx import helper, numpy_helper
 
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.networks.onnx.graph import OnnxGraph
-from tests.onnx_graphs import file_of, model_of, node, weights
+from tests.onnx_graphs import by_onnxruntime, file_of, model_of, node, weights
 
-IMAGE = np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)
+IMAGE = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 def content() -> bytes:
@@ -25,8 +25,7 @@ def content() -> bytes:
 
 
 def run(graph: OnnxGraph) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(graph.content(), providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": IMAGE})
+    return by_onnxruntime(graph.content(), IMAGE)
 
 
 def test_an_unchanged_graph_is_the_same_file() -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -25,7 +24,7 @@ from senseapp.networks.onnx.torch_graph import UnreadNode
 from senseapp.networks.onnx.write import with_weights
 from senseapp.records.spec import ModelSpec, SensitivitySpec
 from senseapp.tasks import task_named
-from tests.onnx_graphs import file_of, node, weights
+from tests.onnx_graphs import by_onnxruntime, file_of, node, weights
 
 FLOAT = TensorProto.FLOAT
 STEM = node("Conv", "x w", "c", pads=[1, 1, 1, 1])
@@ -105,8 +104,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 def run(content: bytes, images: torch.Tensor) -> np.ndarray:
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return np.concatenate([session.run(None, {"x": each[None].numpy()})[0] for each in images])
+    return np.concatenate([by_onnxruntime(content, each[None])[0] for each in images])
 
 
 @pytest.mark.parametrize("name", FILES)

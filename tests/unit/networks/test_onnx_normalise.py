@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from senseapp.networks.onnx.normalise import normalise
 from senseapp.networks.onnx.open import open_onnx
@@ -13,20 +14,16 @@ from tests.onnx_graphs import file_of, model_of, node, weights
 W = weights(4, 3, 3, 3)
 
 
-def _conv(**changes: object) -> bytes:
-    return file_of([node("Conv", "x w", "y")], {"w": W}, **changes)
-
-
-def test_nodes_out_of_order_are_sorted() -> None:
-    nodes = [node("Relu", "a", "y"), node("Conv", "x w", "a")]
+@pytest.mark.parametrize(
+    ("nodes", "ops"),
+    [
+        ([node("Relu", "a", "y"), node("Conv", "x w", "a")], ["Conv", "Relu"]),
+        ([node("Relu", "x", "b"), node("Abs", "x", "a"), node("Add", "a b", "y")], ["Relu", "Abs", "Add"]),
+    ],
+)
+def test_nodes_out_of_order_are_sorted_and_others_stay(nodes: list[NodeProto], ops: list[str]) -> None:
     graph, file = normalise(file_of(nodes, {"w": W}))
-    assert [each.op for each in graph.nodes] == ["Conv", "Relu"]
-    assert [each.op_type for each in file.nodes] == ["Conv", "Relu"]
-
-
-def test_nodes_in_order_stay_where_they_are() -> None:
-    nodes = [node("Relu", "x", "b"), node("Abs", "x", "a"), node("Add", "a b", "y")]
-    assert [each.op for each in normalise(file_of(nodes, {}))[0].nodes] == ["Relu", "Abs", "Add"]
+    assert [each.op for each in graph.nodes] == [each.op_type for each in file.nodes] == ops
 
 
 def test_a_constant_node_is_a_tensor_of_the_file() -> None:

@@ -1,21 +1,31 @@
-"""Files that newcomers bring: refused with the true cause and what to do, or read with onnxruntime's numbers."""
+"""Files that are refused with the true cause and what to do, or read with the numbers of onnxruntime.
+
+Those that newcomers bring, with attention as one node or nodes of other domains, and hostile ones (``soak.onnx`` is
+longer). Opening a file compares it with onnxruntime, to 1e-5 of its largest number.
+"""
 
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
+from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel
 from senseapp.networks.onnx.open import open_onnx
+from senseapp.networks.onnx.torch_graph import UnreadNode
+from tests.hostile_onnx import BY_HAND, RUN
 from tests.onnx_files import exported, newly_exported
+from tests.onnx_graphs import by_onnxruntime, model_of, node, weights
 
 
 def _network() -> nn.Module:
@@ -108,10 +118,122 @@ def test_instance_norms_with_kept_statistics_take_any_number_of_images() -> None
     network = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     content, images = newly_exported(network, free=True, optimize=False), torch.rand(5, 3, 16, 16)
     opened = open_onnx(content)
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    known = session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
+    [known] = by_onnxruntime(content, images)
     assert opened.batch is None
     scores = opened.network(images)
     np.testing.assert_allclose(scores.detach(), known, atol=1e-5 * np.abs(known).max())
     scores.sum().backward()
     assert opened.network.get_submodule("0").weight.grad is not None
+
+
+_CONTRIB = "com.microsoft"
+TOKENS = (1, 6, 24)  # of three heads of eight
+
+
+def file(
+    nodes: list[onnx.NodeProto], stored: dict[str, np.ndarray], shape: tuple[int, ...] = (1, 4, 6, 8), **how: Any
+) -> bytes:
+    """Return a file for any number of images; its nodes read ``x`` and stored tensors."""
+    model = model_of(nodes, stored, shape=("n", *shape[1:]), **{"opset": 18, **how})
+    model.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
+    return bytes(model.SerializeToString())
+
+
+_APART = {"q": weights(24, 24, seed=1), "k": weights(24, 24, seed=2), "v": weights(24, 24, seed=3)}
+_MADE = [node("MatMul", f"x {name}", f"{name}m") for name in "qkv"]
+_MASK = weights(6, 6, seed=5)
+ATTENTION = {
+    "plain": ("qm km vm", {}, {}),
+    "causal, with a scale and a cap": ("qm km vm", {"is_causal": 1, "scale": 0.2, "softcap": 1.5}, {}),
+    "a mask to add": ("qm km vm mask", {}, {"mask": _MASK}),
+    "a mask to add of each head, and a cap": ("qm km vm mask", {"softcap": 2.0}, {"mask": weights(3, 6, 6)}),
+    "a mask of what counts": ("qm km vm mask", {}, {"mask": _MASK > 0}),
+    "a row without keys, causal": ("qm km vm mask", {"is_causal": 1}, {"mask": np.arange(6)[:, None] > np.ones(6)}),
+}
+
+
+def attention(inputs: str, settings: dict[str, Any], stored: dict[str, np.ndarray], *, by_head: bool) -> bytes:
+    """Return a file with Attention of opset 23 on tokens (N, T, C), or on heads (N, H, T, D)."""
+    if not by_head:
+        nodes = [*_MADE, node("Attention", inputs, "y", q_num_heads=3, kv_num_heads=3, **settings)]
+        return file(nodes, {**_APART, **stored}, TOKENS, opset=23)
+    nodes = [*_MADE]
+    for name in "qkv":
+        nodes.append(node("Reshape", f"{name}m heads", f"{name}r"))
+        nodes.append(node("Transpose", f"{name}r", f"{name}h", perm=[0, 2, 1, 3]))
+    nodes.append(node("Attention", inputs.replace("m ", "h ").replace("vm", "vh"), "y", **settings))
+    return file(nodes, {**_APART, **stored, "heads": np.array([0, 6, 3, 8])}, TOKENS, opset=23)
+
+
+@pytest.mark.parametrize("by_head", [False, True])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_of_the_standard_is_what_onnxruntime_computes(name: str, *, by_head: bool) -> None:
+    opened = open_onnx(attention(*ATTENTION[name], by_head=by_head))
+    assert opened.batch is None
+    assert len([each for each in opened.network.modules() if isinstance(each, nn.Linear)]) == 3
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_heads_that_share_keys_are_read(heads: int) -> None:
+    apart = {"q": weights(24, 32), "k": weights(24, 8 * heads, seed=1), "v": weights(24, 8 * heads, seed=2)}
+    nodes = [*_MADE, node("Attention", "qm km vm", "y", q_num_heads=4, kv_num_heads=heads)]
+    assert open_onnx(file(nodes, apart, TOKENS, opset=23)).batch is None
+
+
+NOT_READ = {
+    "present keys are returned": node("Attention", "qm km vm", "y pk pv", q_num_heads=3, kv_num_heads=3),
+    "past keys are given": node("Attention", "qm km vm - qm km", "y", q_num_heads=3, kv_num_heads=3),
+}
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_forms_that_are_not_read_are_refused_by_node(name: str) -> None:
+    content = file([*_MADE, NOT_READ[name]], {**_APART, "w": weights(3, 24, 1)}, TOKENS, opset=23)
+    with pytest.raises(UnreadNode, match=rf"^Node “y” \({NOT_READ[name].op_type}\) is not supported: ") as refused:
+        open_onnx(content)
+    assert str(refused.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("domain", "op", "sentence"),
+    [
+        ("ai.onnx.ml", "TreeEnsembleClassifier", "models of tables"),
+        ("com.microsoft.nchwc", "Conv", "laid out for one kind of processor"),
+        ("ai.onnx.contrib", "DecodeImage", "Export the network without that part"),
+        ("TRT", "EfficientNMS_TRT", "the domain “TRT”, which only its own runtime can compute"),
+        (_CONTRIB, "QLinearAdd", "Bring the float file"),
+        (_CONTRIB, "MatMulNBits", "weights in a few bits"),
+        *((_CONTRIB, op, "as it was before it was optimised") for op in ("FusedConv", "Gelu", "MultiHeadAttention")),
+    ],
+)
+def test_operators_of_other_domains_are_refused_with_what_they_are(domain: str, op: str, sentence: str) -> None:
+    with pytest.raises(SenseError, match=sentence) as refused:
+        open_onnx(file([node(op, "x", "y", domain=domain)], {}))
+    assert str(refused.value).startswith(f"The node “y” ({op}) ")
+
+
+@pytest.mark.parametrize("why", BY_HAND)
+def test_a_hostile_file_is_refused_at_once(why: str) -> None:
+    make, says = BY_HAND[why]
+    content, before = make(), time.process_time()
+    with pytest.raises((InvalidCheckpoint, UnsupportedModel), match=says) as refusal:
+        open_onnx(content)
+    assert time.process_time() - before < 20
+    assert len(str(refusal.value)) < 1000
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_file_that_only_looks_hostile_is_a_network(name: str) -> None:
+    before = time.process_time()
+    assert open_onnx(RUN[name]()).difference < 1e-5
+    assert time.process_time() - before < 20
+
+
+@pytest.mark.wide
+def test_changed_files_are_refused_or_opened_within_bounds_and_write_nothing() -> None:
+    command = [sys.executable, "-m", "soak.onnx", "--files", "20", "--after", "1000000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "refused" in done.stdout
+    assert "opened" in done.stdout

@@ -1,4 +1,7 @@
-"""Channels are removed from networks of ONNX files as from the modules they were exported from, and from the files."""
+"""Channels are removed from networks of ONNX files as from the modules they were exported from, and from the files.
+
+Attention that a file writes as matrix products keeps its heads.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,25 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
 from timm.models.densenet import DenseNet
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from senseapp.compressions import PruningConfig
-from senseapp.compressions.base import CompressionRequest, build_compressor
+from senseapp.compressions.base import Applied, CompressionRequest, build_compressor
+from senseapp.compressions.pruning.pruning import PruningCompressor
 from senseapp.core.errors import InvalidSpec
+from senseapp.networks.onnx.modules import layers_of_products
 from senseapp.networks.onnx.open import open_onnx
-from senseapp.networks.onnx.shrink import shrunk
-from senseapp.networks.onnx.write import with_weights
+from senseapp.networks.onnx.write import shrunk, with_weights
 from senseapp.networks.profile import compressible_weights, profile_model
 from tests.cases import first_of
 from tests.onnx_files import exported, newly_exported
+from tests.onnx_graphs import by_onnxruntime
 
 SIDE = 64
 IMAGES = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
@@ -115,21 +120,23 @@ def trained(make: Callable[[], nn.Module]) -> nn.Module:
     return network
 
 
+def compressor_of(network: nn.Module, images: Tensor) -> PruningCompressor:
+    """Return what removes channels from a copy of ``network``."""
+    network = copy.deepcopy(network).eval().requires_grad_(False)
+    layers = profile_model(network, images[:1]).layers
+    request = CompressionRequest(model=network, layers=layers, calibration=[images[:1]], seed=0)
+    made = build_compressor(PruningConfig(), request)
+    assert isinstance(made, PruningCompressor)
+    return made
+
+
 def pruned(network: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]], list[str]]:
     """Return a copy with half of the channels of each group, the kept ones, and the layers of groups."""
-    network = copy.deepcopy(network).eval().requires_grad_(False)
-    layers = profile_model(network, IMAGES[:1]).layers
-    request = CompressionRequest(model=network, layers=layers, calibration=[IMAGES[:1]], seed=0)
-    compressor = build_compressor(PruningConfig(), request)
+    compressor = compressor_of(network, IMAGES)
     ratios = {target.layer: 0.5 for target in compressor.targets}
     kept = compressor.kept_channels(ratios)
     compressor.prune(ratios)
-    return network, kept, list(ratios)
-
-
-def run(content: bytes, images: Tensor) -> np.ndarray:
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: images.numpy()})[0]
+    return compressor._model, kept, list(ratios)
 
 
 @pytest.mark.parametrize("name", first_of(NETWORKS, 5))
@@ -148,7 +155,7 @@ def test_a_file_loses_the_channels_that_its_module_loses(name: str) -> None:
     assert edited.difference.otherwise_identical
     assert not edited.difference.removed_nodes
     assert not edited.difference.added_nodes
-    np.testing.assert_allclose(run(edited.content, IMAGES), expected, atol=1e-4 * scale)
+    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES)[0], expected, atol=1e-4 * scale)
     before, after = onnx.load_from_string(opened.content), onnx.load_from_string(edited.content)
     assert list(before.graph.input) == list(after.graph.input)
     assert list(before.graph.output) == list(after.graph.output)
@@ -213,7 +220,7 @@ def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimis
         expected = own(IMAGES[:1])
     torch.testing.assert_close(built(IMAGES[:1]), expected)
     edited = with_weights(opened, built)
-    np.testing.assert_allclose(run(edited.content, IMAGES[:1]), expected, atol=1e-5)
+    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:1])[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
@@ -246,10 +253,100 @@ def test_a_fixed_target_of_a_flattening_is_corrected() -> None:
     (own, _, layers), (built, _, built_layers) = pruned(network), pruned(opened.network)
     assert layers == built_layers == ["0"]
     edited = with_weights(opened, built)
-    np.testing.assert_allclose(run(edited.content, IMAGES[:1]), own(IMAGES[:1]), atol=1e-5)
+    np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:1])[0], own(IMAGES[:1]), atol=1e-5)
     assert edited.difference.otherwise_identical
 
 
 def test_a_weight_in_another_shape_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="cannot lose channels"):
         shrunk([2, 4], [8], [6])
+
+
+SMALL, WIDTH, HEADS = 16, 24, 3
+SMALL_IMAGES = torch.rand(3, 3, SMALL, SMALL, generator=torch.Generator().manual_seed(1))
+
+
+def vit() -> nn.Module:
+    torch.manual_seed(0)
+    network = VisionTransformer(
+        img_size=SMALL, patch_size=4, embed_dim=WIDTH, depth=2, num_heads=HEADS, num_classes=5, mlp_ratio=2
+    )
+    return network.eval()
+
+
+class Attention(nn.Module):
+    """Attention with queries, keys and values of one layer, or of three, on patches of images; and a classifier."""
+
+    def __init__(self, *, packed: bool) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, WIDTH, 4, 4)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH) if packed else None
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.proj = nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        made = [self.query(x), self.key(x), self.value(x)] if self.qkv is None else self.qkv(x).chunk(3, -1)
+        n, tokens, _ = x.shape
+        query, key, value = (each.view(n, tokens, HEADS, -1).transpose(1, 2) for each in made)
+        scores = (query @ key.transpose(-2, -1) * WIDTH**-0.5).softmax(-1)
+        x = x + self.proj((scores @ value).transpose(1, 2).flatten(2))
+        return self.head((x + self.down(F.gelu(self.up(x)))).mean(1))
+
+
+def effects(compressor: PruningCompressor, *levels: float) -> dict[tuple[str, float], tuple[Applied, Tensor]]:
+    """Return what each level removes from each group, and the scores without it."""
+    found = {}
+    for target in compressor.targets:
+        for level in levels:
+            with torch.no_grad(), compressor.compress(target, level) as applied:
+                found[target.layer, level] = applied, compressor._model(SMALL_IMAGES)
+    return found
+
+
+@pytest.mark.parametrize("export", [
+    pytest.param(lambda module: exported(module, side=SMALL), id="older"),
+    pytest.param(lambda module: newly_exported(module, side=SMALL, free=True), id="newer", marks=pytest.mark.wide),
+])  # fmt: skip
+def test_a_transformer_has_the_groups_of_its_module_but_for_heads(export: Callable[[nn.Module], bytes]) -> None:
+    module = vit()
+    opened = open_onnx(export(module))
+    own, built = compressor_of(module, SMALL_IMAGES), compressor_of(opened.network, SMALL_IMAGES)
+    assert [(each.layer, each.members) for each in built.targets] == [
+        (each.layer, each.members) for each in own.targets if "qkv" not in each.layer
+    ]
+    assert [each.layer for each in built.targets] == ["patch_embed.proj", "blocks.0.mlp.fc1", "blocks.1.mlp.fc1"]
+    assert "heads are not pruned in ONNX files" in built.not_applicable["blocks.0.attn.qkv"]
+    before = built._model(SMALL_IMAGES)
+    expected, found = effects(own, 0.34, 0.67), effects(built, 0.34, 0.67)
+    for key, (applied, scores) in found.items():
+        assert expected[key][0] == applied
+        torch.testing.assert_close(expected[key][1], scores, atol=1e-5, rtol=0)
+    assert torch.equal(built._model(SMALL_IMAGES), before)  # all is as before
+
+    ratios = {target.layer: 0.34 for target in built.targets}
+    assert built.prune(ratios) == own.prune(ratios)
+    edited = with_weights(opened, built._model)
+    assert len(edited.content) < len(opened.content)
+    assert edited.difference.otherwise_identical
+    for number in (1, 2, 3):
+        expected_scores = own._model(SMALL_IMAGES[:number])
+        np.testing.assert_allclose(by_onnxruntime(edited.content, SMALL_IMAGES[:number])[0], expected_scores, atol=1e-5)
+    onnx.checker.check_model(onnx.load_from_string(edited.content), full_check=True)
+
+
+@pytest.mark.parametrize(
+    ("packed", "layers"), [(True, {"qkv"}), (False, {"query", "key", "value"})], ids=["one layer", "three layers"]
+)
+def test_layers_of_attention_keep_their_channels_and_say_so(packed: bool, layers: set[str]) -> None:
+    torch.manual_seed(0)
+    compressor = compressor_of(open_onnx(exported(Attention(packed=packed).eval(), side=SMALL)).network, SMALL_IMAGES)
+    assert [target.layer for target in compressor.targets] == ["patches", "up"]
+    reasons = {name for name, why in compressor.not_applicable.items() if "heads are not pruned in ONNX files" in why}
+    assert reasons == layers
+
+
+def test_a_module_has_no_attention_of_a_graph() -> None:
+    assert layers_of_products(vit()) == {}

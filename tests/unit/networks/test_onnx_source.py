@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto
@@ -24,7 +23,7 @@ from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.tasks import CLASSIFICATION, TASKS
 from senseapp.tasks.detection import DETECTION
 from tests.onnx_files import exported, fixed_to, write_export
-from tests.onnx_graphs import model_of, node, weights
+from tests.onnx_graphs import by_onnxruntime, model_of, node, weights
 from tests.small_models import NUM_CLASSES, small_network
 
 CONV = weights(3, 3, 3, 3)
@@ -140,7 +139,7 @@ def test_class_scores_with_axes_of_length_1_are_those_without(tmp_path: Path, en
     loaded, images = load_model(spec_of(path)), torch.randn(1, 3, 8, 8)
     assert (loaded.num_classes, examine_onnx(spec_of(path)).problem) == (3, "")
     found = CLASSIFICATION.predictions(loaded.module(images))
-    expected = onnxruntime.InferenceSession(path).run(None, {"x": images.numpy()})[0].reshape(1, 3)
+    expected = by_onnxruntime(path.read_bytes(), images)[0].reshape(1, 3)
     assert np.allclose(found.softmax(1) if not end or end.op_type == "Squeeze" else found, expected, atol=1e-6)
     with pytest.raises(UnsupportedModel, match="These outputs could be classification or multilabel or values"):
         load_model(spec_of(path, task="segmentation"))
@@ -360,8 +359,7 @@ def test_a_detector_for_images_that_are_no_square_is_read_as_it_was_recognised(t
     images = torch.rand(2, 3, 96, 64)
     rows = DETECTION.output(model.module(images))
     assert rows.shape[:2] == (2, 12 * 8 + 6 * 4 + 3 * 2 + 2 * 1)
-    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    raw = [torch.from_numpy(each) for each in session.run(None, {"x": images[:1].numpy()})]
+    raw = [torch.from_numpy(each) for each in by_onnxruntime(path.read_bytes(), images[:1])]
     steps = raw[4].reshape(-1, 4, 8).softmax(dim=2) @ torch.arange(8.0)  # of stride 8: left, top, right, bottom
     middle = 8 * (torch.stack(torch.meshgrid(torch.arange(12.0), torch.arange(8.0), indexing="ij")[::-1], dim=2) + 0.5)
     corners = torch.cat([middle.reshape(-1, 2) - 8 * steps[:, :2], middle.reshape(-1, 2) + 8 * steps[:, 2:]], dim=1)

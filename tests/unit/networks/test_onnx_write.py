@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -18,9 +17,9 @@ from senseapp.networks.onnx import write
 from senseapp.networks.onnx.check import check, first_unlike
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.networks.onnx.open import open_onnx
-from senseapp.networks.onnx.write import network_in, with_weights
-from tests.onnx_graphs import file_of, model_of, node, weights
+from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
+from senseapp.networks.onnx.write import EditedOnnx, network_in, with_weights
+from tests.onnx_graphs import by_onnxruntime, file_of, model_of, node, weights
 
 SAME = {"pads": [1, 1, 1, 1]}
 IDENTICAL = "All else in the file is as it was uploaded."
@@ -50,11 +49,11 @@ def halved(network: nn.Module, only: str = "") -> nn.Module:
     return changed
 
 
-def by_onnxruntime(content: bytes, images: torch.Tensor) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    [given] = session.get_inputs()
-    kind = {"tensor(float16)": np.float16}.get(given.type, np.float32)
-    return session.run(None, {given.name: images.numpy().astype(kind)})
+def edited(opened: OpenedOnnx, changed: nn.Module, shape: tuple[int, ...] = (1, 3, 8, 8)) -> EditedOnnx:
+    """Return the file with the weights of ``changed``, once onnxruntime computes the same from it."""
+    found, images = with_weights(opened, changed), torch.rand(shape)
+    np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
+    return found
 
 
 def same_but_for(before: bytes, after: bytes, tensors: set[str]) -> None:
@@ -153,14 +152,12 @@ def test_weights_are_written_back_in_the_form_that_they_are_stored_in(
     form(model)
     opened = open_onnx(model.SerializeToString())
     changed = halved(opened.network)
-    found = with_weights(opened, changed)
+    found = edited(opened, changed)
     assert {each.name for each in found.difference.tensors} == {"first.weight", "second.weight"}
     assert found.difference.otherwise_identical
     assert not found.difference.added_tensors
     if form is not in_constant_nodes:
         same_but_for(opened.content, found.content, {"first.weight", "second.weight"})
-    images = torch.rand(1, 3, 8, 8)
-    np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
 
 
 @pytest.mark.parametrize("raw", [True, False])
@@ -194,13 +191,11 @@ def test_layers_that_share_a_bias_get_one_each_when_they_differ() -> None:
     changed = copy.deepcopy(opened.network)
     layers = [each for each in changed.modules() if isinstance(each, nn.Conv2d)]
     layers[1].bias = nn.Parameter(layers[1].bias.detach() + 1)
-    found = with_weights(opened, changed)
+    found = edited(opened, changed)
     assert not found.difference.tensors
     assert len(found.difference.added_tensors) == 1
     assert found.difference.changed_nodes == ("y",)
     assert found.difference.otherwise_identical
-    images = torch.rand(1, 3, 8, 8)
-    np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
 
 
 def test_statistics_that_share_one_tensor_are_told_apart() -> None:
@@ -211,9 +206,7 @@ def test_statistics_that_share_one_tensor_are_told_apart() -> None:
     [norm] = [each for each in changed.modules() if isinstance(each, nn.BatchNorm2d)]
     norm.running_var.mul_(2)
     norm.running_mean.add_(0.5)
-    found = with_weights(opened, changed)
-    images = torch.rand(1, 3, 8, 8)
-    np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
+    found = edited(opened, changed)
     assert found.difference.otherwise_identical
 
 
@@ -222,9 +215,7 @@ def test_matrix_products_are_written_back_turned() -> None:
     initializers = {"w": weights(6, 5), "b": weights(5), "v": weights(4, 5, seed=1), "c": weights(4)}
     opened = open_onnx(file_of(nodes, initializers, shape=(1, 6)))
     changed = halved(opened.network)
-    found = with_weights(opened, changed)
-    rows = torch.rand(1, 6)
-    np.testing.assert_allclose(by_onnxruntime(found.content, rows)[0], changed(rows).detach(), atol=1e-5)
+    found = edited(opened, changed, (1, 6))
     assert {each.name for each in found.difference.tensors} == {"w", "v"}
 
 
@@ -242,9 +233,7 @@ def test_a_weight_that_the_graph_computes_becomes_a_tensor_of_its_own() -> None:
     nodes = [node("Mul", "v g", "w"), node("Conv", "x w", "y", **SAME)]
     opened = open_onnx(file_of(nodes, {"v": weights(3, 3, 3, 3), "g": weights(3, 1, 1, 1)}))
     changed = halved(opened.network)
-    found = with_weights(opened, changed)
-    images = torch.rand(1, 3, 8, 8)
-    np.testing.assert_allclose(by_onnxruntime(found.content, images)[0], changed(images).detach(), atol=1e-5)
+    found = edited(opened, changed)
     assert found.difference.added_tensors
     assert found.difference.changed_nodes == ("y",)
 

@@ -20,8 +20,8 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.check import check_files
 from senseapp.prove.check.limits import loss_bound, loss_limit, time_limit
-from senseapp.prove.check.outputs import PROBABILITIES, SIGMOIDS, kind_of_outputs
-from senseapp.prove.judge import Judge, JudgingImages
+from senseapp.prove.check.sides import PROBABILITIES, SIGMOIDS, kind_of_outputs
+from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
@@ -68,13 +68,7 @@ def test_names_of_classes_that_only_the_candidate_holds_are_said(shop: Workshop,
     names = [f"digit {place}" for place in range(10)]
     onnx.helper.set_model_props(made, {"names": repr(dict(enumerate(names)))})
     onnx.save(made, tmp_path / "named.onnx")
-    spec = CheckSpec(
-        reference=ModelSpec(library="onnx", checkpoint=str(shop.reference), task="classification"),
-        candidate=ModelSpec(library="onnx", checkpoint=str(tmp_path / "named.onnx"), task="classification"),
-        data=DataSpec(kind="demo", mean=(0.304,), std=(0.323,)),
-        num_samples=40,
-    )
-    found = check_files(spec).answers
+    found = check_files(spec_of(shop.reference, tmp_path / "named.onnx", data=digits(), num_samples=40)).answers
     assert found is not None
     assert found.pictures
     assert {picture.before for picture in found.pictures} <= set(names)
@@ -149,11 +143,8 @@ def test_a_file_of_others_computes_without_saturation_what_its_integers_mean(sho
 
 
 def test_too_few_images_show_nothing_and_the_report_says_how_many_would(shop: Workshop) -> None:
-    report = check_files(
-        spec_of(
-            shop.reference, shop.reference, data=digits(labels=""), num_samples=20, max_drop=0.01, metric="agreement"
-        )
-    )
+    few = {"num_samples": 20, "max_drop": 0.01, "metric": "agreement"}
+    report = check_files(spec_of(shop.reference, shop.reference, data=digits(labels=""), **few))
     loss = next(each for each in report.limits if each.name == "loss")
     assert (loss.holds, loss.undecided, report.holds) == (False, True, False)
     assert "About 299 images" in loss.sentence
@@ -297,7 +288,7 @@ class _Answers:
         return self.scores[batch.flatten().long()]
 
 
-def judged(before: list[int], after: list[int], labels: list[int] | None) -> object:
+def judged(before: list[int], after: list[int], labels: list[int] | None) -> Judgement:
     places = torch.arange(len(before)).view(-1, 1, 1, 1).float()
     images = JudgingImages(
         count=len(before),
@@ -310,7 +301,7 @@ def judged(before: list[int], after: list[int], labels: list[int] | None) -> obj
 
 
 def test_the_bound_of_changed_answers_is_clopper_and_pearsons() -> None:
-    found = loss_bound(judged([0] * 200, [1] * 3 + [0] * 197, None), "agreement", 0.05)  # type: ignore[arg-type]
+    found = loss_bound(judged([0] * 200, [1] * 3 + [0] * 197, None), "agreement", 0.05)
     assert (found.delta, found.guaranteed) == (pytest.approx(0.015), True)
     assert found.upper == pytest.approx(float(beta.ppf(0.95, 4, 197)))
     assert loss_limit(found).holds
@@ -319,10 +310,10 @@ def test_the_bound_of_changed_answers_is_clopper_and_pearsons() -> None:
 def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
     labels = [0] * 200
     after = [1] * 6 + [0] * 194
-    alone = loss_bound(judged(labels, after, labels), "top1", 0.01)  # type: ignore[arg-type]
+    alone = loss_bound(judged(labels, after, labels), "top1", 0.01)
     assert alone.upper == pytest.approx(float(beta.ppf(0.95, 7, 194)))
     before = [0] * 194 + [1] * 6
-    both = loss_bound(judged(before, after, labels), "top1", 0.01)  # type: ignore[arg-type]
+    both = loss_bound(judged(before, after, labels), "top1", 0.01)
     assert both.delta == pytest.approx(0)
     assert both.delta < both.upper < alone.upper
     limit = loss_limit(alone)
@@ -331,7 +322,7 @@ def test_the_bound_of_accuracy_counts_what_gets_better() -> None:
 
 
 def test_metrics_without_a_range_have_the_end_of_their_interval() -> None:
-    found = loss_bound(judged([0] * 50, [0] * 40 + [1] * 10, None), "kl", 0.1)  # type: ignore[arg-type]
+    found = loss_bound(judged([0] * 50, [0] * 40 + [1] * 10, None), "kl", 0.1)
     assert not found.guaranteed
     assert found.upper > found.delta > 0
 

@@ -23,10 +23,9 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.metrics.detection import AGREEMENT_50, OBJECTS
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.deploy import Deployed, deploy, original_source
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.search_images import with_held_out
-from senseapp.records.deployment import DeploySettings, RuntimeFigures
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
@@ -115,10 +114,6 @@ def agreement(before: list[np.ndarray], after: list[np.ndarray]) -> float:
     return float(evaluated.stats[1])
 
 
-def thresholds(figures: dict[str, RuntimeFigures]) -> tuple[float | None, float | None]:
-    return figures["file"].score_threshold, figures["original"].score_threshold
-
-
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.prove.file_times._TURNS_OF_A_ROUND", 1)
@@ -129,7 +124,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("labelled", [True, pytest.param(False, marks=pytest.mark.wide)])
 def test_the_int8_file_finds_what_the_original_finds_from_a_score_of_its_own(file: Path, labelled: bool) -> None:
     found = delivered(file, labelled=labelled)
-    own, original = thresholds(found.record.figures)
+    own, original = (found.record.figures[name].score_threshold for name in ("file", "original"))
     assert own is not None
     assert original is not None
     assert 0.02 < own < 1

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from senseapp.compressions import QuantizationConfig
 from senseapp.core.steps import OptionalSteps
+from senseapp.prove.deploy import Source
 from senseapp.prove.int8_files import int8_files
 from senseapp.records.deployment import DeploySettings
 from senseapp.runtimes.quantizers import Quantizer
@@ -58,7 +59,7 @@ def test_files_are_delivered_finished(kind):
     runtime, evaluator = FinishingRuntime(), evaluator_of(small_network(), QuantizationConfig())
     content = evaluator.original_file(runtime)
     layers = runtime.layers_of_nodes(content, {layer.name for layer in evaluator.profile.layers})
-    found = int8_files(evaluator, runtime, content, layers, DeploySettings(kind=kind), OptionalSteps())
+    found = int8_files(evaluator, runtime, Source(network=content), layers, DeploySettings(kind=kind), OptionalSteps())
     made = {each.name: each.content for each in found.made if not each.computes_in_float} | dict(found.compared)
     assert set(made) >= {"file", "int8"}
     for name, each in made.items():

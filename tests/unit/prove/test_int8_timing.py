@@ -17,22 +17,11 @@ from senseapp.prove.deliver import runtime_candidates
 from senseapp.prove.deploy import original_source
 from senseapp.prove.file_times import time_int8
 from senseapp.records.deployment import DeploySettings, Median, OperatorTime, operator_shares
-from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
+from senseapp.views.words.wording import int8_text
 from tests.deployments import a_candidate
 from tests.small_evaluator import evaluator_of
 from tests.small_models import images_for, small_network
 from tests.toy_runtime import OPERATIONS, TOY, ToyRuntime
-
-
-def test_operators_are_called_alike_in_float_and_in_int8() -> None:
-    evaluator = evaluator_of(small_network(), QuantizationConfig())
-    network = evaluator.original_file(ONNXRUNTIME)
-    quantizer = ONNXRUNTIME.quantizer(network, [images_for(4).batch(0, 4)])
-    real, whole = (ONNXRUNTIME.operators(each) for each in (network, quantizer.write()))
-    shares = {each.kind: each for each in operator_shares(real, whole)}
-    assert shares["Conv"].original_calls == shares["Conv"].calls > 0
-    assert shares["QuantizeLinear"].is_border
-    assert shares["QuantizeLinear"].original_calls == 0 < shares["QuantizeLinear"].calls
 
 
 def test_operators_of_two_files_stand_side_by_side() -> None:
@@ -71,7 +60,7 @@ def test_a_first_file_says_what_int8_takes(toy: None, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ToyRuntime, "times", backwards)
     slower = time_int8(OPERATIONS, network, [images_for(4).batch(0, 4)])
     assert slower.ratio.value == pytest.approx(1 / found.ratio.value)
-    assert "do not pay" in slower.sentence
+    assert "do not pay" in int8_text(slower)
 
 
 @pytest.mark.slow

@@ -109,7 +109,8 @@ def test_spans_add_up_and_answers_that_differ_are_counted() -> None:
     assert judge.original.damage == 0
 
 
-def test_parts_of_equal_length_have_the_damage_on_average() -> None:
+def test_damage_of_parts_and_of_single_images() -> None:
+    """Parts of equal length have the damage on average; the typical one is the square of the mean root."""
     dense, changed = (a_context(Nesting(factor=factor)) for factor in (1.0, 0.5))
     judge = Judge(PICKED, JudgingImages.of_set(dense.images, dense), dense, num_outputs=CLASSES)
     judgement = judge.judged(changed)
@@ -118,12 +119,6 @@ def test_parts_of_equal_length_have_the_damage_on_average() -> None:
     assert sum(parts) / 8 == pytest.approx(judgement.damage)
     assert parts[1] == pytest.approx(judge.judged(changed, 3, 6).damage)
     assert len(judge.judged(changed, 0, 5).damages(8)) == 5
-
-
-def test_typical_damage_is_the_square_of_the_mean_root() -> None:
-    dense, changed = (a_context(Nesting(factor=factor)) for factor in (1.0, 0.5))
-    judge = Judge(PICKED, JudgingImages.of_set(dense.images, dense), dense, num_outputs=CLASSES)
-    judgement = judge.judged(changed)
     single = [judge.judged(changed, place, place + 1).damage for place in range(len(IMAGES))]
     assert judgement.typical_damage == pytest.approx((sum(each**0.5 for each in single) / len(single)) ** 2)
     assert 0 < judgement.typical_damage < judgement.damage
@@ -132,8 +127,7 @@ def test_typical_damage_is_the_square_of_the_mean_root() -> None:
 def test_outputs_that_are_no_answers_have_no_share_that_changed() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, 1))
     dense = MeasurementContext.prepare(network.eval(), TensorImages(IMAGES), task=REGRESSION)
-    images = JudgingImages.of_set(dense.images, dense)
-    judge = Judge(REGRESSION, images, dense, num_outputs=1, metrics=("sqnr",))
+    judge = Judge(REGRESSION, JudgingImages.of_set(dense.images, dense), dense, num_outputs=1)
     with pytest.raises(InvalidSpec, match="A limit on changed answers is for networks that choose one of several"):
         _ = judge.original.share_changed
     assert judge.original.typical_damage == judge.original.damage  # one that no single image has

@@ -99,12 +99,6 @@ def test_no_more_nodes_are_in_float_than_it_takes():
         assert set(result.in_float) == set(expected)
 
 
-def test_a_file_that_a_second_timing_finds_too_slow_gives_way_to_one_with_fewer_nodes():
-    harms = dict.fromkeys(NODES, 0.0) | {"a": 1.0, "b": 0.5, "c": 0.2}
-    result = found(harm_of(**harms), most=1.45, keeps=lambda group: len(group) <= 2)
-    assert set(result.in_float) == {"a", "b"}
-
-
 def test_where_no_file_holds_its_time_all_is_in_int8_and_a_note_says_so():
     result = found(harm_of(**dict.fromkeys(NODES, 1.0)), most=1.75, keeps=lambda _group: False)
     assert result.in_float == ()

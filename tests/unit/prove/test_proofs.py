@@ -17,12 +17,11 @@ from senseapp.data.load import load_demo_images
 from senseapp.measure.plan import split
 from senseapp.measure.session import Session
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import load_proof_images
+from senseapp.prove.evaluator import ScheduleEvaluator, load_proof_images
 from senseapp.prove.prove import prove, validate
-from senseapp.prove.strongest import strongest_schedule
+from senseapp.prove.recommend import strongest_schedule
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.problem import manual_schedule
 
@@ -72,24 +71,24 @@ def test_few_images_and_noise_are_not_split(count, indicative, kept):
     assert (len(curves), len(held_out)) == (count - kept, kept)
 
 
-def test_with_a_number_of_images_the_others_are_for_proofs(sparse):
-    spec = replace(sparse.spec, sensitivity=replace(sparse.spec.sensitivity, num_samples=100))
-    parts = load_proof_images(replace(sparse, spec=spec, num_samples=100), load_model(ModelSpec()))
-    assert (len(parts.curves), len(parts.proof)) == (100, 797)
-    assert not set(parts.curves.names) & set(parts.proof.names)
-
-
-def test_too_few_others_are_said(sparse):
-    spec = replace(sparse.spec, sensitivity=replace(sparse.spec.sensitivity, num_samples=850))
-    parts = load_proof_images(replace(sparse, spec=spec, num_samples=850), load_model(ModelSpec()))
-    assert parts.proof is parts.curves
-    assert "fewer than 100 others" in parts.note
-
-
-def test_noise_is_drawn_anew(sparse):
-    spec = replace(sparse.spec, data=DataSpec(kind="random"))
-    parts = load_proof_images(replace(sparse, spec=spec, num_samples=128), load_model(ModelSpec()))
-    assert parts.note.startswith("Measured on the 128 images")
+@pytest.mark.parametrize(
+    ("samples", "kind", "curves", "held_out", "note"),
+    [
+        (100, "demo", 100, 797, "Checked on 797 images not used above."),
+        (850, "demo", 850, 0, "fewer than 100 others"),
+        (128, "random", 128, 128, "Checked on 128 images"),
+        (None, "random", 128, 0, "Measured on the 128 images"),
+    ],
+)
+def test_images_for_proofs_are_others_where_there_are_enough(sparse, samples, kind, curves, held_out, note):
+    spec = replace(sparse.spec, sensitivity=replace(sparse.spec.sensitivity, num_samples=samples))
+    spec = replace(spec, data=replace(spec.data, kind=kind))
+    parts = load_proof_images(replace(sparse, spec=spec, num_samples=curves), load_model(ModelSpec()))
+    assert len(parts.curves) == curves
+    assert note in parts.note
+    assert parts.held_out == bool(held_out)
+    assert not held_out or len(parts.proof) == held_out
+    assert kind == "random" or not held_out or not set(parts.curves.names) & set(parts.proof.names)
 
 
 def test_a_proof_equals_measuring_by_hand(evaluator):
@@ -129,11 +128,12 @@ def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
     assert any("norms" in note for note in result.notes)
 
 
-def test_a_manual_schedule_is_proven_as_it_is(evaluator):
+def test_a_manual_schedule_is_proven_as_it_is_and_the_result_survives_its_file(evaluator):
     schedule = manual_schedule(evaluator.result, {"layer2.0.conv1": 0.9, "layer3.1.conv2": 0.9})
     result = prove(evaluator, schedule, repair=False).result
     assert result.schedule == schedule
     assert result.uniform
+    assert loads(dumps(result), ValidationResult) == result
 
 
 def test_the_bench_leaves_its_model_as_it_was(evaluator):
@@ -143,18 +143,10 @@ def test_the_bench_leaves_its_model_as_it_was(evaluator):
     assert not any(module.training for module in evaluator.dense.model.modules())
 
 
-def test_a_result_survives_its_file(evaluator):
-    result = prove(evaluator, a_schedule(evaluator.result, 0.2), repair=False).result
-    assert loads(dumps(result), ValidationResult) == result
-
-
-def test_a_schedule_of_another_model_is_refused(sparse):
+def test_another_model_or_a_schedule_of_one_is_refused(sparse):
     entry = ScheduleEntry(layer="features.0", members=("features.0",), compression="sparsity", level=0.5)
     with pytest.raises(InvalidSchedule, match=r"another model.*features\.0"):
         validate(sparse, Schedule(model="vgg", method="manual", entries=(entry,)), repair=False)
-
-
-def test_another_model_is_refused(sparse):
     fewer = replace(sparse, profile=replace(sparse.profile, layers=sparse.profile.layers[:-1]))
     with pytest.raises(InvalidSchedule, match="not the model that the run measured"):
         ScheduleEvaluator.open(fewer)

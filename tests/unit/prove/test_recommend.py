@@ -19,7 +19,7 @@ from senseapp.metrics import METRICS, change_of
 from senseapp.metrics.bounds import TestSequence
 from senseapp.networks.sources.load import load_model
 from senseapp.prove import recommend
-from senseapp.prove.proof_images import load_proof_images
+from senseapp.prove.evaluator import load_proof_images
 from senseapp.prove.prove import Promised
 from senseapp.records.jobs import RunState
 from senseapp.records.measurement import Status
@@ -59,7 +59,7 @@ class MadeUp:
     def loss(self, target: float, edge: float):
         return records.change("top1", loss_of(target, edge, fewer_is_more=self.fewer), 0.004)
 
-    def trials(self, evaluator, kind, metric, repair, groups, *, tolerable):
+    def trials(self, evaluator, kind, metric, repair, tolerable):
         tried: list[TriedTarget] = []
 
         def measure(schedule: Schedule) -> float:
@@ -90,14 +90,14 @@ class MadeUp:
             result=self.result,
             images=images,
             task=task,
-            dense=SimpleNamespace(model=None),
             profile=self.result.profile,
             progress=Progress(),
             usual_adapting="off",
+            couplings=(),
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recommend, "Trials", self.trials)
-            patch.setattr(recommend, "MeasuredSchedule", SimpleNamespace(of=self.judge))
+            patch.setattr(recommend, "MeasuredSchedule", self.judge)
             return self.found(evaluator)
 
     def found(self, evaluator) -> Recommendation:
@@ -115,9 +115,7 @@ class MadeUpPromise(MadeUp):
 
     def judge(self, evaluator, schedule: Schedule, *, repair: bool, adapting: str, veto: bool):
         assert not veto  # held-out images choose nothing under a promise
-        found = super().judge(evaluator, schedule, repair=repair, adapting=adapting, veto=veto)
-        found.evaluator, found.judged_by = evaluator, "top1"
-        return found
+        return super().judge(evaluator, schedule, repair=repair, adapting=adapting, veto=veto)
 
     def recommended(self, promise: Promise) -> Recommendation:
         self.promise = promise

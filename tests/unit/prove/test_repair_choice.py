@@ -11,8 +11,7 @@ import torch
 
 from senseapp.compressions import SparsityConfig
 from senseapp.measure.session import Session
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.repair_choice import measured, measured_quickly
 from senseapp.reconstruct.repair_sites import NormSite
 from senseapp.records.spec import RunSpec, SensitivitySpec
@@ -142,11 +141,10 @@ def test_each_image_is_measured_with_a_repair_that_has_not_seen_it(evaluator):
     applied = applied_to(evaluator)
     matching, damage = evaluator.matching(applied), []
     found, repaired = measured_quickly(evaluator, applied, "kl", tolerable=0.0)
-    for fit_to, judge_on in ((second, first), (first, second)):
+    for (fit_to, _), (_, judge_on) in ((second, first), (first, second)):
         with matching.fitted(fit_to):
-            low, high = evaluator.span_of(judge_on)
-            images = evaluator.repair_images.subset(range(low, high))
+            images = evaluator.repair_images.subset(range(*judge_on))
             damage.append(kl(evaluator.judged(applied, images).changes))
-    assert evaluator.span_of(first)[1] == evaluator.span_of(second)[0] == 20
+    assert (first[1], second[1]) == ((0, 20), (20, 40))
     assert repaired
     assert kl(found) == pytest.approx(sum(damage) / 2, abs=1e-6)

@@ -16,8 +16,7 @@ from senseapp.data.images import TensorImages
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.session import Session
 from senseapp.networks.profile import profile_model
-from senseapp.prove.evaluator import ScheduleEvaluator
-from senseapp.prove.proof_images import ProofImages
+from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.repair_choice import measured
 from senseapp.reconstruct.adapt.pruned import Reconstruction, taken_over
 from senseapp.reconstruct.apply import AppliedModel, apply_schedule, configs_for

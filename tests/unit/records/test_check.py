@@ -18,6 +18,7 @@ from senseapp.records.check import (
 )
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.views.words.check import divergence_sentence
 
 SPEC = CheckSpec(
     reference=ModelSpec(library="onnx", checkpoint="/home/someone/a.onnx", task="classification"),
@@ -53,10 +54,14 @@ def test_the_first_tensor_apart_is_at_a_step_or_the_first_above_a_tenth(
 
 
 def test_sentences_say_how_far_tensors_are_apart() -> None:
-    assert "part at tensor “t2” (Conv): 120 %, after at most 1.0 % in the 2 before" in divergence(0, 0.01, 1.2).sentence
-    assert "grow gradually: the first above 10 % is tensor “t2”" in divergence(0.05, 0.09, 0.12).sentence
-    assert divergence(0, 0.0001).sentence == "No tensor of 2 differs by as much as 0.1 %."
-    assert "from the first tensor on, “t0” (Conv), by 30 % there and at most 50 %" in divergence(0.3, 0.5).sentence
+    assert "part at tensor “t2” (Conv): 120 %, after at most 1.0 % in the 2 before" in divergence_sentence(
+        divergence(0, 0.01, 1.2)
+    )
+    assert "grow gradually: the first above 10 % is tensor “t2”" in divergence_sentence(divergence(0.05, 0.09, 0.12))
+    assert divergence_sentence(divergence(0, 0.0001)) == "No tensor of 2 differs by as much as 0.1 %."
+    assert "from the first tensor on, “t0” (Conv), by 30 % there and at most 50 %" in divergence_sentence(
+        divergence(0.3, 0.5)
+    )
 
 
 def report(*limits: CheckedLimit, **more: object) -> CheckReport:

@@ -188,59 +188,25 @@ def test_what_is_grey_or_has_no_value_does_not_count_and_other_levels_are_left_o
 NAN, INF = math.nan, math.inf
 
 
-def test_disjoint_intervals_settle_every_rank():
-    lows, highs = [0.0, 4.0, 2.0], [1.0, 5.0, 3.0]
-    assert rank_intervals(lows, highs) == [(3, 3), (1, 1), (2, 2)]
-    assert shared_ranks([0.5, 4.5, 2.5], lows, highs) == [3, 1, 2]
-    assert undecided(lows, highs) == set()
-
-
-def test_touching_intervals_cannot_be_told_apart():
-    assert rank_intervals([0, 1], [1, 2]) == [(1, 2), (1, 2)]
-    assert undecided([0, 1], [1, 2]) == {0, 1}
-
-
-def test_two_tied_pairs_rank_like_a_competition():
-    assert shared_ranks([2, 9, 3, 8], [1, 8, 2, 7], [3, 10, 4, 9]) == [3, 1, 3, 1]
-
-
-def test_a_wide_interval_does_not_tie_layers_that_are_told_apart():
-    lows, highs = [0.0, 3.9, 2.9], [10.0, 4.1, 3.1]
-    assert shared_ranks([5, 4, 3], lows, highs) == [1, 1, 2]
-
-
-def test_ranks_never_fall_while_deltas_do():
-    lows, highs = [4.9, 3.9, 0.0], [5.1, 4.1, 6.0]
-    assert rank_intervals(lows, highs)[2] == (1, 3)
-    assert shared_ranks([5, 4, 3], lows, highs) == [1, 2, 2]
-
-
-def test_only_overlapping_neighbours_need_more_images():
-    assert undecided([0, 0.5, 5, 9], [1, 1.5, 6, 10]) == {0, 1}
-
-
-def test_layers_without_any_effect_are_a_settled_tie():
-    assert undecided([0, 0, 1], [0, 0, 2]) == set()
-    assert shared_ranks([0, 0, 1.5], [0, 0, 1], [0, 0, 2]) == [2, 2, 1]
-
-
-def test_an_undefined_interval_could_lie_anywhere_but_asks_for_no_images():
-    lows, highs = [NAN, 0, 2], [NAN, 1, 3]
-    assert rank_intervals(lows, highs) == [(1, 3), (2, 3), (1, 2)]
-    assert undecided(lows, highs) == set()
-    assert shared_ranks([NAN, 0.5, 2.5], lows, highs)[2] == 1
-
-
-def test_layers_that_break_the_model_lead_together():
-    lows, highs = [INF, 1, INF], [INF, 2, INF]
-    assert shared_ranks([INF, 1.5, INF], lows, highs) == [1, 3, 1]
-    assert undecided(lows, highs) == set()
-
-
-def test_no_layers_have_no_ranks():
-    assert rank_intervals([], []) == []
-    assert shared_ranks([], [], []) == []
-    assert undecided([], []) == set()
+@pytest.mark.parametrize(
+    ("deltas", "lows", "highs", "possible", "shared", "open_"),
+    [
+        ([0.5, 4.5, 2.5], [0, 4, 2], [1, 5, 3], [(3, 3), (1, 1), (2, 2)], [3, 1, 2], set()),
+        ([0.5, 1.5], [0, 1], [1, 2], [(1, 2), (1, 2)], [1, 1], {0, 1}),  # those that touch
+        ([2, 9, 3, 8], [1, 8, 2, 7], [3, 10, 4, 9], None, [3, 1, 3, 1], None),  # two tied pairs rank as in a contest
+        ([5, 4, 3], [0, 3.9, 2.9], [10, 4.1, 3.1], None, [1, 1, 2], None),  # a wide one does not tie all others
+        ([5, 4, 3], [4.9, 3.9, 0], [5.1, 4.1, 6], [(1, 2), (2, 3), (1, 3)], [1, 2, 2], None),  # ranks never fall
+        ([0.5, 1, 5.5, 9.5], [0, 0.5, 5, 9], [1, 1.5, 6, 10], None, None, {0, 1}),
+        ([0, 0, 1.5], [0, 0, 1], [0, 0, 2], None, [2, 2, 1], set()),  # layers without any effect are a settled tie
+        ([NAN, 0.5, 2.5], [NAN, 0, 2], [NAN, 1, 3], [(1, 3), (2, 3), (1, 2)], None, set()),  # it could lie anywhere
+        ([INF, 1.5, INF], [INF, 1, INF], [INF, 2, INF], None, [1, 3, 1], set()),
+        ([], [], [], [], [], set()),
+    ],
+)
+def test_intervals_leave_so_many_ranks_possible(deltas, lows, highs, possible, shared, open_):
+    assert possible is None or rank_intervals(lows, highs) == possible
+    assert shared is None or shared_ranks(deltas, lows, highs) == shared
+    assert open_ is None or undecided(lows, highs) == open_
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from senseapp.compressions.obs import damped, squared_error
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
+from senseapp.runtimes.call_times import saturates
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, chosen_rounding
 from senseapp.runtimes.onnxruntime.operations import default_int8
 from senseapp.runtimes.onnxruntime.rounding import weights
@@ -25,7 +26,7 @@ from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import DAMPING, rounded, rounded_products
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, saturates
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import Fitting
 from tests.cases import first_of
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.metrics.detection.detections import candidates_of, detections_of
+from senseapp.metrics.detection.matching import candidates_of, detections_of
 from senseapp.metrics.detection.rows import BOX, KIND, RowKind, class_scores
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.onnx.preparation import UsualPreparation
+from senseapp.networks.onnx.metadata import UsualPreparation
 from senseapp.tasks.detection import DETECTION
 from senseapp.tasks.detection.heads import head_readers, read_heads
 from senseapp.tasks.detection.heads.layout import HeadLayout

@@ -2,12 +2,8 @@
 
 from senseapp.networks.onnx.operators import (  # noqa: F401  each enters its operators in the table
     elementwise,
-    normalisation,
     products,
-    quantized,
-    recurrent,
     resize,
-    selection,
     shapes,
     windows,
 )

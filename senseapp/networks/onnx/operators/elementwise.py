@@ -1,11 +1,14 @@
-"""Operators that work on each element, and those that reduce axes to one number each."""
+"""Operators that work on each element, also quantization, and those that reduce axes to one number each.
+
+Quantization and dequantization are read as float arithmetic: integer codes are kept as float tensors with whole values,
+so that layers between the two stay float layers, and gradients pass rounding unchanged (straight through).
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +24,6 @@ _DTYPES: dict[int, torch.dtype] = {
     TensorProto.DOUBLE: torch.float64,
     **{getattr(TensorProto, name): getattr(torch, name.lower()) for name in _SAME_IN_TORCH},
 }
-_LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 
 def dtype_of(element_type: int) -> torch.dtype:
@@ -74,7 +76,6 @@ enter(
         ),
         "Mod": lambda a, b, *, fmod=False: torch.fmod(a, b) if fmod else torch.remainder(a, b),
         "BitShift": lambda x, by, *, direction="LEFT": x << by if direction == "LEFT" else x >> by,
-        "Clip": lambda x, *, min=-_LARGEST_FLOAT, max=_LARGEST_FLOAT: torch.clamp(x, min, max),
         "Cast": lambda x, *, to=0: x.to(dtype_of(to)),
         "CastLike": lambda x, like: x.to(like.dtype),
         "Identity": lambda x: x,
@@ -89,15 +90,13 @@ def _hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor
     return torch.clamp(alpha * x + beta, 0, 1)
 
 
-@operator("Pow", scalars=(1,))
-def _power(base: Tensor, exponent: Tensor | float) -> Tensor:
-    return torch.pow(base, exponent).to(base.dtype)  # the type of the base, by the specification
+enter({"Pow": lambda base, exponent: torch.pow(base, exponent).to(base.dtype)}, scalars=(1,))  # the base's type
 
 
-@operator("Clip", since=11, scalars=(1, 2))
-def _clip(x: Tensor, lower: Tensor | float | None = None, upper: Tensor | float | None = None) -> Tensor:
-    x = x if lower is None else torch.clamp(x, min=lower)
-    return x if upper is None else torch.clamp(x, max=upper)
+@operator("Clip", scalars=(1, 2))
+def _clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
+    x = x if min is None else torch.clamp(x, min=min)
+    return x if max is None else torch.clamp(x, max=max)
 
 
 @operator("Dropout", numbers=(1, 2))
@@ -151,13 +150,11 @@ _REDUCTIONS: dict[str, Callable[[Tensor, tuple[int, ...], bool], Tensor]] = {
 def _reduce(
     function: Callable[..., Tensor],
     x: Tensor,
-    given: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
     *,
-    axes: Any = None,
     keepdims: bool = True,
     noop_with_empty_axes: bool = False,
 ) -> Tensor:
-    axes = axes if given is None else given
     if not axes and noop_with_empty_axes:
         return x
     return function(x, tuple(axes or range(x.ndim)), keepdims)
@@ -176,3 +173,44 @@ def _position(
 
 
 enter({"ArgMax": partial(_position, torch.argmax), "ArgMin": partial(_position, torch.argmin)})
+
+
+_RANGES: dict[int, tuple[int, int]] = {
+    **{getattr(TensorProto, f"INT{bits}"): (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (4, 8, 16)},
+    **{getattr(TensorProto, f"UINT{bits}"): (0, 2**bits - 1) for bits in (4, 8, 16)},
+}
+
+
+@operator("QuantizeLinear")
+def _quantize(
+    x: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
+    own = torch.iinfo(torch.uint8 if zero is None or zero.is_floating_point() else zero.dtype)
+    scaled = x / _along(scale, x, axis, block_size)
+    rounded = scaled + (torch.round(scaled) - scaled).detach()
+    if zero is not None:
+        rounded = rounded + _along(zero.to(x.dtype), x, axis, block_size)
+    return rounded.clamp(*_RANGES.get(output_dtype, (own.min, own.max)))
+
+
+@operator("DequantizeLinear")
+def _dequantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int = 1, block_size: int = 0) -> Tensor:
+    codes = x.to(scale.dtype)
+    if zero is not None:
+        codes = codes - _along(zero.to(scale.dtype), x, axis, block_size)
+    return codes * _along(scale, x, axis, block_size)
+
+
+def _along(values: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """Return scales or zero points in a shape that multiplies ``x``: one, one per index of ``axis``, or per block."""
+    if values.numel() == 1:
+        return values.reshape(())
+    if block:
+        return values.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])
+    return values.reshape([-1 if each == axis % x.ndim else 1 for each in range(x.ndim)])

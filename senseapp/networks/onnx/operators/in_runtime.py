@@ -12,19 +12,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 from torch import Tensor
 
-from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel, first_line_of, is_about_memory
+from senseapp.core.errors import UnsupportedModel, first_line_of, is_about_memory
+from senseapp.networks.onnx.graph import Array
 from senseapp.networks.onnx.torch_graph import Node
 
 _IR_VERSION = 10  # of ONNX 1.16: knows integers of 4 bits, and every supported onnxruntime reads it
 _WIDENED = frozenset({torch.float16, torch.bfloat16})  # files are read in float32
-_TYPES = {
-    **{torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE},
-    **{torch.int64: TensorProto.INT64, torch.int32: TensorProto.INT32, torch.int16: TensorProto.INT16},
-    **{torch.int8: TensorProto.INT8, torch.uint8: TensorProto.UINT8, torch.bool: TensorProto.BOOL},
-}
 
 
 class InRuntime:
@@ -38,7 +34,7 @@ class InRuntime:
         self._source = node.source
         self._captured = node.captured
         self._version = node.version
-        self._sessions: dict[tuple[torch.dtype | None, ...], Any] = {}
+        self._sessions: dict[tuple[Any, ...], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave open sessions out: copies of the network open their own."""
@@ -57,24 +53,21 @@ class InRuntime:
         return self._run(tensors)
 
     def _run(self, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        cpu = [None if each is None else _plain(each) for each in tensors]
         device = next((each.device for each in tensors if each is not None), torch.device("cpu"))
-        feed = {_input(index): each.numpy() for index, each in enumerate(cpu) if each is not None}
+        feed = {_input(index): _plain(each) for index, each in enumerate(tensors) if each is not None}
+        types = tuple((name, each.dtype) for name, each in feed.items())
         try:
-            found = self._session(tuple(None if each is None else each.dtype for each in cpu)).run(None, feed)
+            if types not in self._sessions:
+                self._sessions = {types: open_session(self._model(types).SerializeToString(), optimised=True)}
+            found = self._sessions[types].run(None, feed)
         except Exception as error:  # onnxruntime's own errors share no base
             if is_about_memory(error):
                 raise
             raise UnsupportedModel(f"onnxruntime cannot compute node {self.title}: {first_line_of(error)}.") from error
         return tuple(torch.from_numpy(np.array(each)).to(device) for each in found)
 
-    def _session(self, types: tuple[torch.dtype | None, ...]) -> Any:
-        if types not in self._sessions:
-            self._sessions = {types: open_session(self._model(types).SerializeToString(), optimised=True)}
-        return self._sessions[types]
-
-    def _model(self, types: tuple[torch.dtype | None, ...]) -> ModelProto:
-        """Return a model of this node alone, whose inputs and outputs are numbered."""
+    def _model(self, types: tuple[tuple[str, np.dtype[Any]], ...]) -> ModelProto:
+        """Return a model of this node alone, whose inputs, of these types, and outputs are numbered."""
         node = NodeProto.FromString(self._source)
         count = len(node.input)
         outputs = [f"output {index}" if name else "" for index, name in enumerate(node.output)]
@@ -89,9 +82,9 @@ class InRuntime:
         model = ModelProto(ir_version=_IR_VERSION, opset_import=opsets)
         model.graph.name = "node"
         model.graph.node.extend([*captured, node])
-        for index, dtype in enumerate(types):
-            if dtype is not None:
-                model.graph.input.append(_declared(_input(index), dtype))
+        for name, dtype in types:
+            kind = helper.np_dtype_to_tensor_dtype(dtype)
+            model.graph.input.append(helper.make_tensor_value_info(name, kind, None))
         model.graph.output.extend(ValueInfoProto(name=name) for name in outputs if name)
         return model
 
@@ -119,18 +112,10 @@ def open_session(content: bytes, *, optimised: bool) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _plain(tensor: Tensor) -> Array:
     plain = tensor.detach().cpu().contiguous()
-    return plain.float() if plain.dtype in _WIDENED else plain
+    return (plain.float() if plain.dtype in _WIDENED else plain).numpy()
 
 
 def _input(index: int) -> str:
     return f"input {index}"  # no name of a body has a space and a number so, and none is read by one
-
-
-def _declared(name: str, dtype: torch.dtype) -> ValueInfoProto:
-    if dtype not in _TYPES:
-        raise InvalidCheckpoint(f"onnxruntime is not given numbers of the type {dtype}.")
-    value = ValueInfoProto(name=name)
-    value.type.tensor_type.elem_type = _TYPES[dtype]
-    return value

@@ -7,7 +7,8 @@ operator is one line of a dictionary given to :func:`enter`, or one function wit
     def _concat(*tensors: Tensor, axis: int = 1) -> Tensor: ...
 
 Its positional parameters are the inputs, its keyword-only ones the attributes, read as the types of their defaults. A
-parameter ``at`` is given all attributes, and ``num_outputs`` how many outputs are asked for.
+parameter ``at`` is given all attributes, and ``num_outputs`` how many outputs are asked for. Numbers and scalars that
+older versions have as attributes are given to the input of that name.
 """
 
 from __future__ import annotations
@@ -31,13 +32,6 @@ class FormNotRead(UnsupportedModel):
 
 
 _FLOAT_FILE = "Bring the float file that this one was quantized from."
-_INTEGER_ARITHMETIC = f"it computes in integers, which a float network cannot be measured through. {_FLOAT_FILE}"
-_BODIES = (
-    "it runs a graph of its own, conditionally or repeatedly. Export the network without that part, or with torch's "
-    "newer exporter (torch.onnx.export with dynamo=True), which decides branches once."
-)
-_COUNTS = "how much it returns depends on the image. Choose an output before it."
-_RANDOM = "it draws at random. Export the network in eval mode."
 _UNKNOWN = (
     "the operator is not in the table of those that are read. Export the network without it, or with another opset "
     "version, which writes it as simpler operators."
@@ -45,11 +39,18 @@ _UNKNOWN = (
 _OF_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
 _OF_COUNTS = ("NonMaxSuppression", "NonZero", "Unique", "Compress")
 _REFUSED = {
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"), _INTEGER_ARITHMETIC),
+    **dict.fromkeys(
+        ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
+        f"it computes in integers, which a float network cannot be measured through. {_FLOAT_FILE}",
+    ),
     "DynamicQuantizeLinear": f"it chooses integer ranges anew for every image. {_FLOAT_FILE}",
-    **dict.fromkeys(("If", "Loop", "Scan"), _BODIES),
-    **dict.fromkeys(_OF_COUNTS, _COUNTS),
-    **dict.fromkeys(_OF_RANDOM, _RANDOM),
+    **dict.fromkeys(
+        ("If", "Loop", "Scan"),
+        "it runs a graph of its own, conditionally or repeatedly. Export the network without that part, or with "
+        "torch's newer exporter (torch.onnx.export with dynamo=True), which decides branches once.",
+    ),
+    **dict.fromkeys(_OF_COUNTS, "how much it returns depends on the image. Choose an output before it."),
+    **dict.fromkeys(_OF_RANDOM, "it draws at random. Export the network in eval mode."),
 }
 """Why an operator is not read, and what to do, as the end of a sentence and another one."""
 NEVER_RUN = frozenset(
@@ -99,7 +100,8 @@ def operator(*names: str, since: int = 1, **how: Any) -> Callable[[Decorated], D
     """
 
     def put(function: Decorated) -> Decorated:
-        entry = Operator(function=function, reading=_reading_of(function), **how)
+        numbers = (*how.get("numbers", ()), *how.get("scalars", ()))
+        entry = Operator(function=function, reading=_reading_of(function, numbers), **how)
         TABLE.update({(name, since): entry for name in names})
         return function
 
@@ -112,17 +114,14 @@ def enter(functions: Mapping[str, Function], **how: Any) -> None:
         operator(name, **how)(function)
 
 
-def _reading_of(function: Function) -> dict[str, Function]:
+def _reading_of(function: Function, numbers: tuple[int, ...]) -> dict[str, Function]:
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = [*inspect.signature(function).parameters.values()]
     except ValueError:  # torch's own functions have no signature; they take tensors alone here
         return {}
-    kinds = {each.name: type(each.default) for each in parameters if each.kind is each.KEYWORD_ONLY}
-    return {name: kind if kind in (int, float, str, bool) else _as_it_is for name, kind in kinds.items()}
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    named = [each for place, each in enumerate(parameters) if each.kind is each.KEYWORD_ONLY or place in numbers]
+    kinds = {each.name: type(each.default) for each in named}
+    return {name: kind if kind in (int, float, str, bool) else lambda value: value for name, kind in kinds.items()}
 
 
 @cache

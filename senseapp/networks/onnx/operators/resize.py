@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,9 @@ class _Way:
     mode: str
     coordinates: str
     rounding: str
-    cubic: float = _TORCH_CUBIC
-    outside_excluded: bool = False
-    antialias: bool = False
+    cubic: float
+    outside_excluded: bool
+    antialias: bool
 
     def positions(self, length: int, wanted: int, scale: float) -> Tensor:
         """Return where the ``wanted`` new pixels lie on an axis of ``length`` old ones; float64."""
@@ -92,23 +92,17 @@ def _resize(
     scales: Sequence[float] | None = None,
     sizes: Sequence[int] | None = None,
     *,
-    mode: str = "nearest",
-    coordinate_transformation_mode: str = "half_pixel",
-    nearest_mode: str = "round_prefer_floor",
-    cubic_coeff_a: float = _TORCH_CUBIC,
-    exclude_outside: bool = False,
-    antialias: bool = False,
-    axes: Any = None,
+    at: Mapping[str, Any],
 ) -> Tensor:
     way = _Way(
-        mode=mode,
-        coordinates=coordinate_transformation_mode,
-        rounding=nearest_mode,
-        cubic=cubic_coeff_a,
-        outside_excluded=exclude_outside,
-        antialias=antialias,
+        mode=at.get("mode", "nearest"),
+        coordinates=at.get("coordinate_transformation_mode", "half_pixel"),
+        rounding=at.get("nearest_mode", "round_prefer_floor"),
+        cubic=at.get("cubic_coeff_a", _TORCH_CUBIC),
+        outside_excluded=bool(at.get("exclude_outside")),
+        antialias=bool(at.get("antialias")),
     )
-    places = list(range(x.ndim)) if axes is None else [each % x.ndim for each in axes]
+    places = [each % x.ndim for each in at.get("axes") or range(x.ndim)]
     lengths = [x.shape[axis] for axis in places]
     if sizes:
         ratios = [size / length for length, size in zip(lengths, sizes, strict=True)]
@@ -119,11 +113,10 @@ def _resize(
 
 
 @operator("Resize", "Upsample", numbers=(1,))
-def _resize_10(x: Tensor, given: Sequence[float] | None = None, *, mode: str = "nearest", scales: Any = None) -> Tensor:
+def _resize_10(x: Tensor, scales: Sequence[float], *, mode: str = "nearest") -> Tensor:
     """Resize before version 11, with a pixel's corner as its place."""
-    ratios = scales if given is None else given
-    mode = mode.replace("bilinear", "linear")
-    return _resize(x, None, ratios, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return _resize(x, None, scales, at={"mode": mode.replace("bilinear", "linear"), **how})
 
 
 def _resized(x: Tensor, wanted: dict[int, tuple[int, float]], way: _Way) -> Tensor:

@@ -1,4 +1,4 @@
-"""Operators that change or make shapes: reshape, transpose, concatenate, expand, pad, and constants of a shape."""
+"""Operators that change or make shapes, and those that pick or place elements: reshape, pad, slice, gather, scatter."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from senseapp.networks.onnx.operators.registry import FormNotRead, enter, operator
+from senseapp.networks.onnx.torch_graph import Node
 
 Axes = Sequence[int]
 enter(
@@ -25,6 +26,8 @@ enter(
     {
         "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape))),  # type: ignore[no-untyped-call]
         "Tile": lambda x, repeats: x.repeat(tuple(repeats)),
+        "TopK": lambda x, k, *, axis=-1, largest=True: tuple(torch.topk(x, _one(k), axis, largest, sorted=True)),
+        "Trilu": lambda x, k=None, *, upper=True: x.triu(_one(k or 0)) if upper else x.tril(_one(k or 0)),
     },
     numbers=(1,),
 )
@@ -44,27 +47,23 @@ def _flatten(x: Tensor, *, axis: int = 1) -> Tensor:
 
 
 @operator("Squeeze", numbers=(1,))
-def _squeeze(x: Tensor, given: Axes | None = None, *, axes: Any = None) -> Tensor:
-    axes = axes if given is None else given
+def _squeeze(x: Tensor, axes: Axes | None = None) -> Tensor:
     return x.squeeze() if axes is None else x.squeeze(tuple(axes))
 
 
 @operator("Unsqueeze", numbers=(1,))
-def _unsqueeze(x: Tensor, given: Axes | int | None = None, *, axes: Any = ()) -> Tensor:
-    wanted = [given] if isinstance(given, int) else axes if given is None else given
-    rank = x.ndim + len(wanted)
-    for axis in sorted(each % rank for each in wanted):
+def _unsqueeze(x: Tensor, axes: Axes | int) -> Tensor:
+    axes = [axes] if isinstance(axes, int) else axes
+    rank = x.ndim + len(axes)
+    for axis in sorted(each % rank for each in axes):
         x = x.unsqueeze(axis)
     return x
 
 
 @operator("Split", numbers=(1,))
-def _split(
-    x: Tensor, lengths: Axes | None = None, *, axis: int = 0, split: Any = None, num_outputs: int = 1
-) -> tuple[Tensor, ...]:
-    lengths = split if lengths is None else lengths
+def _split(x: Tensor, split: Axes | None = None, *, axis: int = 0, num_outputs: int = 1) -> tuple[Tensor, ...]:
     # The last part is shorter where equal ones do not divide the axis.
-    found = torch.split(x, -(-x.shape[axis] // num_outputs) if lengths is None else list(lengths), dim=axis)
+    found = torch.split(x, -(-x.shape[axis] // num_outputs) if split is None else list(split), dim=axis)
     # What prunes channels counts the readers of a split, and takes each for a part: so each part has one reader.
     return tuple(torch.ops.aten.alias(each) for each in found)
 
@@ -83,11 +82,7 @@ def _shape(x: Tensor, *, start: int = 0, end: int = 1 << 30) -> Tensor:
     return torch.tensor(list(x.shape)[start:end], dtype=torch.int64, device=device)
 
 
-def _prod_of_first(numbers: Mapping[int, Any]) -> float:
-    return float(math.prod(numbers[0]))
-
-
-@operator("ConstantOfShape", numbers=(0,), elements=_prod_of_first)
+@operator("ConstantOfShape", numbers=(0,), elements=lambda numbers: math.prod(numbers[0]))
 def _constant_of_shape(shape: Axes, *, value: Any = None) -> Tensor:
     value = torch.zeros(1) if value is None else value
     return torch.as_tensor(value).reshape(()).expand(tuple(shape)).clone()
@@ -117,7 +112,7 @@ def _space_to_depth(x: Tensor, *, blocksize: int = 1) -> Tensor:
     return blocks.transpose(1, 2).flatten(1, 2)
 
 
-@operator("Pad", since=11, numbers=(1, 2, 3))
+@operator("Pad", numbers=(1, 2, 3))
 def _pad(
     x: Tensor,
     pads: Axes | None,
@@ -140,11 +135,6 @@ def _pad(
     return x
 
 
-@operator("Pad")
-def _pad_1(x: Tensor, *, pads: Any = None, mode: str = "constant", value: float = 0.0) -> Tensor:
-    return _pad(x, pads, value, mode=mode)
-
-
 def _padded_positions(length: int, before: int, after: int, mode: str) -> Tensor:
     """Return which positions of an axis of ``length`` the padded axis shows; negative pads crop."""
     wanted = torch.arange(-before, length + after)
@@ -157,3 +147,98 @@ def _padded_positions(length: int, before: int, after: int, mode: str) -> Tensor
     period = max(1, 2 * (length - 1))
     wanted = wanted % period
     return torch.minimum(wanted, period - wanted)
+
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+Numbers = Sequence[int] | int
+
+
+def _one(numbers: Numbers) -> int:
+    """Return the number of an input that files give with one axis or with none."""
+    return int(numbers[0] if isinstance(numbers, Sequence) else numbers)
+
+
+@operator("Slice", numbers=(1, 2, 3, 4))
+def _slice(
+    x: Tensor,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+) -> Tensor:
+    cuts = [slice(None)] * x.ndim
+    axes, steps = range(len(starts)) if axes is None else axes, steps or [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step > 0:
+            cuts[axis] = slice(*slice(start, end, step).indices(x.shape[axis]))  # none counts from the end
+        else:  # torch has no negative steps
+            taken = range(*slice(start, end, step).indices(x.shape[axis]))
+            x = x.index_select(axis, torch.tensor(list(taken), dtype=torch.int64, device=x.device))
+    return x[tuple(cuts)]
+
+
+@operator("Gather", scalars=(1,))
+def _gather(x: Tensor, indices: Tensor | int, *, axis: int = 0) -> Tensor:
+    if isinstance(indices, int):
+        return x.select(axis, indices)
+    axis %= x.ndim
+    positions = _from_start(indices, x.shape[axis]).reshape(-1)
+    return x.index_select(axis, positions).reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+
+def _from_start(indices: Tensor, length: int) -> Tensor:
+    """Return positions counted from the start; negative ones count from the end."""
+    indices = indices.to(torch.int64)
+    return torch.where(indices < 0, indices + length, indices)
+
+
+enter({"GatherElements": lambda x, indices, *, axis=0: torch.gather(x, axis, _from_start(indices, x.shape[axis]))})
+
+
+@operator("GatherND")
+def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    if not batch_dims:
+        return x[_index(x, indices)]
+    flat, picked = x.flatten(0, batch_dims - 1), indices.flatten(0, batch_dims - 1)
+    image = torch.arange(len(flat), device=x.device).reshape(-1, *[1] * (picked.ndim - 2))
+    return torch.unflatten(flat[(image, *_index(flat[0], picked))], 0, x.shape[:batch_dims])
+
+
+def _index(x: Tensor, indices: Tensor) -> tuple[Tensor, ...]:
+    return tuple(_from_start(indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
+
+
+@operator("Scatter", "ScatterElements")
+def _scatter(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
+    positions = _from_start(indices, x.shape[axis])
+    if reduction == "none":
+        return x.scatter(axis, positions, updates)
+    return x.scatter_reduce(axis, positions, updates, _REDUCTIONS[reduction])
+
+
+def _lacks(node: Node) -> str:
+    reduction = node.attributes.get("reduction", "none")
+    return "" if reduction in ("none", "add") else f"its reduction “{reduction[:40]}” is not read."
+
+
+@operator("ScatterND", lacks=_lacks)
+def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+    return x.index_put(_index(x, indices), updates, accumulate=reduction == "add")
+
+
+@operator("OneHot", numbers=(1,))
+def _one_hot(indices: Tensor, depth: Numbers, values: Tensor, *, axis: int = -1) -> Tensor:
+    length = _one(depth)
+    hot = _from_start(indices, length).unsqueeze(axis)
+    positions = torch.arange(length, device=indices.device)
+    shape = [length if each == axis % hot.ndim else 1 for each in range(hot.ndim)]
+    return torch.where(hot == positions.reshape(shape), values[1], values[0])
+
+
+@operator("CumSum", numbers=(1,))
+def _cumsum(x: Tensor, axis: Numbers, *, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    axis = _one(axis)
+    x = x.flip(axis) if reverse else x
+    total = x.cumsum(axis, dtype=x.dtype)
+    total = total - x if exclusive else total
+    return total.flip(axis) if reverse else total

@@ -209,16 +209,16 @@ def _window_sums(x: Tensor, window: Window) -> Tensor:
     return sums.reshape(*x.shape[:2], *sums.shape[2:])
 
 
-_SAMPLED = {  # as torch calls the modes, by their names before and since opset 20
-    **{"bilinear": "bilinear", "bicubic": "bicubic", "nearest": "nearest"},
-    **{"linear": "bilinear", "cubic": "bicubic"},
-}
 enter(
     {
         "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.ndim)), keepdim=True),
         "GlobalMaxPool": lambda x: x.amax(tuple(range(2, x.ndim)), keepdim=True),
         "GridSample": lambda x, grid, *, mode="linear", padding_mode="zeros", align_corners=False: F.grid_sample(
-            x, grid, mode=_SAMPLED[mode], padding_mode=padding_mode, align_corners=align_corners
+            x,
+            grid,
+            mode=f"bi{mode}" if mode in ("linear", "cubic") else mode,  # before opset 20 they are called as in torch
+            padding_mode=padding_mode,
+            align_corners=align_corners,
         ),
     }
 )

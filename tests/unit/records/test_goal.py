@@ -10,9 +10,8 @@ import pytest
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import InvalidSpec
-from senseapp.records.goal import GOALS, Goal, makes_files
-from senseapp.records.goal_settings import settings_for, usual_run, with_goal
-from senseapp.records.spec import RunSpec
+from senseapp.records.goal import GOALS, makes_files, settings_for, usual_run, with_goal
+from senseapp.records.spec import Goal, RunSpec
 from senseapp.tasks import TASKS, task_named
 
 INT8 = QuantizationConfig(activations=True)

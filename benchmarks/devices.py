@@ -1,0 +1,146 @@
+"""Files for devices: are they written, do they answer as torch does, and what does int8 lose beside the tool's recipe?
+
+    python -m benchmarks.devices float|int8 [NAME ...]
+
+``float``: networks of twenty families with random weights, as torch modules and as uploaded ONNX files of them, each
+written for LiteRT and run there. ``int8``: networks with real weights through ``analyze`` and ``deploy``, on held-out
+images, beside the static recipe of LiteRT's quantizer. Needs the extra ``litert``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from benchmarks.networks import trained
+from benchmarks.results import keep
+from senseapp.cli.main import main as senseapp
+from senseapp.core.errors import SenseError
+from senseapp.networks.sources.load import load_model
+from senseapp.reconstruct.write import onnx_copy
+from senseapp.records.spec import ModelSpec
+from senseapp.runtimes.base import runtime_named
+from tests.architectures import ARCHITECTURES, QUICK_ARCHITECTURES
+
+_NEAR = 1e-3  # relative difference, beyond which a file counts as wrong
+_OTHERS = ("efficientnet_lite0", "poolformer_s12", "pvt_v2_b0", "inception_next_atto", "tv_swin")
+FLOAT = tuple(name for name in (*QUICK_ARCHITECTURES, *_OTHERS) if name in ARCHITECTURES)
+DEMOS = {"Lite0": "demo/efficientnet_lite0", "digits": "demo", "detector": "demo/shapes_detector"}
+TRAINED = {"digits, ResNet-18": "resnet", "digits, MobileNetV3": "mobilenet", "digits, ViT": "vit"}
+
+
+def _dense() -> nn.Module:
+    network: nn.Module = torchvision.models.segmentation.lraspp_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=4
+    )
+    return network
+
+
+def _float_networks() -> dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]]:
+    found: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+        name: (ARCHITECTURES[name].factory, (3, ARCHITECTURES[name].size, ARCHITECTURES[name].size)) for name in FLOAT
+    }
+    detector = ModelSpec(library="demo", name="shapes_detector")
+    shape = load_model(detector).preprocessing.input_shape
+    found["detector"] = (lambda: load_model(detector).module, shape)
+    found["dense map"] = (_dense, (3, 64, 64))
+    return found
+
+
+def float_row(name: str, build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Write one network from torch and from ONNX, and compare with torch."""
+    torch.manual_seed(0)
+    module = build().eval()
+    images = torch.randn(2, *shape)
+    with torch.no_grad():
+        wanted = _flat(module(images))
+    row: dict[str, object] = {"network": name}
+    with tempfile.TemporaryDirectory() as folder:
+        for form in ("torch", "ONNX"):
+            started = time.perf_counter()
+            try:
+                written = module if form == "torch" else _uploaded(module, images, Path(folder) / "network.onnx")
+                row[form] = f"{_difference(written, images, wanted):.1e}"
+            except SenseError as error:
+                row[form] = f"refused: {error}"[:160]
+            row[f"{form} s"] = f"{time.perf_counter() - started:.0f}"
+    keep("devices_float", row)
+
+
+def _uploaded(module: nn.Module, images: Tensor, path: Path) -> nn.Module:
+    path.write_bytes(onnx_copy(module, images))
+    return load_model(ModelSpec(library="onnx", name="", checkpoint=str(path), task="values")).module
+
+
+def _difference(module: nn.Module, images: Tensor, wanted: Tensor) -> float:
+    runtime = runtime_named("litert")
+    network = runtime.open(runtime.exporter(module, images).write(module))
+    found = torch.cat([_flat(network.run(each[None])) for each in images])
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def _flat(output: object) -> Tensor:
+    leaves: list[Tensor] = torch.utils._pytree.tree_leaves(output)
+    return torch.cat([each.flatten(1).float() for each in leaves], dim=1)
+
+
+def int8_row(name: str) -> None:
+    """Deploy one network with real weights in int8, and compare with the static recipe."""
+    with tempfile.TemporaryDirectory() as folder:
+        run, out = str(Path(folder) / "run"), str(Path(folder) / "file.tflite")
+        if name in DEMOS:
+            model = ["--model", DEMOS[name]]
+        else:
+            path = Path(folder) / "network.onnx"
+            path.write_bytes(onnx_copy(trained(TRAINED[name]), torch.zeros(2, 1, 32, 32)))
+            model = ["--model", "onnx", "--checkpoint", str(path), "--preprocessing", "own", "--data", "demo"]
+        common = ["--mode", "quick", "--compression", "quantization", "--levels", "8", "--out", run]
+        _asked(["analyze", *model, *common])
+        told = json.loads(_asked(["deploy", "--run", run, "--runtime", "litert", "--out", out]).splitlines()[-1])
+    row: dict[str, object] = {"network": name, "images": told["images"]}
+    for title, key in (("ours", "file"), ("static_wi8_ai8", "default")):
+        changes = told[key]["changes"]
+        for metric in ("kl", "agreement", "map"):
+            if metric in changes:
+                row[f"{title}: {metric}"] = f"{changes[metric]['value']:.4g}"
+        row[f"{title}: kB"] = f"{told[key]['file_bytes'] / 1000:.0f}"
+    row["parts in float"] = len(told["in_float"])
+    keep("devices_int8", row)
+
+
+def _asked(arguments: list[str]) -> str:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        status = senseapp(arguments)
+    if status:
+        raise SystemExit(f"{' '.join(arguments[:3])} ended with {status}")
+    return output.getvalue()
+
+
+def main() -> None:
+    """Measure the networks that are named, or all of a part."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("part", choices=("float", "int8"))
+    parser.add_argument("names", nargs="*")
+    asked = parser.parse_args()
+    if asked.part == "float":
+        for name, (build, shape) in _float_networks().items():
+            if not asked.names or name in asked.names:
+                float_row(name, build, shape)
+    else:
+        for name in asked.names or (*DEMOS, *TRAINED):
+            int8_row(name)
+
+
+if __name__ == "__main__":
+    main()

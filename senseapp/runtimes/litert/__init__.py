@@ -1,0 +1,21 @@
+"""The runtime LiteRT (TensorFlow Lite); its description loads neither torch nor LiteRT."""
+
+from __future__ import annotations
+
+from senseapp.descriptions.runtimes import RuntimeDescription
+
+LITERT = RuntimeDescription(
+    name="litert",
+    label="LiteRT",
+    file_title="LiteRT",
+    suffix=".tflite",
+    operations="senseapp.runtimes.litert.operations:OPERATIONS",
+    package="litert_torch",
+    added_by="pip install '.[litert]'",
+    has_int8=True,
+    opened_by="LiteRT and TensorFlow Lite on Android, iOS, Linux and microcontrollers",
+    runs_on="on phones and small devices",
+    loading="from ai_edge_litert.interpreter import Interpreter; "
+    'network = Interpreter("{name}").get_signature_runner(); (name,) = network.get_input_details()',
+    running="scores = network(**{name: images[:1]})  # one image a call",
+)

@@ -1,0 +1,196 @@
+"""LiteRT as a :class:`~senseapp.runtimes.base.Runtime`: networks of torch become files of one image a call."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import litert_torch
+import numpy as np
+import torch
+from ai_edge_litert.interpreter import Interpreter
+from torch import Tensor, nn
+
+from senseapp.compat.torch_internals import nested_outputs
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.networks.loaded import Preprocessing
+from senseapp.networks.network import OUTPUTS, nested, nesting_text
+from senseapp.networks.onnx.metadata import CLASSES, LONGEST_NAMES, ORIGINAL_THRESHOLD, PREPARATION, THRESHOLD
+from senseapp.records.deployment import LayerTime, LayerTimes
+from senseapp.runtimes.base import Exporter, Runtime
+from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
+from senseapp.runtimes.litert import LITERT
+from senseapp.runtimes.litert.file import layers_of, operators, parsed, texts, with_texts
+from senseapp.runtimes.litert.library import library_call
+from senseapp.runtimes.litert.quantizer import LiteRtQuantizer
+from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
+
+_STATIC = "litert-quantizer, static_wi8_ai8, min-max"
+
+
+class LiteRtModel:
+    """A LiteRT file in memory, open on the processor.
+
+    It computes in float32 with the kernels of XNNPACK; numbers of an input or output in integers are scaled as the file
+    says.
+
+    Raises:
+        InvalidSpec: LiteRT cannot open it.
+    """
+
+    def __init__(self, content: bytes, *, threads: int | None = None) -> None:
+        try:
+            self._interpreter = Interpreter(model_content=content, num_threads=threads or torch.get_num_threads())
+            self._interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            if is_about_memory(error):
+                raise
+            raise InvalidSpec(f"LiteRT cannot open this network: {first_line_of(error)}.") from error
+        inputs = self._interpreter.get_input_details()
+        if len(inputs) != 1 or len(inputs[0]["shape"]) != 4:
+            raise InvalidSpec("A LiteRT file that takes one batch of images is run here.")
+        (self._input,), self._outputs = inputs, self._interpreter.get_output_details()
+        nesting = texts(content).get(OUTPUTS)
+        self._nesting = None if nesting is None else nesting.decode("utf-8", "replace")
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Images that each call must have."""
+        return int(self._input["shape"][0])
+
+    def run(self, batch: Tensor) -> object:
+        """Return the output for as many images (N, C, H, W) as :attr:`fixed_batch` says, float32."""
+        values = batch.detach().cpu().contiguous().numpy()
+        self._interpreter.set_tensor(self._input["index"], _stored(values, self._input))
+        self._interpreter.invoke()
+        found = [torch.from_numpy(_read(self._interpreter.get_tensor(each["index"]), each)) for each in self._outputs]
+        return found[0] if self._nesting is None else nested(found, self._nesting)
+
+
+def _stored(values: Any, tensor: Mapping[str, Any]) -> Any:
+    kind, (scale, zero) = np.dtype(tensor["dtype"]), tensor["quantization"]
+    if kind.kind == "f" or not scale:
+        return values.astype(kind)
+    limits = np.iinfo(kind)
+    return np.clip(np.round(values / scale) + zero, limits.min, limits.max).astype(kind)
+
+
+def _read(values: Any, tensor: Mapping[str, Any]) -> Any:
+    scale, zero = tensor["quantization"]
+    if values.dtype.kind == "f":
+        return values.astype(np.float32)
+    return (values.astype(np.float32) - zero) * np.float32(scale) if scale else values
+
+
+class LiteRtExporter(Exporter):
+    """Writes float files of one image a call."""
+
+    def write(self, model: nn.Module) -> bytes:
+        """Return ``model`` as a LiteRT file; raises InvalidSpec where the converter has no operator for a part."""
+        private = copy.deepcopy(model).cpu().to(memory_format=torch.contiguous_format).eval()
+        example = self.example[:1].contiguous()
+        with library_call("This network cannot be written for LiteRT"), tempfile.TemporaryDirectory() as folder:
+            with torch.no_grad():
+                places = nested_outputs(torch.export.export(private, (example,)))
+                path = Path(folder) / "network.tflite"
+                litert_torch.convert(private, (example,)).export(str(path))
+            content = path.read_bytes()
+        return content if places == 0 else with_texts(content, {OUTPUTS: nesting_text(places).encode()})
+
+
+class LiteRt(Runtime):
+    """LiteRT on the processor of this computer, whose times are not those of a phone."""
+
+    description = LITERT
+    int8_note = (
+        "Times are of LiteRT on this computer, not of a phone: measure there with LiteRT's benchmark_model. Weights "
+        "have 8 bits and a scale for each channel, activations 8 bits; the input and the output are float32."
+    )
+
+    def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
+        """Return what converts ``model`` and compressed copies of it."""
+        return LiteRtExporter(model, example)
+
+    def open(self, content: bytes, *, threads: int | None = None) -> LiteRtModel:
+        """Open a LiteRT file; raises InvalidSpec where LiteRT cannot."""
+        return LiteRtModel(content, threads=threads)
+
+    def machine(self) -> str:
+        """Return the processor and the version of LiteRT."""
+        return f"{processor()}, LiteRT {version('ai-edge-litert')}"
+
+    def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
+        """Return the layer of each product, by the paths of modules that the converter leaves in names."""
+        return layers_of(content, layers)
+
+    # ---- what files hold beside the network
+
+    def format_version(self, content: bytes) -> int:
+        """Return the version of the file's schema."""
+        return int(parsed(content).version)
+
+    def described(
+        self,
+        content: bytes,
+        *,
+        preprocessing: Preprocessing | None,
+        class_names: Sequence[str],
+        thresholds: tuple[float, float] | None = None,
+    ) -> bytes:
+        """Return the file with what a program needs in its metadata, under the names that ONNX files have it."""
+        told: dict[str, str] = {}
+        if preprocessing is not None:
+            fields = {name: getattr(preprocessing, name) for name in Preprocessing.__slots__}
+            told[PREPARATION] = json.dumps(fields, allow_nan=False)
+        names = json.dumps(list(class_names))
+        if class_names and len(names) <= LONGEST_NAMES:
+            told[CLASSES] = names
+        if thresholds is not None:
+            told |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
+        return with_texts(content, {name: text.encode() for name, text in told.items()}) if told else content
+
+    def class_names(self, content: bytes) -> tuple[str, ...]:
+        """Return the class names in the file's metadata."""
+        return tuple(json.loads(texts(content).get(CLASSES, b"[]")))
+
+    # ---- int8
+
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
+        """Return a quantizer of a float file by LiteRT's own."""
+        return LiteRtQuantizer(content, calibration)
+
+    def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8:
+        """Return the file of the quantizer's static recipe."""
+        return DefaultInt8(content=LiteRtQuantizer(content, fitting.batches).write(), setting=_STATIC)
+
+    def time_layers(
+        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> LayerTimes:
+        """Return the time of the file in float and in int8, shared by multiply-accumulates: LiteRT has no profile."""
+        macs = Counter[str]()
+        for each in operators(content):
+            if each.name in owners:
+                macs[owners[each.name]] += each.macs + 1  # what is no product takes time too
+        if not macs:
+            raise InvalidSpec("No layer of this LiteRT file can be timed.")
+        files = {32.0: content, 8.0: quantizer.write()}
+        networks = [self.open(file, threads=threads) for file in files.values()]
+        shape = [int(size) for size in networks[0]._input["shape"]]
+        calls = self.times(networks, torch.from_numpy(usual_input(shape, np.float32)))
+        return LayerTimes(
+            times=tuple(
+                LayerTime(layer=layer, level=level, seconds=quick_seconds(call) * part / macs.total())
+                for level, call in zip(files, calls, strict=True)
+                for layer, part in macs.items()
+            ),
+            source=f"{self.machine()}, shared by multiply-accumulates",
+        )
+
+
+OPERATIONS = LiteRt()

@@ -1,0 +1,167 @@
+"""LiteRT files against torch and LiteRT's own interpreter; only where the extra ``litert`` is installed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from senseapp.core.errors import InvalidSpec
+from senseapp.networks.loaded import Preprocessing
+
+pytest.importorskip("litert_torch", reason="the extra litert is not installed")
+pytestmark = pytest.mark.slow
+
+from ai_edge_litert.interpreter import Interpreter  # noqa: E402
+
+from senseapp.runtimes.base import runtime_named  # noqa: E402
+from senseapp.runtimes.litert.file import followers, operators, parsed, texts  # noqa: E402
+
+
+class Small(nn.Module):
+    """Two convolutions, a pooling between them that only moves values, and a branch."""
+
+    def __init__(self, *, several=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.pool = nn.MaxPool2d(2)
+        self.conv_last = nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 5)
+        self.several = several
+
+    def forward(self, images):
+        found = self.pool(self.stem(images))
+        found = found + self.conv_last(found)
+        scores = self.head(found.mean(dim=(2, 3)))
+        return {"scores": scores, "map": found} if self.several else scores
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    return runtime_named("litert")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.randn(24, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def network():
+    return Small().eval()
+
+
+@pytest.fixture(scope="module")
+def content(runtime, network, images):
+    return runtime.exporter(network, images).write(network)
+
+
+def answers(runtime, content, images):
+    opened = runtime.open(content)
+    return torch.cat([opened.run(each[None]) for each in images])
+
+
+def relative_error(found, wanted):
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def test_a_file_answers_as_torch_does(runtime, network, images, content):
+    with torch.no_grad():
+        assert relative_error(answers(runtime, content, images), network(images)) < 1e-5
+
+
+def test_several_outputs_are_nested_as_in_the_network(runtime, images):
+    network = Small(several=True).eval()
+    found = runtime.open(runtime.exporter(network, images).write(network)).run(images[:1])
+    with torch.no_grad():
+        wanted = network(images[:1])
+    assert found.keys() == wanted.keys()
+    assert all(relative_error(found[name], wanted[name]) < 1e-5 for name in wanted)
+
+
+def test_layers_are_found_in_names_of_operators(runtime, content):
+    layers = ["stem.0", "conv_last", "head"]
+    assert sorted(runtime.layers_of_nodes(content, layers).values()) == sorted(layers)
+
+
+def test_products_are_counted(content):
+    assert sum(each.macs for each in operators(content)) == 16 * 16 * 8 * 27 + 8 * 8 * 8 * 72 + 8 * 5
+
+
+def test_what_moves_values_follows_what_makes_or_reads_them(content):
+    kinds = {each.name: each.kind for each in operators(content)}
+    found = {kinds[owner]: {kinds[name] for name in names} for owner, names in followers(content).items() if names}
+    assert "MAX_POOL_2D" in found["CONV_2D"]
+    assert {"TRANSPOSE", "PAD"} & set().union(*found.values())
+
+
+def test_int8_differs_little_and_operators_in_float_less(runtime, network, images, content):
+    quantizer = runtime.quantizer(content, [images])
+    with torch.no_grad():
+        wanted = network(images)
+    every = quantizer.write()
+    nodes = quantizer.nodes(every)
+    assert {each.kind for each in operators(content) if each.name in nodes} >= {"CONV_2D", "ADD", "FULLY_CONNECTED"}
+    errors = [
+        relative_error(answers(runtime, each, images), wanted)
+        for each in (every, quantizer.write(weights_only=nodes), quantizer.write(but=nodes))
+    ]
+    assert 0.2 > errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-5
+    one = quantizer.write(but=nodes[:1])
+    assert quantizer.nodes(one) == nodes[1:]
+    assert len(every) < len(content)
+
+
+def test_inputs_and_outputs_stay_in_float(runtime, images, content):
+    interpreter = Interpreter(model_content=runtime.quantizer(content, [images]).write())
+    ends = [*interpreter.get_input_details(), *interpreter.get_output_details()]
+    assert {each["dtype"] for each in ends} == {np.float32}
+
+
+def test_the_recipe_makes_the_same_file_in_the_library(runtime, images, content):
+    from litert_quantizer.quantizer import Quantizer
+
+    quantizer = runtime.quantizer(content, [images])
+    node = quantizer.nodes(quantizer.write())[0]
+    library = Quantizer(bytearray(content), quantizer.recipe(but=[node]))
+    (signature,) = parsed(content).signatureDefs
+    key, name = signature.signatureKey.decode(), signature.inputs[0].name.decode()
+    ranges = library.calibrate({key: [{name: each[None].numpy()} for each in images]})
+    assert bytes(library.quantize(ranges).quantized_model) == quantizer.write(but=[node])
+
+
+def test_a_file_holds_what_a_program_needs(runtime, images, content):
+    preparation = Preprocessing(input_shape=(3, 16, 16), mean=(0.5,) * 3, std=(0.25,) * 3, crop_pct=1.0)
+    told = runtime.described(content, preprocessing=preparation, class_names=["a", "b"], thresholds=(0.25, 0.5))
+    assert runtime.class_names(told) == ("a", "b")
+    assert texts(told)["senseapp.score_threshold"] == b"0.25"
+    assert runtime.format_version(told) == 3
+    assert torch.equal(answers(runtime, told, images[:2]), answers(runtime, content, images[:2]))
+    again = runtime.described(told, preprocessing=preparation, class_names=["c"])
+    assert runtime.class_names(again) == ("c",)
+
+
+def test_times_of_layers_share_that_of_the_file(runtime, images, content):
+    quantizer = runtime.quantizer(content, [images])
+    owners = runtime.layers_of_nodes(content, ["stem.0", "conv_last", "head"])
+    times = runtime.time_layers(content, quantizer, owners).times
+    by_layer = {each.layer: each.seconds for each in times if each.level == 32}
+    assert by_layer["conv_last"] / by_layer["head"] == pytest.approx(8 * 8 * 8 * 72 / 40, rel=0.05)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no file", b"\0\0\0\0TFL3", b"\x1c\0\0\0TFL3" + b"\xff" * 64])
+def test_what_is_no_file_is_refused(runtime, damage):
+    with pytest.raises(InvalidSpec):
+        runtime.open(damage)
+
+
+def test_what_the_converter_lacks_is_refused_in_a_sentence(runtime, images):
+    class Unknown(nn.Module):
+        def forward(self, images):
+            return torch.linalg.svdvals(images)
+
+    with pytest.raises(InvalidSpec, match="cannot be written for LiteRT"):
+        runtime.exporter(Unknown(), images).write(Unknown())
