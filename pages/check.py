@@ -2,8 +2,7 @@
 
 import streamlit as st
 
-from senseapp.app.check.form import PARAMETER, check_form, recent_checks
-from senseapp.app.check.view import shown_check
+from senseapp.app.check import PARAMETER, check_form, recent_checks, shown_check
 from senseapp.app.common.notices import errors_here
 
 with st.container(horizontal_alignment="center"), st.container(width=960):

@@ -5,8 +5,8 @@ import streamlit as st
 from senseapp.app.common import backend
 from senseapp.app.common.notices import empty_state, errors_here
 from senseapp.app.common.tables import settings_table
-from senseapp.app.compare.sides import choose_metric, choose_sides
-from senseapp.app.compare.view import choose_runs, comparison_view, files_view
+from senseapp.app.compare.sides import choose_metric, choose_runs, choose_sides
+from senseapp.app.compare.view import comparison_view, files_view
 from senseapp.records.comparison import are_one_network, compare
 
 st.title("Compare", anchor=False)

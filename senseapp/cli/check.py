@@ -45,7 +45,7 @@ examples:
 """
 
 _FORMS = {
-    ".html": "senseapp.views.report.check:build_check_page",
+    ".html": "senseapp.views.report.document:build_check_page",
     ".xml": "senseapp.views.words.check:junit_xml",
     ".md": "senseapp.views.words.check:markdown_summary",
 }

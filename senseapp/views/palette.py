@@ -6,7 +6,6 @@ place from robust to fragile asks for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,8 +86,3 @@ def fragility_legend(metric: Metric, *, no_value: bool = False) -> tuple[LegendE
     if no_value:
         texts.append("no value")
     return tuple(LegendEntry(color=colour, text=text) for colour, text in zip(_COLOURS, texts, strict=False))
-
-
-def side_legend(labels: Sequence[str]) -> tuple[LegendEntry, ...]:
-    """Return the colours of the sides of a comparison."""
-    return tuple(LegendEntry(color=colour, text=label) for colour, label in zip(CATEGORIES, labels, strict=False))

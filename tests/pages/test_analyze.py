@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from senseapp.app.analyze import library
+from senseapp.app.analyze import checkpoint
 from senseapp.app.common.state import VisitorState
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import UnknownModel
@@ -219,7 +219,7 @@ def test_the_library_is_searched_and_one_network_picked(analyze: AppTest, servic
 def test_popular_networks_are_there_at_once_and_those_that_work_offline(
     analyze: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_weights_here", lambda: frozenset({"timm/resnet18.a1_in1k"}))
+    monkeypatch.setattr(checkpoint, "_weights_here", lambda: frozenset({"timm/resnet18.a1_in1k"}))
     analyze.button_group(key="analyze.model.source").set_value("Library").run()
     assert analyze.radio(key="analyze.model.library.entry").label == "Popular networks first"
     assert "timm/resnet50" in analyze.radio(key="analyze.model.library.entry").options[0]

@@ -6,7 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.analyze import model as model_card
-from senseapp.app.analyze.class_mapping import _class_column
+from senseapp.app.analyze.images import _class_column
 from senseapp.data.downloads import image_set_folder
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.spec import DataSpec, ModelSpec

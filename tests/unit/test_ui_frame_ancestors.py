@@ -39,6 +39,6 @@ def test_what_is_no_origin_stops_the_start(given: str, monkeypatch: pytest.Monke
     monkeypatch.setenv(SETTING, given)
     with pytest.raises(InvalidSpec, match="SENSEAPP_FRAME_ANCESTORS lists origins"):
         headers()
-    monkeypatch.setattr(serve, "_keep_home", lambda: None)
+    monkeypatch.setattr(serve, "lock_home", lambda home: None)
     with pytest.raises(SystemExit, match="SENSEAPP_FRAME_ANCESTORS lists origins"):
         serve.serve([])

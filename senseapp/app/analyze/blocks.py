@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -213,16 +214,11 @@ def _spec(texts: Mapping[str, str]) -> RunSpec:
         if not name:
             asked["data"][part] = text
             continue
-        value = text if isinstance(asked["data"].get(part, {}).get(name), str) else _value(text)
+        value: Any = text
+        if not isinstance(asked["data"].get(part, {}).get(name), str):
+            with suppress(ValueError, RecursionError):  # a text where a field may be one, such as the metric
+                value = json.loads(text)
         if place in _FILES and text.startswith(_UPLOAD):  # another one is in a folder of the server, which is checked
             value = str(adopt_upload(text.removeprefix(_UPLOAD)))
         asked["data"][part][name] = value
     return decode(asked, RunSpec)
-
-
-def _value(text: str) -> Any:
-    """Return a number, list or switch; a text where a field may be one, such as the metric, as it is."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

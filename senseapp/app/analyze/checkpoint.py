@@ -1,17 +1,15 @@
-"""Uploaded checkpoints: the proposed architecture to confirm, and what of the file does not fit."""
+"""Architectures: a search over timm and torchvision, and what an uploaded checkpoint is recognised as."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import streamlit as st
 
 from senseapp.app.analyze.blocks import choose_one
-from senseapp.app.analyze.library import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, show_notes
 from senseapp.app.common.state import kept, session
@@ -19,7 +17,8 @@ from senseapp.app.common.uploads import LooseFiles, refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint
 from senseapp.core.markdown import Markdown, code, md
 from senseapp.core.texts import plural
-from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, find_entry
+from senseapp.data.downloads import weights_here
+from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, CatalogueEntry, family_refusal, find_entry, suggest
 from senseapp.records.spec import ModelSpec
 from senseapp.server.model_cards import CheckpointReport
 from senseapp.server.uploads import UploadPurpose
@@ -27,7 +26,97 @@ from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:
     from senseapp.networks.checkpoints.recognise import ArchitectureMatch
-    from senseapp.records.inputs import MatchReport
+
+_SHOWN = 6  # networks with three lines each, which fit on the page above the next block
+_MOST_FOUND = 200  # networks that are ranked; beyond it the count says "or more"
+
+
+def search_architecture(*, default: str, key: str) -> CatalogueEntry | None:
+    """Show a search over both libraries; None until one architecture is picked.
+
+    Typing only changes the list: what was picked stays until another is, so that no network is read on the way.
+    ``default`` is the title picked at first (``timm/resnet18``) or empty; widget keys begin with ``key``.
+    """
+    chosen_key = f"{key}.chosen"
+    if chosen_key not in st.session_state:
+        st.session_state[chosen_key] = default if _entry(default) else ""
+    _pick(default.partition("/")[2], key, chosen_key)
+    return _entry(st.session_state[chosen_key])
+
+
+def _entry(title: str) -> CatalogueEntry | None:
+    library, _, name = title.partition("/")
+    return find_entry(library, name)
+
+
+@st.fragment
+def _pick(default: str, key: str, chosen_key: str) -> None:
+    text = st.text_input(
+        "Search",
+        value=default,
+        placeholder="resnet18, vit tiny, mobilenet …",
+        type="search",
+        # Where the browser draws slower than this, two commits overlap and letters are lost: at four times this
+        # machine's time in half of the words with 20 ms, in none with 100 ms, even at ten times.
+        live="100ms",
+        **kept(f"{key}.search"),
+        help="A part of a name, or several: resnet, vit tiny. Both libraries are searched.",
+    )
+    here = _weights_here()
+    is_offline = st.toggle(
+        "Works offline",
+        **kept(f"{key}.offline"),
+        help="Only networks whose published weights are on this machine already.",
+    )
+    picked = _list(text or "", here, st.session_state[chosen_key], key, is_offline=is_offline)
+    if picked and picked != st.session_state[chosen_key]:
+        st.session_state[chosen_key] = picked
+        st.rerun()
+    if st.session_state[chosen_key]:
+        st.caption(md(":material/check_circle: Chosen: **{}**", st.session_state[chosen_key]))
+
+
+_weights_here = st.cache_data(show_spinner=False, ttl=30.0, max_entries=1)(weights_here)
+
+
+def _list(text: str, here: frozenset[str], chosen: str, key: str, *, is_offline: bool) -> str | None:
+    """Show what is found, and return the title that was picked in this list; None for none."""
+    found = suggest(text, lambda entry: not is_offline or entry.weights in here, limit=_MOST_FOUND)
+    if not found:
+        offline = "No such network has its weights on this machine. Try another name, or turn Works offline off."
+        unknown = (
+            f"No network of timm or torchvision is called {text!r}. Try a shorter part of the name, such as resnet."
+        )
+        complain(family_refusal(text) or (offline if is_offline else unknown))
+        return None
+    shown = found[:_SHOWN]
+    titles = [entry.title for entry in shown]
+    count = f"Found {fmt.plural(len(found), 'network')}" + (" or more" if len(found) == _MOST_FOUND else "")
+    picked: str | None = st.radio(
+        count if text else "Popular networks first",
+        titles,
+        index=titles.index(chosen) if chosen in titles else None,
+        captions=[_entry_line(entry, here) for entry in shown],
+        key=f"{key}.entry",
+        help="Pick one. Below each name: parameters, multiply-accumulates for one image, input size, layers that can "
+        "be compressed, and whether trained weights are published, or on this machine already.",
+    )
+    if len(found) > _SHOWN:
+        st.caption(f"The first {_SHOWN} are shown; type more of the name to see others.")
+    return picked
+
+
+def _entry_line(entry: CatalogueEntry, here: frozenset[str]) -> str:
+    weights = "works offline" if entry.weights in here else "weights to download"
+    return " · ".join(
+        (
+            fmt.count(entry.num_params, unit="parameters"),
+            fmt.count(entry.macs, unit="multiplications") if entry.macs is not None else "Multiplications unknown",
+            f"{fmt.shape(entry.input_shape)} input",
+            fmt.plural(entry.num_layers, "layer"),
+            weights if entry.pretrained else "no published weights",
+        )
+    )
 
 
 _TYPES = ["safetensors", "pth", "pt", "bin", "tar", "ckpt", "zip", "json", "pt2", "onnx"]
@@ -54,25 +143,29 @@ def choose_checkpoint(draft: ModelSpec) -> ModelSpec | None:
         "code in them.",
         loose=_FOLDER,
     )
-    if path is not None and path.suffix.lower() == ".onnx":
-        _read_as_onnx(path)
+    if path is not None and path.suffix.lower() == ".onnx":  # go on where networks in ONNX files are read
+        session().uploads["onnx"] = session().uploads.pop("checkpoint")
+        model = ModelSpec(library="onnx", checkpoint=str(path), task=session().draft.model.task)
+        session().draft = replace(session().draft, model=model)
+        del st.session_state[SOURCE_KEY]
+        st.rerun()
     return None if path is None else choose_architecture(path, draft, purpose="checkpoint")
-
-
-def _read_as_onnx(path: Path) -> NoReturn:
-    """Go on where networks in ONNX files are read, with this file."""
-    session().uploads["onnx"] = session().uploads.pop("checkpoint")
-    model = ModelSpec(library="onnx", checkpoint=str(path), task=session().draft.model.task)
-    session().draft = replace(session().draft, model=model)
-    del st.session_state[SOURCE_KEY]
-    st.rerun()
 
 
 def choose_architecture(path: Path, draft: ModelSpec, *, purpose: UploadPurpose) -> ModelSpec | None:
     """Show the architectures that an uploaded file may belong to; None until one that fits is chosen."""
     report = _report(path, "", purpose)
     if report is not None and len(report.networks) > 1:
-        report = _report(path, _choose_network(report.networks, draft, path), purpose)
+        network = choose_one(
+            "Network in the file",
+            {title: title for title in report.networks},
+            draft.network,
+            key=f"analyze.model.network.{path.parent.name}",
+            help_text="The file holds several networks, or several copies of one: a student and its teacher, or plain "
+            "and averaged (EMA) weights. Averaged ones are usually those that are deployed.",
+        )
+        # the first by default, for which nothing needs to be kept
+        report = _report(path, "" if network == report.networks[0] else network, purpose)
     if report is None:
         return None
     model = _chosen_among(report, path, draft, purpose)
@@ -81,32 +174,20 @@ def choose_architecture(path: Path, draft: ModelSpec, *, purpose: UploadPurpose)
 
 def _report(path: Path, network: str, purpose: UploadPurpose) -> CheckpointReport | None:
     """Return what is in a file, or None while it is read."""
+    question = "checkpoint", path, network
 
     def identify() -> CheckpointReport | None:
         try:
-            return backend.checkpoint_of(path, network=network)
+            return backend.ask(question, lambda owned: owned.inputs.identify_checkpoint(str(path), network=network))
         except InvalidCheckpoint as error:
             refuse_upload(purpose, str(error))
 
     return answer_or_wait(
         identify,
         "Reading the checkpoint and recognising its architecture.",
-        question=("checkpoint", path, network),
+        question=question,
         key="analyze.checkpoint.again",
     )
-
-
-def _choose_network(networks: Sequence[str], draft: ModelSpec, path: Path) -> str:
-    """Offer the networks of a file that holds several; the first by default, for which nothing needs to be kept."""
-    chosen = choose_one(
-        "Network in the file",
-        {title: title for title in networks},
-        draft.network,
-        key=f"analyze.model.network.{path.parent.name}",
-        help_text="The file holds several networks, or several copies of one: a student and its teacher, or plain and "
-        "averaged (EMA) weights. Averaged ones are usually those that are deployed.",
-    )
-    return "" if chosen == networks[0] else chosen
 
 
 def _chosen_among(report: CheckpointReport, path: Path, draft: ModelSpec, purpose: UploadPurpose) -> ModelSpec | None:
@@ -200,21 +281,16 @@ def _fitting(model: ModelSpec, report: CheckpointReport) -> ModelSpec | None:
         for item in report.candidates
     ):
         return model
+    question = "fit", model
     fit = answer_or_wait(
-        lambda: backend.fit_of(model),
+        lambda: backend.ask(question, lambda owned: owned.inputs.compare_checkpoint(model)),
         f"Comparing the file with {model.title}.",
-        question=("fit", model),
+        question=question,
         key="analyze.fit.again",
     )
-    if fit is not None and fit.fits:
-        return model
-    if fit is not None:
-        _show_differences(fit, model.title, report)
-    return None
-
-
-def _show_differences(fit: MatchReport, title: str, report: CheckpointReport) -> None:
-    complain(f"{fmt.plural(len(fit.differences), 'weight')} do not fit {title}. {fit.cause}")
+    if fit is None or fit.fits:
+        return model if fit is not None else None
+    complain(f"{fmt.plural(len(fit.differences), 'weight')} do not fit {model.title}. {fit.cause}")
     rows = [
         {"Difference": item.kind, "Weight": item.name, "Network": _shape(item.expected), "File": _shape(item.found)}
         for item in fit.differences[:_DIFFERENCES_SHOWN]
@@ -223,9 +299,10 @@ def _show_differences(fit: MatchReport, title: str, report: CheckpointReport) ->
         pd.DataFrame(rows),
         hide_index=True,
         height=min(38 + 35 * len(rows), 280),
-        alt=f"Weights of the file that do not fit {title}",
+        alt=f"Weights of the file that do not fit {model.title}",
     )
     show_notes(report.notes)
+    return None
 
 
 def _shape(sizes: tuple[int, ...] | None) -> str:

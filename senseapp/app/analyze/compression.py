@@ -67,11 +67,16 @@ def choose_sensitivity(
     more = st.container(key=f"block_options_{'open' if is_shown else 'folded'}")  # holds its values where it is hidden
     metric_place = more.container()
     with more.expander(_MORE, expanded=has_error):
-        other_levels = _other_levels(compression)
+        other_levels = st.text_input(
+            f"Other levels ({compression.scale.unit}, separated by commas)",
+            placeholder=compression.scale.example,
+            **kept(f"analyze.levels.other.{compression.name}"),
+            help="Added to the levels chosen above.",
+        )
         config = choose_config(draft.compression, compression)
         measuring = choose_measuring(draft, profile, compression, available)
     with levels_place:
-        levels = _choose_levels(draft, compression, config, other_levels)
+        levels = _choose_levels(draft, compression, config, other_levels or "")
     with metric_place:
         metric = _choose_metric(draft, task)
     quick = st.toggle(
@@ -139,15 +144,6 @@ def _option_key(kind: str, name: str) -> str:
 
 def _levels_key(kind: str) -> str:
     return f"analyze.levels.{kind}"
-
-
-def _other_levels(compression: CompressionDescription) -> str:
-    return st.text_input(
-        f"Other levels ({compression.scale.unit}, separated by commas)",
-        placeholder=compression.scale.example,
-        **kept(f"analyze.levels.other.{compression.name}"),
-        help="Added to the levels chosen above.",
-    ) or ""  # fmt: skip
 
 
 def _choose_levels(

@@ -9,8 +9,7 @@ from functools import partial
 import streamlit as st
 
 from senseapp.app.analyze.blocks import DEMOS, choose_one
-from senseapp.app.analyze.checkpoint import SOURCE_KEY, choose_checkpoint
-from senseapp.app.analyze.library import search_architecture
+from senseapp.app.analyze.checkpoint import SOURCE_KEY, choose_checkpoint, search_architecture
 from senseapp.app.analyze.onnx_file import TASK_KEY, choose_onnx
 from senseapp.app.common import backend
 from senseapp.app.common.expert import expert

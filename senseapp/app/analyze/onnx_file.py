@@ -61,7 +61,21 @@ def choose_onnx(draft: ModelSpec, choose_task: Callable[[], str]) -> ModelSpec |
     if len(usual.fitting_tasks) == 1 and guessed not in st.session_state:
         st.session_state[guessed] = usual.fitting_tasks[0]
         st.rerun()
-    model = replace(file, outputs=_choose_outputs(usual, draft, path), img_size=_choose_size(usual, draft, path))
+    model = replace(file, outputs=_choose_outputs(usual, draft, path))
+    if usual.is_size_free:
+        held = draft.img_size or usual.image_size[0]
+        size = choose_one(
+            "Image size",
+            {
+                side: f"{side} × {side} pixels"
+                for side in sorted({*USUAL_SIZES, *OTHER_SIZES, usual.image_size[0], held})
+            },
+            held,
+            key=f"analyze.model.size.{path.parent.name}",
+            help_text="The file takes images of any size. Choose the one that the network was trained for.",
+            width=280,
+        )
+        model = replace(model, img_size=size)
     is_usual = model.img_size is None or usual.image_size == (model.img_size, model.img_size)
     is_usual &= model.outputs in ((), usual.outputs)
     report = usual if is_usual else _report(model, path, keep=True)
@@ -97,7 +111,7 @@ def _report(model: ModelSpec, path: Path, *, keep: bool = False) -> OnnxReport |
 
     def examine() -> OnnxReport | None:
         try:
-            return backend.onnx_of(model)
+            return backend.ask(("onnx", model), lambda owned: owned.inputs.examine_onnx(model))
         except (InvalidCheckpoint, UnsupportedModel) as error:
             if keep:
                 raise
@@ -136,23 +150,6 @@ def _option(names: tuple[str, ...], facts: dict[str, OutputFacts]) -> str:
     each = facts[names[0]]
     origin = {"logits": f" · before the {each.operator} “{each.of}”", "cut": " · before the selection"}
     return f"{each.name} · {fmt.shape(each.shape)}{origin.get(each.kind, '')}"
-
-
-def _choose_size(report: OnnxReport, draft: ModelSpec, path: Path) -> int | None:
-    """Offer image sizes where the file leaves height and width free; None where it does not."""
-    if not report.is_size_free:
-        return None
-    usual, held = report.image_size[0], draft.img_size
-    sides = sorted({*USUAL_SIZES, *OTHER_SIZES, usual, *((held,) if held else ())})
-    chosen: int = choose_one(
-        "Image size",
-        {side: f"{side} × {side} pixels" for side in sides},
-        held or usual,
-        key=f"analyze.model.size.{path.parent.name}",
-        help_text="The file takes images of any size. Choose the one that the network was trained for.",
-        width=280,
-    )
-    return chosen
 
 
 def _found(report: OnnxReport) -> Markdown:

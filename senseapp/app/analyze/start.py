@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import streamlit as st
@@ -202,7 +203,12 @@ def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     """
     if profile is None:
         return "The time is predicted once model and images have been read."
-    inputs, settings, groups = backend.service().inputs, spec.sensitivity, _groups(spec)
+    inputs, settings, groups = backend.service().inputs, spec.sensitivity, None
+    if settings.compression.description.removes_channels:
+        with suppress(SenseError):  # the model's card, above, says why
+            groups = backend.pruning_groups_of(spec)
+            if groups is None:
+                wait_for(lambda: backend.pruning_groups_of(spec), "Looking which layers are pruned together")
     if not inputs.machine_timed:
         wait_for(lambda: inputs.machine_timed or None, "Timing this machine")
     seconds = inputs.estimate_time(spec)
@@ -216,19 +222,6 @@ def _plan(spec: RunSpec, profile: ModelProfile | None) -> str:
     if settings.mode == "exact" and cluster_address():
         place = "on this machine alone; the cluster shares it out"
     return md("{}, {}: **{}** {}", work, doing, fmt.about(seconds), place)
-
-
-def _groups(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
-    """Return what pruning takes together; None for other compressions, while it is looked for, and if it fails."""
-    if not spec.sensitivity.compression.description.removes_channels:
-        return None
-    try:
-        groups = backend.pruning_groups_of(spec)
-    except SenseError:  # the model's card, above, says why
-        return None
-    if groups is None:
-        wait_for(lambda: backend.pruning_groups_of(spec), "Looking which layers are pruned together")
-    return groups
 
 
 def start_run(spec: RunSpec) -> None:

@@ -181,7 +181,14 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
     st.markdown(f"As the network sees them. {line}")
     if report.warning:
         st.warning(report.warning, icon=":material/warning:")
-    _show_pictures(report.pictures)
+    drawings = list(map(_drawings, report.pictures))  # labels that can be drawn stand below, in a row of their own
+    has_labels = any(len(each) > 1 for each in drawings)
+    for number, title in enumerate(("Prediction", "As labelled") if has_labels else ("",)):
+        if title:
+            st.caption(title)
+        row = st.container(horizontal=True, gap="small", key=f"preview_pictures_{number}")
+        shown = [drawing for each in drawings for drawing in each[number : number + 1]]
+        _fill(row, shown, _PAIR if has_labels else _PICTURE)
     known = dict(report.reading.evidence)
     with st.container(gap="xsmall", key="reading"):
         for part, said in report.reading.words:
@@ -193,18 +200,6 @@ def _show(report: PreviewReport, found: PreviewReport, spec: RunSpec, task_key: 
         st.caption(md(":material/help: {}" if choice.guess else ":material/check_circle: {}", choice.verdict))
     notes = (*(choice.caveats if choice is not None else ()), *report.notes)
     show_notes(note for note in notes if note not in session().told)
-
-
-def _show_pictures(pictures: Sequence[SeenPicture]) -> None:
-    """Show pictures with their predictions and, where labels can be drawn, these below in a row of their own."""
-    drawings = list(map(_drawings, pictures))
-    has_labels = any(len(each) > 1 for each in drawings)
-    for number, title in enumerate(("Prediction", "As labelled") if has_labels else ("",)):
-        if title:
-            st.caption(title)
-        row = st.container(horizontal=True, gap="small", key=f"preview_pictures_{number}")
-        shown = [drawing for each in drawings for drawing in each[number : number + 1]]
-        _fill(row, shown, _PAIR if has_labels else _PICTURE)
 
 
 def _fill(row: DeltaGenerator, pictures: Sequence[tuple[bytes, str, str]], width: int) -> None:

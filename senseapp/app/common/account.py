@@ -102,9 +102,6 @@ def qr_code(link: str) -> str:
     return found
 
 
-_OPEN_BY_LINK = ("results", "schedule", "present")
-
-
 def admit(page: str) -> None:
     """Return if the visitor may see the page at this path; else show the login or the server's error, and stop.
 
@@ -125,18 +122,11 @@ def admit(page: str) -> None:
             run_script("come_back")  # the login leads to the first page, wherever somebody came from
         for problem in problems if page != "system" else ():
             complain(problem)
-    elif page not in _OPEN_BY_LINK or not _has_link():
-        _login_page()
-        st.stop()
-
-
-def _has_link() -> bool:
-    with suppress(SenseError):
-        return backend.service().run(st.query_params.get(RUN_PARAMETER, "")).read_only
-    return False
-
-
-def _login_page() -> None:
+        return
+    if page in ("results", "schedule", "present"):
+        with suppress(SenseError):
+            if backend.service().run(st.query_params.get(RUN_PARAMETER, "")).read_only:
+                return
     run_script("remember_place")
     with st.container(horizontal_alignment="center"), st.container(width=520, border=True):
         st.title("Log in", anchor=False)
@@ -149,6 +139,7 @@ def _login_page() -> None:
             complain(
                 "Your login does not say who you are: it lacks an issuer or a subject. Ask whoever runs this server."
             )
+    st.stop()
 
 
 def share_run(record: RunRecord) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from senseapp.app.common.state import RUN_PARAMETER, Bound, Visit, kept, session
+from senseapp.app.common.state import RUN_PARAMETER, Visit, kept, session
 from senseapp.compat.streamlit_internals import page_id, went_through_history
 
 T = TypeVar("T")
@@ -134,18 +134,18 @@ def bound(scope: str, name: str, form: Form[T], usual: T, *, key: str = "") -> d
     key = key or f"{name}.{scope}"
     texts, known = session().addressed.setdefault(scope, {}), session().bound.setdefault(scope, {})
     linked = st.query_params.get(name, "") if _is_here(scope) else texts.get(name, "")
-    visit, before = this_visit(), known.get(name)
+    visit, (drawn, before) = this_visit(), known.get(name, (None, None))
     text = _text(form, st.session_state[key]) if key in st.session_state else None
-    if before is not None and before.visit != visit.number and linked != texts.get(name, ""):
+    if drawn not in (None, visit.number) and linked != texts.get(name, ""):
         # A link without any of the settings leaves those of this session as they are.
         text = None if visit.went_back or any(other in st.query_params for other in known) else text
     if text is None:
         value, asked = _asked(name, form, linked, usual)
         st.session_state[key], text = value, form.write(value)
         _keep(texts, {name: asked})
-    elif before is None or before.text != text:
+    elif before != text:
         _keep(texts, {name: "" if st.session_state[key] == usual else text})
-    known[name] = Bound(visit=visit.number, text=text)
+    known[name] = visit.number, text
     if linked != texts.get(name, ""):
         write_address(scope, {name: texts.get(name, "")})
     return kept(key)
@@ -196,7 +196,7 @@ def this_visit() -> Visit:
 def hold(scope: str, names: Iterable[str]) -> None:
     """Put settings as they were drawn last into the address: the next page shows them, whatever is usual there."""
     known = session().bound.get(scope, {})
-    write_address(scope, {name: known[name].text for name in names if name in known})
+    write_address(scope, {name: known[name][1] for name in names if name in known})
 
 
 def address_of(scope: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -19,18 +18,14 @@ import streamlit as st
 from senseapp.app.logins import logouts, owner_of
 from senseapp.compat.streamlit_internals import is_connected, open_sessions, session_id
 from senseapp.core.errors import Abandoned, SenseError
-from senseapp.records.answers import PictureAnswers
-from senseapp.records.inputs import ImageSurvey, MatchReport, OnnxReport, PreviewReport
+from senseapp.records.inputs import ImageSurvey, PreviewReport
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup, ModelProfile
 from senseapp.records.recommendation import Recommendation
-from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
-from senseapp.server.model_cards import CheckpointReport
-from senseapp.server.outputs import GraphFiles
 from senseapp.server.process.requester import Requester
 from senseapp.server.service import Service
 from senseapp.server.settings import LOCAL_OWNER
@@ -133,77 +128,29 @@ def card_of(model: ModelSpec) -> ModelProfile | None:
         owned.inputs.estimate_time(RunSpec(model=model))  # times the machine here, so that no page waits for it
         return profile
 
-    return _request(("card", model), load)
+    return ask(("card", model), load)
 
 
 def pruning_groups_of(spec: RunSpec) -> tuple[tuple[str, ...], ...] | None:
     """Return the layers that a run of pruning takes together, or None while that is found out in the background."""
     settings = spec.sensitivity
     key = "groups", spec.model, settings.layers, settings.layer_types
-    return _request(key, lambda owned: owned.inputs.pruning_groups(spec))
-
-
-def checkpoint_of(path: Path, *, network: str = "") -> CheckpointReport | None:
-    """Return the report on a checkpoint, or None while it is read in the background."""
-    key = "checkpoint", path, network
-    return _request(key, lambda owned: owned.inputs.identify_checkpoint(str(path), network=network))
-
-
-def onnx_of(model: ModelSpec) -> OnnxReport | None:
-    """Return what an ONNX file holds and how it would be measured, or None while it is read in the background."""
-    return _request(("onnx", model), lambda owned: owned.inputs.examine_onnx(model))
-
-
-def fit_of(model: ModelSpec) -> MatchReport | None:
-    """Return how a checkpoint and one architecture compare, or None while they are compared."""
-    return _request(("fit", model), lambda owned: owned.inputs.compare_checkpoint(model))
+    return ask(key, lambda owned: owned.inputs.pruning_groups(spec))
 
 
 def survey_of(data: DataSpec, model: ModelSpec) -> ImageSurvey | None:
     """Return the contents of a folder or archive for ``model``, or None while it is listed."""
-    return _request(("survey", data, model), lambda owned: owned.inputs.survey_images(data, model))
+    return ask(("survey", data, model), lambda owned: owned.inputs.survey_images(data, model))
 
 
 def preview_of(spec: RunSpec) -> PreviewReport | None:
     """Return some images as the model sees them, or None while they are prepared."""
-    return _request(("preview", spec), lambda owned: owned.inputs.preview(spec))
+    return ask(("preview", spec), lambda owned: owned.inputs.preview(spec))
 
 
 def couplings_of(run_id: str) -> tuple[CoupledGroup, ...] | None:
     """Return which layers of a run of pruning shrink together, or None while the model is loaded."""
-    return _request(("couplings", run_id), lambda owned: owned.schedules.couplings(run_id))
-
-
-def solved_of(
-    run_id: str,
-    budget: ResourceBudget,
-    *,
-    method: str,
-    limits: Limits,
-    gamma: float,
-    groups: Sequence[CoupledGroup] = (),
-) -> Schedule | None:
-    """Return the schedule of a run of very many layers, or None while it is solved in a further process."""
-    return _request(
-        ("solved", run_id, method, gamma, len(groups), repr(budget), repr(limits)),
-        lambda owned: owned.schedules.solved(run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups),
-    )
-
-
-def picture_answers_of(run_id: str, picture: Path) -> PictureAnswers | None:
-    """Return the answers of a run's networks to an uploaded picture, or None while they are computed."""
-    return _request(("picture", run_id, picture), lambda owned: owned.work.try_picture(run_id, picture))
-
-
-def pictures_of(run_id: str, names: Sequence[str]) -> dict[str, bytes] | None:
-    """Return pictures of a run as its network sees them, by name, or None while they are read."""
-    wanted = tuple(names)
-    return _request(("pictures", run_id, wanted), lambda owned: owned.work.pictures(run_id, wanted))
-
-
-def graph_of(run_id: str) -> GraphFiles | None:
-    """Return a run's network as a graph for Model Explorer, or None while it is exported."""
-    return _request(("graph", run_id), lambda owned: owned.schedules.graph(run_id))
+    return ask(("couplings", run_id), lambda owned: owned.schedules.couplings(run_id))
 
 
 def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
@@ -214,7 +161,7 @@ def bars_of(records: Sequence[RunRecord]) -> dict[str, list[float]] | None:
         found = {record.run_id: owned.result(record.run_id) for record in finished}
         return {run_id: small_bars(result) for run_id, result in found.items() if result is not None}
 
-    return _request(("bars", *((record.run_id, record.headline) for record in finished)), read)
+    return ask(("bars", *((record.run_id, record.headline) for record in finished)), read)
 
 
 def recommendation_of(run_id: str) -> Recommendation | None:
@@ -229,8 +176,11 @@ def forget(*key: Hashable) -> None:
     _answers().pop((service().owner, *key), None)
 
 
-def _request(key: tuple[Hashable, ...], answer: Callable[[Service], T]) -> T | None:
-    """Return what ``answer`` finds with the visitor's service, once a thread has called it; None until then."""
+def ask(key: tuple[Hashable, ...], answer: Callable[[Service], T]) -> T | None:
+    """Return what ``answer`` finds with the visitor's service, once a thread has called it; None until then.
+
+    The ``key`` names the question and all that decides its answer, which is kept for it.
+    """
     owned = service()
     answers, key = _answers(), (owned.owner, *key)
     if key not in answers:
@@ -261,23 +211,22 @@ def _find(key: tuple[Hashable, ...], found: Future[T], answer: Callable[[], T]) 
 
 
 def warm_up_ahead() -> None:
-    """Load torch in the background before the first visitor."""
-    Service.at().warm_up(also=_load_slow_parts)
+    """Load torch in the background before the first visitor, and what first pages would wait for."""
 
+    def load_slow_parts() -> None:
+        for demo in (PHOTOGRAPHS_DEMO, DETECTION_DEMO):  # whose times are shown
+            with suppress(SenseError):  # its run says why
+                Service.at().inputs.model_card(demo.model)
+        import_module("senseapp.solve.methods")  # with scipy's solver
+        import_module("senseapp.views.report.document")
 
-def _load_slow_parts() -> None:
-    """Load what the first Schedule page and the first report would wait for, and what the demos' times need."""
-    for demo in (PHOTOGRAPHS_DEMO, DETECTION_DEMO):
-        with suppress(SenseError):  # its run says why
-            Service.at().inputs.model_card(demo.model)
-    import_module("senseapp.solve.methods")  # with scipy's solver
-    import_module("senseapp.views.report.document")
+    Service.at().warm_up(also=load_slow_parts)
 
 
 _LOOKS_PER_SECOND = 5.0  # of all pages together: each look takes time of the processor that measures
-_SHORTEST_SECONDS = 1.0  # of one page: people see no more of progress with more looks
 
 
 def seconds_to_next_look() -> float:
     """Return after how many seconds a page that watches a job should look again, so that all that are open may."""
-    return max(_SHORTEST_SECONDS, open_sessions() / _LOOKS_PER_SECOND)
+    shortest = 1.0  # of one page: people see no more of progress with more looks
+    return max(shortest, open_sessions() / _LOOKS_PER_SECOND)

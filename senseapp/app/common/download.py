@@ -21,7 +21,6 @@ from senseapp.core.errors import SenseError
 from senseapp.core.files import home, storage_errors
 from senseapp.records.candidate import Candidate, file_name
 from senseapp.records.deployment import small_form
-from senseapp.server.service import Service
 from senseapp.views.words import format as fmt
 
 _FOLDER = "tmp"
@@ -56,8 +55,11 @@ class Download:
 def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = False) -> Download:
     """Return the content of a download button for this visitor; see :class:`Download`."""
     shown = {run for run in (*st.query_params.get_all(RUN_PARAMETER), session().last_run) if run}
-    owned = backend.service()
-    seen = [run for run in shown if _is_readable(owned, run)]  # the last one may be gone, where the page is of others
+    owned, seen = backend.service(), []
+    for run in shown:
+        with suppress(SenseError):  # the last one may be gone, where the page is of others
+            owned.run(run)
+            seen.append(run)
     return Download(
         make=make,
         is_temporary=is_temporary,
@@ -66,12 +68,6 @@ def download(make: Callable[[], str | bytes | Path], *, is_temporary: bool = Fal
         owner=backend.visitor().owner,
         check=lambda: [owned.run(run) for run in seen],
     )
-
-
-def _is_readable(owned: Service, run: str) -> bool:
-    with suppress(SenseError):
-        return bool(owned.run(run))
-    return False
 
 
 def new_file() -> Path:

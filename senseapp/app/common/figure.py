@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
@@ -22,7 +22,6 @@ from senseapp.views.charts.axes import (
     AXIS_HEIGHT,
     PICK,
     ROW_STEP,
-    chart_parts,
     drawn_rows,
     frame_csv,
     picture_png,
@@ -32,22 +31,15 @@ from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import notes_of, passes_text, provenance_line
 
+_Chart = alt.Chart | alt.LayerChart
 _DRAWING_ONLY = ("row", "description", "unclear", "ranked", "known", "order", "band")
 
 
-def chart_downloads(
-    chart: alt.Chart | alt.LayerChart | alt.ConcatChart,
-    *,
-    title: str,
-    lines: Sequence[str] = (),
-    data: pd.DataFrame | None = None,
-    legend: Sequence[LegendEntry] = (),
-    key: str,
-) -> None:
+def _chart_downloads(chart: _Chart, data: pd.DataFrame | None, title: str, *, key: str, **look: Any) -> None:
     """Offer ``chart`` as PNG, SVG and CSV; each is made when it is clicked.
 
-    ``title`` names the files too, ``lines`` stand below it. ``data`` are the rows of the CSV; None takes those that are
-    drawn. Columns that only drawing needs are left out.
+    ``title`` names the files too; it and the ``look`` are arguments of :func:`picture_spec`. ``data`` are the rows of
+    the CSV; None takes those that are drawn. Columns that only drawing needs are left out.
     """
 
     def table() -> str:
@@ -55,8 +47,8 @@ def chart_downloads(
         return frame_csv(rows.drop(columns=list(_DRAWING_ONLY), errors="ignore"))
 
     files: dict[str, tuple[str, Callable[[], str | bytes]]] = {
-        "png": ("PNG image", partial(picture_png, chart, title=title, lines=lines, legend=legend)),
-        "svg": ("SVG drawing", partial(picture_svg, chart, title=title, lines=lines, legend=legend)),
+        "png": ("PNG image", partial(picture_png, chart, title=title, **look)),
+        "svg": ("SVG drawing", partial(picture_svg, chart, title=title, **look)),
         "csv": ("CSV data", table),
     }
     with st.popover("Save", icon=":material/download:", type="tertiary", key=f"{key}.save"):
@@ -78,7 +70,6 @@ _LARGE: dict[str, dict[str, Any]] = {
     "legend": {"labelFontSize": _of_the_screen(17, 80)},
     "text": {"fontSize": _of_the_screen(15, 90)},
 }
-_Chart = alt.Chart | alt.LayerChart
 
 
 def as_shown(chart: _Chart, *, large: bool = False) -> _Chart:
@@ -96,29 +87,9 @@ def as_shown(chart: _Chart, *, large: bool = False) -> _Chart:
         text=alt.MarkConfig(color=colour, **_LARGE["text"] if large else {}),
         title=alt.TitleConfig(subtitleColor=colour),
     )
+    if large:  # as high as its place
+        shown.autosize = alt.Undefined
     return shown
-
-
-def _as_high_as_its_rows(chart: _Chart) -> _Chart:
-    """Return a chart of rows with its height in pixels, which fits the page in width only.
-
-    Streamlit's theme fits charts both ways, and Vega warns of each whose height is a step.
-    """
-    domain = next(filter(None, map(_row_names, chart_parts(chart))), ())
-    if not isinstance(chart.height, alt.Step) or not domain:
-        return chart
-    fitted = chart.copy(deep=False)
-    fitted.height = chart.height["step"] * len(domain)
-    fitted.autosize = alt.AutoSizeParams(type="fit-x", contains="padding")
-    return fitted
-
-
-def _row_names(part: Any) -> Sequence[str]:
-    """Return the domain of a part's rows; nothing where it leaves that to other parts."""
-    try:
-        return cast(Sequence[str], part.encoding.y["scale"]["domain"])
-    except (AttributeError, KeyError, TypeError):  # Altair's "undefined" has neither attributes nor items
-        return ()
 
 
 def rows_height(rows: int, *, step: int = ROW_STEP, tallest: int = _TALLEST) -> int | None:
@@ -197,13 +168,12 @@ def figure(
             title.markdown(md("## {}" if level == 2 else "### {}", question), width="content", help=about or None)
         if saves:
             with buttons:
-                chart_downloads(
-                    chart, title=question, lines=[*lines, *filter(None, [caveat])], data=data, legend=legend, key=key
-                )
+                saved_lines = [*lines, *filter(None, [caveat])]
+                _chart_downloads(chart, data, question, key=key, lines=saved_lines, legend=legend)
         show_caveat(caveat)
         if legend:
             st.html(_legend_html(legend))
-        chart = as_shown(chart, large=True) if large else _as_high_as_its_rows(as_shown(chart))
+        chart = as_shown(chart, large=large)
         frame = re.sub(r"[^\w-]", "_", f"{key}_{'screen' if large else 'frame'}")
         with st.container(height=(not large and frame_height) or "content", border=False, key=frame):
             if large:

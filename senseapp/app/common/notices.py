@@ -122,22 +122,16 @@ def wait_for(answer: Callable[[], object | None], sentence: str | Callable[[], s
     st.fragment(wait, run_every=POLL_SECONDS)()
 
 
-def waiting_text(snapshot: JobSnapshot) -> str:
-    """Return the place of a waiting job, what is at work before it, and how long that still takes."""
-    place = f"{fmt.ordinal(snapshot.queue_place)} in the queue" if snapshot.queue_place else "In the queue"
-    if not snapshot.behind:
-        return f"{place}. It starts by itself; you can leave this page."
-    blocking = backend.service().blocking_run(snapshot)
-    what = f"work on {blocking.spec.model.title}" if blocking is not None else "the work of somebody else"
-    seconds = snapshot.behind_seconds
-    left = "whose time is not known yet" if seconds is None else f"which takes {fmt.about(seconds)} more"
-    return f"{place}, behind {what}, {left}. It starts by itself; you can leave this page."
-
-
 def progress_bar(snapshot: JobSnapshot) -> None:
-    """Show the bar of a job that waits or runs, with what happens now, the time so far and the time that is left."""
+    """Show the bar of a job: its place and what is before it, or what happens now, the time so far and that left."""
     if snapshot.state is RunState.QUEUED:
-        st.progress(snapshot.fraction, text=waiting_text(snapshot))
+        place = f"{fmt.ordinal(snapshot.queue_place)} in the queue" if snapshot.queue_place else "In the queue"
+        if snapshot.behind:
+            blocking, seconds = backend.service().blocking_run(snapshot), snapshot.behind_seconds
+            what = f"work on {blocking.spec.model.title}" if blocking is not None else "the work of somebody else"
+            left = "whose time is not known yet" if seconds is None else f"which takes {fmt.about(seconds)} more"
+            place += f", behind {what}, {left}"
+        st.progress(snapshot.fraction, text=f"{place}. It starts by itself; you can leave this page.")
         return
     st.progress(snapshot.fraction, text=md("**{}** · {}", percent_done(snapshot), snapshot.phase))
     remaining = snapshot.remaining_seconds

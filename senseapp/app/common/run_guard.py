@@ -1,23 +1,31 @@
-"""Common parts of pages about one run: guards for a run without results, header, report, background tasks."""
+"""Common parts of pages about one run: guards, header, report, background tasks, and what is asked of its files."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal
 
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.decided import Asked, asked_of
+from senseapp.app.common.address import SWITCH, bound, choose, named, one_of, setting
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, progress_bar
-from senseapp.app.common.state import current_run, session
+from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
+from senseapp.metrics import METRICS
+from senseapp.prove.decision import Decision, decision
+from senseapp.records.candidate import Candidate
+from senseapp.records.goal import GOALS
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
+from senseapp.records.promise import CONFIDENCE, Promise, certainty_text, too_few
 from senseapp.records.schedule import Schedule
+from senseapp.records.spec import Goal
 from senseapp.server.finished_runs import OutcomeT, TaskT
 from senseapp.server.service import Service
 from senseapp.server.tasks import FinishedRunTask
@@ -27,7 +35,12 @@ from senseapp.views.words.wording import STATES, download_stem
 
 def require_run(what: str) -> RunRecord:
     """Return the run this page is about; without one, say so and stop the page."""
-    run_id = current_run() or _latest_run()
+    run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
+    if not run_id and backend.visitor().is_known:  # a tab that has not looked at any yet: the newest of this visitor
+        records = backend.service().runs()
+        finished = [record for record in records if record.state is RunState.DONE]
+        run_id = next((record.run_id for record in (*finished, *records)), "")
+    session().last_run = run_id
     if not run_id:
         empty_state(what, level=1)
         st.stop()
@@ -38,16 +51,6 @@ def require_run(what: str) -> RunRecord:
         complain(str(error))
         st.page_link("pages/runs.py", label="See your runs", icon=":material/list:")
         st.stop()
-
-
-def _latest_run() -> str:
-    """Return the newest run of this visitor, for a tab that has not looked at any yet; empty without one."""
-    records = backend.service().runs() if backend.visitor().is_known else ()
-    finished = (record for record in records if record.state is RunState.DONE)
-    latest = next(finished, next(iter(records), None))
-    if latest is not None:
-        session().last_run = latest.run_id
-    return session().last_run
 
 
 def require_result(record: RunRecord) -> RunResult:
@@ -188,3 +191,116 @@ def watched(task: TaskT, *, cancel: str) -> bool:
 
     st.fragment(watch, run_every=POLL_SECONDS)()
     return True
+
+
+_TOLERANCES = (0.2, 0.5, 1.0, 2.0, 5.0)  # of the usual one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a visitor asks of a run: the arguments of :func:`~senseapp.prove.decision.decision`."""
+
+    goal: Goal
+    tolerance: float
+    promise: Promise | None
+
+    def decide(self, candidates: Sequence[Candidate]) -> Decision:
+        """Return the decision among the ``candidates`` of the run."""
+        return decision(candidates, self.goal, self.tolerance, self.promise)
+
+
+def asked_of(record: RunRecord, metric: str) -> Asked:
+    """Return what this visitor asks of a run whose files are judged by ``metric``; as on its Results page."""
+    run_id, allowed = record.run_id, METRICS[metric].tolerable
+    tolerance = setting(run_id, "tolerated", named(_tolerances(metric)), allowed)
+    promised = setting(run_id, "promised", SWITCH, False) and _can_be_promised(metric, tolerance)
+    return Asked(
+        goal=setting(run_id, "for", one_of(GOALS), record.spec.goal),
+        tolerance=tolerance,
+        promise=Promise(most=tolerance) if promised else None,
+    )
+
+
+def decided(record: RunRecord, candidates: Sequence[Candidate]) -> Decision:
+    """Return the decision of a run; of one without files that there is none."""
+    if not candidates:
+        return decision((), record.spec.goal, 0.0)
+    return asked_of(record, candidates[0].metric).decide(candidates)
+
+
+def decisions(records: Sequence[RunRecord]) -> dict[str, Decision]:
+    """Return the decision of each finished run with files, by id."""
+    found = {}
+    for record in records:
+        if record.state is not RunState.DONE:
+            continue
+        with suppress(SenseError):  # damaged files are said on the run's own page
+            candidates = backend.service().work.candidates(record.run_id)
+            if candidates:
+                found[record.run_id] = decided(record, candidates)
+    return found
+
+
+def _tolerances(metric: str) -> dict[str, float]:
+    """Return the tolerable losses to choose from, by their text in the unit of ``metric``."""
+    view = METRICS[metric]
+    allowed = [round(share * view.tolerable, 9) for share in _TOLERANCES]
+    return {f"{view.factor * loss:g}": loss for loss in allowed}
+
+
+def choose_goal(record: RunRecord) -> Goal:
+    """Show what the file is for: one setting of the run on every page."""
+    return choose(
+        "What do you need?",
+        GOALS,
+        record.spec.goal,
+        record.run_id,
+        "for",
+        help="Which of the measured files is recommended: the smallest, the fastest here, or the strongest schedule "
+        "for a training tool.",
+    )
+
+
+def choose_tolerance(run_id: str, metric: str, *, page: str) -> float:
+    """Show what a file may lose, in the unit of ``metric``: one setting of the run on every page."""
+    view, allowed = METRICS[metric], _tolerances(metric)
+    chosen: float = st.segmented_control(
+        f"Tolerable loss ({view.change_unit})" if view.change_unit else "Tolerable loss",
+        list(allowed.values()),
+        format_func=lambda loss: f"{view.factor * loss:g}",
+        required=True,
+        **bound(run_id, "tolerated", named(allowed), list(allowed.values())[2], key=f"{page}.tolerated.{run_id}"),
+        help=f"{view.change_title}, at most, of a file that is recommended. The same on Results and Schedule.",
+    )
+    return chosen
+
+
+def _can_be_promised(metric: str, allowed: float) -> bool:
+    return METRICS[metric].is_share and 0 < allowed < 1
+
+
+def choose_promise(run_id: str, metric: str, allowed: float, *, page: str) -> Promise | None:
+    """Show whether the tolerated loss is promised: one setting of the run on every page; None where it is not.
+
+    Nothing is shown for a ``metric`` without a largest value, of which nothing can be promised.
+    """
+    if not _can_be_promised(metric, allowed):
+        return None
+    is_promised = st.toggle(
+        f"Promise it with {certainty_text(CONFIDENCE)}",
+        **bound(run_id, "promised", SWITCH, False, key=f"{page}.promised.{run_id}"),
+        help="Only files are offered whose loss on new images is shown to be within this: the upper bound on unseen "
+        "images decides, which chose nothing, with every file that was tried on them accounted for. Takes more images "
+        "than a tolerated loss does.",
+    )
+    return Promise(most=allowed) if is_promised else None
+
+
+def has_enough_images(candidates: Sequence[Candidate], promise: Promise | None) -> bool:
+    """Return whether the unseen images of a run can keep a promise; say how many it takes where they cannot."""
+    if promise is None or not candidates:
+        return True
+    missing = too_few(max(each.images if each.held_out else 0 for each in candidates), promise)
+    if missing:
+        st.warning(md("{}", missing), icon=":material/warning:")
+    return not missing

@@ -34,14 +34,6 @@ class OpenBlocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """A setting as it was drawn last: the number of the :class:`Visit`, and the text of the value."""
-
-    visit: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
     """The time for which one page is shown for one run, up to the next step of the browser's back or forward.
 
@@ -69,7 +61,7 @@ class VisitorState:
         last_run: id of the run looked at last, which links in the sidebar lead to.
         visit: of the page that is shown.
         addressed: texts of settings in the address, by run id (or page) and name; see ``address.py``.
-        bound: the settings that were drawn, by run id (or page) and name.
+        bound: the settings as they were drawn last, by run id (or page) and name: number of the visit, and text.
         pick_round: counts picks given up; part of the charts' keys, so that the same bar can be clicked again.
         edit_round: counts edits taken back; part of the table's key, so that it forgets what was typed.
         blocks: what is open in the module tree, by run id.
@@ -95,7 +87,7 @@ class VisitorState:
     last_run: str = ""
     visit: Visit = field(default_factory=Visit)
     addressed: dict[str, dict[str, str]] = field(default_factory=dict)
-    bound: dict[str, dict[str, Bound]] = field(default_factory=dict)
+    bound: dict[str, dict[str, tuple[int, str]]] = field(default_factory=dict)
     pick_round: int = 0
     edit_round: int = 0
     blocks: dict[str, OpenBlocks] = field(default_factory=dict)
@@ -127,14 +119,6 @@ def go_to(run_id: str) -> NoReturn:
     """Open the results of this run, which the pages then show also after a click in the sidebar."""
     session().last_run = run_id
     st.switch_page("pages/results.py", query_params={RUN_PARAMETER: run_id, **session().addressed.get(run_id, {})})
-
-
-def current_run() -> str:
-    """Return the run that the URL names, else the last one looked at; or ``""``."""
-    run_id = st.query_params.get(RUN_PARAMETER) or session().last_run
-    if run_id:
-        session().last_run = run_id
-    return run_id
 
 
 def restart_with(spec: RunSpec) -> None:

@@ -8,9 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common.expert import expert
 from senseapp.core.markdown import md
-from senseapp.metrics import Metric
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
 from senseapp.records.comparison import Side
 from senseapp.views.frames.comparison import letter
@@ -32,42 +30,6 @@ def figures_row(figures: Mapping[str, str], *, helps: Mapping[str, str] | None =
         with row.container(width="content", gap=None):
             st.caption(label, help=(helps or {}).get(label))
             st.markdown(md("**{}**", value))
-
-
-_REWARD = (
-    "−(1 − right answers) · ln(multiplications left), with the level's share of a layer's inputs and outputs gone. "
-    "Higher is better: compress a layer as far as it rises."
-)
-
-
-def level_columns(metric: Metric, *, reached: bool, mixed: bool) -> dict[str, Any]:
-    """Return the columns of all layers at one level.
-
-    ``reached`` adds the level truly reached, ``mixed`` says of each value whether it is measured or estimated.
-    """
-    columns: dict[str, Any] = {"row": st.column_config.TextColumn("Layer", pinned=True, width=140)}
-    if reached:
-        about = "The level that was truly reached."
-        columns["reached_text"] = st.column_config.TextColumn("Reached", help=about, width=70)
-    columns |= {
-        "change_text": st.column_config.TextColumn(
-            metric.change_title if metric.divergence else "Drop",
-            help=f"{metric.change_title}. Above zero is worse.",
-            width=105,
-        ),
-        "interval_text": st.column_config.TextColumn("95 % interval", width=95),
-    }
-    if mixed:
-        columns["source"] = st.column_config.TextColumn("Source", width=80)
-    columns["params"] = st.column_config.NumberColumn("Parameters", format="compact", width=80)
-    about = "1 is the most fragile at its level. Layers whose intervals overlap share a rank."
-    columns["rank"] = st.column_config.NumberColumn("Rank", help=about, width=42)
-    if expert():
-        if not metric.divergence:  # whose value is its drop
-            columns["value"] = st.column_config.NumberColumn(metric.value_axis, format=f"%.{metric.digits}f")
-        columns["macs"] = st.column_config.NumberColumn("Multiplications", format="compact", help="For one image.")
-        columns["reward"] = st.column_config.NumberColumn("Reward", format="%.3f", help=_REWARD)
-    return columns
 
 
 def settings_table(sides: Sequence[Side]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from streamlit.typing import UploadedFile
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import session
-from senseapp.app.uploads.registry import IncomingFile, Upload, suffix_of, upload_registry, zip_files
+from senseapp.app.uploads.registry import IncomingFile, suffix_of, upload_registry, zip_files
 from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
@@ -48,11 +47,6 @@ class LooseFiles:
     archive: str = ""
     main: tuple[str, ...] = ()
     grows: bool = False
-
-    def archive_name(self, names: Sequence[str]) -> str:
-        """Return the name of the archive of files with these names."""
-        first = next((name for name in names if suffix_of(name) in self.main), self.archive or names[0])
-        return f"{Path(first).stem}.zip"
 
 
 def upload_field(
@@ -113,8 +107,12 @@ def upload_path(uploaded: UploadedFile) -> Path:
         SenseError: it was not stored: a quota would be passed, or the disk refuses.
     """
     upload = upload_registry().look(session_id(), uploaded.file_id)
-    if upload is None:
-        upload = _from_memory(uploaded)
+    if upload is None:  # Streamlit has it in memory
+        incoming = IncomingFile(backend.service(), uploaded.size)
+        uploaded.seek(0)
+        for content in iter(partial(uploaded.read, _CHUNK_BYTES), b""):
+            incoming.write(content)
+        upload = incoming.finish()
         upload_registry().keep(session_id(), uploaded.file_id, upload, backend.service())
     if isinstance(upload, str):
         raise QuotaExceeded(upload)
@@ -194,8 +192,9 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) 
     new = list(map(store_upload, uploaded))
     parts = new if held is None else [held, *new]
     try:
-        packed = zip_files(backend.service(), parts)
-        packed = _named(packed, loose.archive_name([path.name for path in parts]))
+        names = [path.name for path in parts]
+        first = next((name for name in names if suffix_of(name) in loose.main), loose.archive or names[0])
+        packed = _named(zip_files(backend.service(), parts), f"{Path(first).stem}.zip")
     except SenseError:
         parts = new  # what was there before stays
         raise
@@ -206,8 +205,12 @@ def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) 
 
 
 def _named(path: Path, name: str) -> Path:
+    """Rename a file to the last part of ``name``: its letters, digits, spaces and common marks; never a hidden file."""
+    last = re.split(r"[\\/]", name)[-1]
+    # 60 characters of up to four bytes: file systems take 255
+    safe = re.sub(r"[^\w .()+=@,-]+", "_", last)[-60:].strip(" .-") or "upload"
     with storage_errors("the folder uploads"):
-        return path.replace(path.with_name(_safe_name(name)))
+        return path.replace(path.with_name(safe))
 
 
 def _show_held(path: Path, purpose: UploadPurpose) -> None:
@@ -248,18 +251,3 @@ def _offer_recent(purpose: UploadPurpose) -> None:
         placeholder="Choose a file that is here already",
         on_change=choose_again,
     )
-
-
-def _from_memory(uploaded: UploadedFile) -> Upload:
-    incoming = IncomingFile(backend.service(), uploaded.size)
-    uploaded.seek(0)
-    for content in iter(partial(uploaded.read, _CHUNK_BYTES), b""):
-        incoming.write(content)
-    return incoming.finish()
-
-
-def _safe_name(name: str) -> str:
-    """Keep the last part of ``name``, its letters, digits, spaces and common marks; never a hidden file."""
-    last = re.split(r"[\\/]", name)[-1]
-    # 60 characters of up to four bytes: file systems take 255
-    return re.sub(r"[^\w .()+=@,-]+", "_", last)[-60:].strip(" .-") or "upload"

@@ -1,9 +1,11 @@
-"""Levels and metric of a comparison of runs, stored in the URL."""
+"""Choice of the runs to compare, and of their levels and metric; stored in the URL."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 import streamlit as st
 
@@ -11,8 +13,9 @@ from senseapp.app.common import backend
 from senseapp.app.common.address import choose
 from senseapp.app.common.expert import metric_help, metric_shown, metrics_offered
 from senseapp.app.common.figure import show_caveat
-from senseapp.app.common.notices import complain
+from senseapp.app.common.notices import complain, errors_here
 from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.metrics import METRICS, Metric, divergence_among
@@ -24,27 +27,61 @@ from senseapp.views.frames.comparison import letter
 from senseapp.views.frames.results import ordered_levels
 from senseapp.views.words.wording import caveat_of, provenance_line
 
+MOST_RUNS = 4  # columns beside each other that still hold a name; the letters and colours are distinct up to eight
+_RUNS = "compare.runs"
+
+
+def choose_runs() -> list[RunRecord]:
+    """Show the picker of runs, filled in from the URL or with those compared last, and return those chosen.
+
+    A link may name shared ones.
+    """
+    ids = tuple(dict.fromkeys(st.query_params.get_all(RUN_PARAMETER))) or session().compared
+    linked: list[RunRecord] = []
+    for run_id in ids[:MOST_RUNS]:
+        with errors_here():  # one that cannot be seen is left out
+            linked.append(backend.service().run(run_id))
+    session().compared = tuple(record.run_id for record in linked)
+    known = {record.run_id: record for record in (*backend.service().runs(), *linked)}
+    labels = _labels(known.values())
+    st.session_state[_RUNS] = [record.run_id for record in linked]
+
+    def keep_runs() -> None:
+        chosen = st.session_state[_RUNS]
+        session().compared = tuple(chosen)
+        st.query_params[RUN_PARAMETER] = chosen
+
+    st.multiselect(
+        "Runs",
+        list(known),
+        format_func=labels.__getitem__,
+        key=_RUNS,
+        max_selections=MOST_RUNS,
+        placeholder="Choose one run, or up to four",
+        help="Two runs or more are compared with each other. One run alone: its estimate with its measurement.",
+        on_change=keep_runs,
+    )
+    return linked
+
+
+def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return a distinct, constant label for each run: the browser identifies options by their label."""
+    labels = {}
+    for record in records:
+        settings, begun = record.spec.sensitivity, datetime.fromtimestamp(record.created_seconds)
+        labels[record.run_id] = f"{record.title} · {settings.compression.scale.texts(settings.levels)}", begun
+    count = Counter(label for label, _ in labels.values())
+    return {
+        run_id: label if count[label] == 1 else f"{label} · {begun:%-d %b, %H:%M:%S}"
+        for run_id, (label, begun) in labels.items()
+    }
+
+
 _MOST_CHIPS = 4  # levels that fit beside the name in half of the page
-
-
-Found = tuple[RunRecord, RunResult]
 
 
 def choose_sides(records: Sequence[RunRecord]) -> list[Side]:
     """Show a card with the level of each run, and return the sides; empty (with a sentence) while there are none."""
-    found = _with_values(records)
-    if not found:
-        return []
-    sides = []
-    levels, columns = compared_levels([result for _, result in found]), st.columns(max(2, len(found)))
-    for index, ((record, result), usual, column) in enumerate(zip(found, levels, columns, strict=False)):
-        with column.container(border=True, height="stretch"):
-            level = _card(record, result, index, usual, count=len(found))
-        sides.append(Side(title=record.title, result=result, level=level))
-    return sides if len(sides) > 1 else _parts_of(sides[0])
-
-
-def _with_values(records: Sequence[RunRecord]) -> list[Found]:
     found = []
     for record in records:
         try:
@@ -56,12 +93,18 @@ def _with_values(records: Sequence[RunRecord]) -> list[Found]:
             st.info(f"{record.title} has no values yet.", icon=":material/hourglass_bottom:")
             continue
         found.append((record, result))
-    return found
-
-
-def _parts_of(whole: Side) -> list[Side]:
-    """Return the estimate and the measurement of a run as sides, if it has both at the level."""
-    sides = [replace(whole, part=part) for part in (ComparedPart.ESTIMATED, ComparedPart.MEASURED)]
+    if not found:
+        return []
+    sides = []
+    levels, columns = compared_levels([result for _, result in found]), st.columns(max(2, len(found)))
+    for index, ((record, result), usual, column) in enumerate(zip(found, levels, columns, strict=False)):
+        with column.container(border=True, height="stretch"):
+            level = _card(record, result, index, usual, count=len(found))
+        sides.append(Side(title=record.title, result=result, level=level))
+    if len(sides) > 1:
+        return sides
+    # the estimate and the measurement of a run, if it has both at the level
+    sides = [replace(sides[0], part=part) for part in (ComparedPart.ESTIMATED, ComparedPart.MEASURED)]
     if all(side.metrics for side in sides):
         return sides
     st.info(

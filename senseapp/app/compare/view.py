@@ -1,28 +1,31 @@
-"""A comparison of runs: their files, the finding in one sentence, bars in pairs, what is missing."""
+"""A comparison of runs: their files, pictures answered differently, the finding in one sentence, bars in pairs."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 
 import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.address import choose
-from senseapp.app.common.decided import decided
+from senseapp.app.common.address import bound, choose, named
 from senseapp.app.common.download import file_button
 from senseapp.app.common.expert import metric_shown
 from senseapp.app.common.figure import figure, rows_height
-from senseapp.app.common.notices import complain
-from senseapp.app.common.state import RUN_PARAMETER, drop_pick, picked_layer, session
+from senseapp.app.common.notices import answer_or_wait, complain
+from senseapp.app.common.run_guard import decided
+from senseapp.app.common.state import drop_pick, picked_layer, session
 from senseapp.app.common.tables import text_table
-from senseapp.app.compare.pictures import KnownFiles, pictures_view, with_side
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
+from senseapp.records.answers import AnswerSide, DifferentAnswer, differences
+from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
 from senseapp.records.jobs import RunRecord
+from senseapp.tasks import task_named
 from senseapp.views.charts.layers import pair_step, paired_bars
 from senseapp.views.charts.savings import candidates_chart
 from senseapp.views.frames.comparison import (
@@ -34,12 +37,29 @@ from senseapp.views.frames.comparison import (
     side_labels,
     unmatched_frame,
 )
-from senseapp.views.frames.files import answers_axis, candidates_frame, original_row
-from senseapp.views.palette import side_legend
+from senseapp.views.frames.files import (
+    answers_axis,
+    candidates_frame,
+    difference_line,
+    difference_sentence,
+    original_row,
+)
+from senseapp.views.palette import CATEGORIES, LegendEntry
 from senseapp.views.words import format as fmt
 
 _PICKS = "compare"
 _SIZE, _TIME = "Size", "Time"
+_MOST_PICTURES = 24  # four rows on a wide screen, each a picture that the server reads
+_WIDTH = 150  # pixels: a line of a caption holds an answer with its probability
+_SIDES = {"first": "Compare", "second": "With"}
+"""Names of both files in the address, and the labels of their fields."""
+KnownFiles = Sequence[tuple[str, RunRecord, tuple[Candidate, ...]]]
+"""The letter of each run (empty for a single one), the run and its files."""
+
+
+def with_side(side: str, title: str) -> str:
+    """Return the title of a run behind its letter, if it has one."""
+    return f"{side} · {title}" if side else title
 
 
 @st.fragment
@@ -95,6 +115,124 @@ def _best_files(known: KnownFiles) -> None:
                 file_button(record.run_id, answer.choice, key="compare.get")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """One network to compare: a file of the run that ``side`` stands for, or the original (``file`` None)."""
+
+    side: str
+    record: RunRecord
+    files: tuple[Candidate, ...]
+    file: Candidate | None
+
+    @property
+    def label(self) -> str:
+        size = f", {fmt.bytes_size(self.file.figures.file_bytes)}" if self.file is not None else ""
+        return f"{with_side(self.side, self.record.title)}: {self.name}{size}"
+
+    @property
+    def name(self) -> str:
+        return self.file.made_of if self.file is not None else "the original"
+
+    @property
+    def text(self) -> str:
+        """Names the choice in the address."""
+        return f"{self.record.run_id[:8]}.{self.file.file if self.file else 'original'}"
+
+    def answers(self) -> AnswerSide | None:
+        """Return its answers; None where they were not kept."""
+        work = backend.service().work
+        for each in self.files if self.file is None else (self.file,):
+            if (found := work.answers(self.record.run_id, each)) is not None:
+                return found.side(original=self.file is None)
+        return None
+
+
+def pictures_view(known: KnownFiles) -> None:
+    """Show a choice of two files, and the pictures on which their predictions differ."""
+    st.markdown(md("## Which pictures do two files answer differently?"))
+    _, first, _ = known[0]
+    if reason := task_named(first.spec.model.task).not_compared:
+        st.caption(reason)
+        return
+    images = attrgetter("kind", "name", "path")
+    alike = [each for each in known if images(each[1].spec.data) == images(first.spec.data)]
+    if others := [each[1].title for each in known if each not in alike]:
+        st.caption(f"Left out, as they were measured on other images than {first.title}: {', '.join(others)}.")
+    chosen = _choose(alike)
+    if chosen[0].text == chosen[1].text:
+        st.caption("Choose two different files, or a file and the original.")
+        return
+    sides = [each.answers() for each in chosen]
+    if sides[0] is not None and sides[1] is not None:
+        of_one_run = chosen[0].record is chosen[1].record
+        names = [each.name if of_one_run else each.side for each in chosen]
+        _show(first, names, sides[0], sides[1])
+        return
+    for each, side in zip(chosen, sides, strict=True):
+        if side is None:
+            st.caption(f"{each.label}: its answers were not kept. Make the file again to see this.")
+
+
+def _choose(known: KnownFiles) -> list[_Choice]:
+    """Return two networks: at first the best files of two runs, or the original of one and its best file."""
+    by_text: dict[str, _Choice] = {}
+    best = []
+    for side, record, files in known:
+        choose = partial(_Choice, side=side, record=record, files=files)
+        best.append(choose(file=decided(record, files).choice or files[0]))
+        by_text |= {each.text: each for each in (choose(file=file) for file in (*files, None))}
+    usual = best[:2] if len(best) > 1 else [[*by_text.values()][-1], best[0]]
+    form = named({text: text for text in by_text})
+    texts = [
+        column.selectbox(
+            title,
+            list(by_text),
+            format_func=lambda text: by_text[text].label,
+            **bound("compare", f"file-{side}", form, first.text, key=f"compare.file.{side}"),
+        )
+        for column, (side, title), first in zip(st.columns(2), _SIDES.items(), usual, strict=True)
+    ]
+    return [by_text[text] for text in texts]
+
+
+def _show(record: RunRecord, names: Sequence[str], first: AnswerSide, second: AnswerSide) -> None:
+    found = differences(first, second)
+    st.markdown(md("**{}**", difference_sentence(found, names)))
+    shown = found.different[:_MOST_PICTURES]
+    if not shown:
+        return
+    pictures: dict[str, bytes] = {}
+    if record.read_only:
+        st.caption("Only the owner of the run sees its pictures.")
+    elif record.spec.data.kind != "random":
+        wanted = tuple(each.image for each in shown)
+        key = "pictures", record.run_id, wanted
+        pictures = (
+            answer_or_wait(
+                lambda: backend.ask(key, lambda owned: owned.work.pictures(record.run_id, wanted)),
+                "Reading these pictures",
+            )
+            or {}
+        )
+    if len(shown) < len(found.different):
+        st.caption(f"The {len(shown)} that both are surest of.")
+    with st.container(horizontal=True, gap="small", key="compare_pictures"):
+        for each in shown:
+            _picture(each, names, pictures.get(each.image, b""))
+
+
+def _picture(each: DifferentAnswer, names: Sequence[str], png: bytes) -> None:
+    with st.container(width=_WIDTH, gap="xsmall"):
+        if png:
+            st.image(png, width=_WIDTH)
+        lines = [each.label if each.label is not None else each.image]
+        lines += [
+            difference_line(name, answer, each.label)
+            for name, answer in zip(names, (each.first, each.second), strict=True)
+        ]
+        st.caption(md("  \n").join(md("{}", line) for line in lines))
+
+
 @st.fragment
 def comparison_view(comparison: Comparison) -> None:
     """Show what each layer loses in each run; a click answers without running the rest of the page again."""
@@ -106,114 +244,38 @@ def comparison_view(comparison: Comparison) -> None:
     )
     if comparison.layers:
         _bars(comparison)
-        if picked := _picked(comparison):
-            _picked_line(comparison, picked)
-    _unmatched(comparison)
-
-
-def _picked(comparison: Comparison) -> str:
-    layer = picked_layer(_PICKS)
-    return layer if any(layer == known.layer for known in comparison.layers) else ""
+    rows = unmatched_frame(comparison)
+    if not rows.empty:
+        heads = ["Layer", *(f"In {letter(side)}" for side in range(len(comparison.sides)))]
+        title = f"{fmt.plural(len(rows), 'layer')} without a value in every run"
+        with st.expander(title, expanded=not comparison.layers):
+            alt_text = "Layers that lack a value in a run, with the reason"
+            text_table(heads, rows.to_numpy(), alt_text=alt_text, key="compare.unmatched")
 
 
 def _bars(comparison: Comparison) -> None:
+    """Draw what each layer loses on each side, and tell it of the picked one."""
     rows, labels = pair_frame(comparison), side_labels(comparison.sides)
-    metric = metric_shown(comparison.metric)
+    metric, layer = metric_shown(comparison.metric), picked_layer(_PICKS)
+    picked = layer if any(layer == known.layer for known in comparison.layers) else ""
     figure(
         "What does each layer lose in each run?",
-        paired_bars(rows, metric, labels=labels, picked=_picked(comparison)),
+        paired_bars(rows, metric, labels=labels, picked=picked),
         alt_text=f"{metric.change_title} of {fmt.plural(len(comparison.layers), 'layer')} in {' and '.join(labels)}. "
         + finding(comparison),
         key=f"compare.bars.{session().pick_round}",
         run_id=_PICKS,
         reading="One bar per run, layer by layer; the line through it is its 95 % interval. Pale bars are estimates.",
         caveat=caveat_of_sides(comparison.sides),
-        legend=side_legend(labels),
+        legend=[LegendEntry(color=colour, text=label) for colour, label in zip(CATEGORIES, labels, strict=False)],
         frame_height=rows_height(len(comparison.layers), step=pair_step(len(labels))),
     )
-
-
-def _picked_line(comparison: Comparison, picked: str) -> None:
-    """Show the loss of the picked layer on each side."""
-    rows = pair_frame(comparison)
+    if not picked:
+        return
     with st.container(border=True, key="compare_picked"):
         head = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
         head.markdown(md("**{}**", picked))
         head.button("Close", key="compare.close", type="tertiary", on_click=drop_pick, args=(_PICKS,))
-        lines = (
-            md(
-                "{}: **{}** ({}), rank {}, {}",
-                row.side,
-                row.change_text,
-                row.interval_text,
-                row.rank_text,
-                row.source,
-            )
-            for row in rows[rows["layer"] == picked].itertuples()
-        )
-        st.markdown(md("  \n").join(md(":small[{}]", line) for line in lines))
-
-
-def _unmatched(comparison: Comparison) -> None:
-    rows = unmatched_frame(comparison)
-    if rows.empty:
-        return
-    heads = ["Layer", *(f"In {letter(side)}" for side in range(len(comparison.sides)))]
-    with st.expander(f"{fmt.plural(len(rows), 'layer')} without a value in every run", expanded=not comparison.layers):
-        alt_text = "Layers that lack a value in a run, with the reason"
-        text_table(heads, rows.to_numpy(), alt_text=alt_text, key="compare.unmatched")
-
-
-MOST_RUNS = 4  # columns beside each other that still hold a name; the letters and colours are distinct up to eight
-_RUNS = "compare.runs"
-
-
-def choose_runs() -> list[RunRecord]:
-    """Show the picker of runs, filled in from the URL, and return those chosen; a link may name shared ones."""
-    linked = _linked_runs()
-    known = {record.run_id: record for record in (*backend.service().runs(), *linked)}
-    labels = _labels(known.values())
-    st.session_state[_RUNS] = [record.run_id for record in linked]
-    st.multiselect(
-        "Runs",
-        list(known),
-        format_func=labels.__getitem__,
-        key=_RUNS,
-        max_selections=MOST_RUNS,
-        placeholder="Choose one run, or up to four",
-        help="Two runs or more are compared with each other. One run alone: its estimate with its measurement.",
-        on_change=_keep_runs,
-    )
-    return linked
-
-
-def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return a distinct, constant label for each run: the browser identifies options by their label."""
-    labels = {}
-    for record in records:
-        settings, begun = record.spec.sensitivity, datetime.fromtimestamp(record.created_seconds)
-        labels[record.run_id] = f"{record.title} · {settings.compression.scale.texts(settings.levels)}", begun
-    count = Counter(label for label, _ in labels.values())
-    return {
-        run_id: label if count[label] == 1 else f"{label} · {begun:%-d %b, %H:%M:%S}"
-        for run_id, (label, begun) in labels.items()
-    }
-
-
-def _linked_runs() -> list[RunRecord]:
-    """Return the runs that the URL names, else those compared last; one that cannot be seen is said and left out."""
-    ids = tuple(dict.fromkeys(st.query_params.get_all(RUN_PARAMETER))) or session().compared
-    found = []
-    for run_id in ids[:MOST_RUNS]:
-        try:
-            found.append(backend.service().run(run_id))
-        except SenseError as error:
-            complain(str(error))
-    session().compared = tuple(record.run_id for record in found)
-    return found
-
-
-def _keep_runs() -> None:
-    chosen = st.session_state[_RUNS]
-    session().compared = tuple(chosen)
-    st.query_params[RUN_PARAMETER] = chosen
+        told = rows.loc[rows["layer"] == picked, ["side", "change_text", "interval_text", "rank_text", "source"]]
+        lines = (md(":small[{}: **{}** ({}), rank {}, {}]", *texts) for texts in told.itertuples(index=False))
+        st.markdown(md("  \n").join(lines))

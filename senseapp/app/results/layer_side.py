@@ -22,8 +22,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
 from senseapp.server.layer_tasks import DiagnosisTask, LayerAnswers
 from senseapp.solve.curve_set import damage_metric
-from senseapp.views.charts.levels import sensitivity_curves
-from senseapp.views.frames.levels import curve_rows
+from senseapp.views.charts.levels import curve_rows, sensitivity_curves
 from senseapp.views.frames.network import blocks_of
 from senseapp.views.frames.results import apart_frame, at_level
 from senseapp.views.words import format as fmt
@@ -58,7 +57,24 @@ _FRAGILE, _ALL, _NAMED = "Fragile", "All", "By name"
 
 def choose_layers(view: RunView) -> list[str]:
     """Return ``row`` of the chosen layers, in network order; the picked layer is always among them."""
-    frame = _filtered(view)
+    run_id, blocks = view.run_id, blocks_of(view.result.profile)
+    types = [name for name in dict.fromkeys(view.frame["layer_type"]) if name]  # unknown ones have none
+    name = st.text_input(
+        "Search",
+        **bound(run_id, "search", WORDS, "", key=f"curves.search.{run_id}"),
+        placeholder="Part of a name, or layer1.*.conv2",
+    )
+    chosen_blocks = st.multiselect(
+        "Blocks",
+        blocks,
+        **bound(run_id, "blocks", some_of(blocks), [], key=f"curves.blocks.{run_id}"),
+        placeholder="All blocks",
+    )
+    chosen_types: list[str] = []
+    if len(types) > 1:
+        setting = bound(run_id, "types", some_of(types), [], key=f"curves.types.{run_id}")
+        chosen_types = st.pills("Types", types, selection_mode="multi", **setting)
+    frame = fitting_rows(view.frame, name=name, blocks=chosen_blocks, types=chosen_types)
     fitting = list(dict.fromkeys(frame["row"]))
     chosen = _chosen(view, fitting)
     named = set(most_fragile(frame, view.level, chosen) if isinstance(chosen, int) else chosen)
@@ -99,33 +115,6 @@ def _chosen(view: RunView, fitting: list[str]) -> int | list[str]:
     return int(number)
 
 
-def _filtered(view: RunView) -> pd.DataFrame:
-    run_id, blocks = view.run_id, blocks_of(view.result.profile)
-    types = [name for name in dict.fromkeys(view.frame["layer_type"]) if name]  # unknown ones have none
-    name = st.text_input(
-        "Search",
-        **bound(run_id, "search", WORDS, "", key=f"curves.search.{run_id}"),
-        placeholder="Part of a name, or layer1.*.conv2",
-    )
-    chosen_blocks = st.multiselect(
-        "Blocks",
-        blocks,
-        **bound(run_id, "blocks", some_of(blocks), [], key=f"curves.blocks.{run_id}"),
-        placeholder="All blocks",
-    )
-    chosen = (
-        st.pills(
-            "Types",
-            types,
-            selection_mode="multi",
-            **bound(run_id, "types", some_of(types), [], key=f"curves.types.{run_id}"),
-        )
-        if len(types) > 1
-        else []
-    )
-    return fitting_rows(view.frame, name=name, blocks=chosen_blocks, types=chosen)
-
-
 def layer_side(view: RunView) -> None:
     """Show the picked layer, or how to pick one."""
     if view.picked:
@@ -145,8 +134,7 @@ def layer_panel(view: RunView) -> None:
         st.markdown(md("  \n").join(md(":small[{}: **{}**]", label, value) for label, value in facts.items()))
         if view.picked_row:
             _curve(view)
-            _why(view)
-            _answers(view)
+            _measured(view)
         else:
             reasons = apart_frame(view.result)
             found = reasons[reasons["layer"] == view.picked]
@@ -202,22 +190,8 @@ def _curve(view: RunView) -> None:
     )
 
 
-def _answers(view: RunView) -> None:
-    """Show which answers change with the layer compressed alone at the level, or the button that finds out."""
-    if view.result.spec.data.kind == "imported":
-        return
-    task = LayerAnswers(run_id=view.run_id, layer=view.picked_row, level=view.level)
-    about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
-    with errors_here():
-        found = outcome_or_offer(
-            task, "Which answers change?", "these pictures", key="panel.answers", icon="compare", about=about
-        )
-        if found is not None:
-            changed_answers(found, key=f"layer.{view.run_id}")
-
-
-def _why(view: RunView) -> None:
-    """Show why the layer is fragile and what was measured to help, or the button that finds out."""
+def _measured(view: RunView) -> None:
+    """Show why the layer is fragile, what helps, and which answers change with it alone; or the buttons to find out."""
     metric = damage_metric(view.result)
     shares = shares_of_damage(view.result, view.picked_row, metric)
     if shares:
@@ -226,14 +200,22 @@ def _why(view: RunView) -> None:
         st.caption(f"Its share of what all layers lose alone: {parts}.", help=METRICS[metric].label)
     if view.result.spec.data.kind == "imported":
         return
-    task = DiagnosisTask(run_id=view.run_id, layer=view.picked_row, level=view.level)
+    why = DiagnosisTask(run_id=view.run_id, layer=view.picked_row, level=view.level)
     about = "Looks at its weights, its input and its norm, and measures what would help."
     with errors_here():
         found = outcome_or_offer(
-            task, "Why this layer?", "a look at this layer", key="panel.why", icon="help", about=about
+            why, "Why this layer?", "a look at this layer", key="panel.why", icon="help", about=about
         )
         if found is not None:
             st.markdown(md("### Why this layer at {}?", view.level_text))
             reasons = [each.sentence for each in found.findings] or ["Nothing stands out in its weights and its input."]
             st.markdown(md("\n").join(md("- {}", reason) for reason in reasons))
             st.markdown(md(":material/healing: {}", remedy_text(found)), help=remedies_text(found))
+    answers = LayerAnswers(run_id=view.run_id, layer=view.picked_row, level=view.level)
+    about = f"Runs the images of the run once more, with this layer alone at {view.level_text}."
+    with errors_here():
+        changed = outcome_or_offer(
+            answers, "Which answers change?", "these pictures", key="panel.answers", icon="compare", about=about
+        )
+        if changed is not None:
+            changed_answers(changed, key=f"layer.{view.run_id}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
@@ -10,20 +12,18 @@ from senseapp.app.common.download import offer_file
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import FigureHead, figure, figure_head, place_of, rows_height
 from senseapp.app.common.state import session
-from senseapp.app.common.tables import level_columns
 from senseapp.app.results.layer_side import choose_layers, layer_panel, layer_side
 from senseapp.app.results.view import RunView
 from senseapp.core.codec import dumps
 from senseapp.core.markdown import md
 from senseapp.server.outputs import sensitivity_csv
 from senseapp.store.distiller import can_be_distiller_csv, write_distiller_csv
-from senseapp.views.charts.layers import sensitivity_bars
-from senseapp.views.charts.levels import sensitivity_curves, sensitivity_heatmap
-from senseapp.views.frames.levels import curve_rows, drop_domain, layer_rewards, marked, reached_note
-from senseapp.views.frames.results import apart_frame, counted_rows, unlisted_frame
+from senseapp.views.charts.layers import drop_domain, marked, sensitivity_bars
+from senseapp.views.charts.levels import curve_rows, sensitivity_curves, sensitivity_heatmap
+from senseapp.views.frames.results import apart_frame, counted_rows, layer_rewards, unlisted_frame
 from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of
+from senseapp.views.words.wording import caveat_of, reached_note
 
 _READING = (
     "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals; a ring: no clear loss; grey: too "
@@ -99,11 +99,17 @@ def bars_figure(
     )
 
 
+_REWARD = (
+    "−(1 − right answers) · ln(multiplications left), with the level's share of a layer's inputs and outputs gone. "
+    "Higher is better: compress a layer as far as it rises."
+)
+
+
 def values_table(view: RunView) -> None:
     """Show the values of all layers, the most fragile first, and how far the level was truly reached."""
-    rows = marked(view.ranked)
+    metric, column, rows = view.metric, st.column_config, marked(view.ranked)
     rows = rows.assign(reached_text=[view.compression.scale.reached_text(level) for level in rows["reached"]])
-    if (rewards := layer_rewards(rows, view.result, view.metric)) is not None:
+    if (rewards := layer_rewards(rows, view.result, metric)) is not None:
         rows = rows.assign(reward=rewards)
     st.markdown(md("## All values at {}", view.level_text))
     if view.target_noun == "group":
@@ -111,14 +117,34 @@ def values_table(view: RunView) -> None:
     note = reached_note(view.result)
     if note:
         st.caption(note)
-    reached = bool(note) and view.result.profile.sizes_known
-    columns = level_columns(view.metric, reached=reached, mixed=rows["source"].nunique() > 1)
+    columns: dict[str, Any] = {"row": column.TextColumn("Layer", pinned=True, width=140)}
+    if note and view.result.profile.sizes_known:
+        about = "The level that was truly reached."
+        columns["reached_text"] = column.TextColumn("Reached", help=about, width=70)
+    columns |= {
+        "change_text": column.TextColumn(
+            metric.change_title if metric.divergence else "Drop",
+            help=f"{metric.change_title}. Above zero is worse.",
+            width=105,
+        ),
+        "interval_text": column.TextColumn("95 % interval", width=95),
+    }
+    if rows["source"].nunique() > 1:
+        columns["source"] = column.TextColumn("Source", width=80)
+    columns["params"] = column.NumberColumn("Parameters", format="compact", width=80)
+    about = "1 is the most fragile at its level. Layers whose intervals overlap share a rank."
+    columns["rank"] = column.NumberColumn("Rank", help=about, width=42)
+    if expert():
+        if not metric.divergence:  # whose value is its drop
+            columns["value"] = column.NumberColumn(metric.value_axis, format=f"%.{metric.digits}f")
+        columns["macs"] = column.NumberColumn("Multiplications", format="compact", help="For one image.")
+        columns["reward"] = column.NumberColumn("Reward", format="%.3f", help=_REWARD)
     known = [name for name in columns if name in rows and not (name == "rank" and rows["rank"].isna().all())]
     st.dataframe(
         rows.assign(row=rows["row"].map(fmt.distinct_names(rows["row"], _LONGEST_NAME)))[known],
         column_config=columns,
         hide_index=True,
-        alt=f"{view.metric.label} of {counted_rows(rows)} at {view.level_text}",
+        alt=f"{metric.label} of {counted_rows(rows)} at {view.level_text}",
         key=f"layers.values.{view.run_id}",
         width="stretch",
     )
@@ -167,35 +193,31 @@ def curves_tab(view: RunView) -> None:
     chart, side = st.columns([7, 3], gap="medium")
     with side:
         chosen = choose_layers(view)
-    with chart:
-        if chosen:
-            _curves(view, chosen)
-        else:
-            st.info("No layer passes the filters. Choose at least one.", icon=":material/touch_app:")
-
-
-def _curves(view: RunView, chosen: list[str]) -> None:
+    if not chosen:
+        chart.info("No layer passes the filters. Choose at least one.", icon=":material/touch_app:")
+        return
     every, metric, scale = view.frame, view.metric, view.compression.scale
-    figure(
-        "How fast does the loss grow with compression?",
-        sensitivity_curves(
-            curve_rows(every[every["row"].isin(chosen)], scale),
-            all_layers=list(dict.fromkeys(every["row"])),
-            x_title=scale.axis,
-            y_title=metric.axis,
-            picked=view.picked_row,
-            falling=scale.stronger_is_lower,
-            height=460,
-            y_domain=drop_domain(every, metric, num_classes=view.result.profile.num_classes),
-        ),
-        alt_text=_levels_in_words(view, len(chosen)),
-        key=f"curves.{view.run_id}.{session().pick_round}",
-        run_id=view.run_id,
-        caveat=caveat_of(view.result),
-        reading="One curve per layer, compressed alone; bands are 95 % intervals. A flat curve can be compressed far, "
-        "one that bends upwards only as far as its bend.",
-        lines=view.lines,
-    )
+    with chart:
+        figure(
+            "How fast does the loss grow with compression?",
+            sensitivity_curves(
+                curve_rows(every[every["row"].isin(chosen)], scale),
+                all_layers=list(dict.fromkeys(every["row"])),
+                x_title=scale.axis,
+                y_title=metric.axis,
+                picked=view.picked_row,
+                falling=scale.stronger_is_lower,
+                height=460,
+                y_domain=drop_domain(every, metric, num_classes=view.result.profile.num_classes),
+            ),
+            alt_text=_levels_in_words(view, len(chosen)),
+            key=f"curves.{view.run_id}.{session().pick_round}",
+            run_id=view.run_id,
+            caveat=caveat_of(view.result),
+            reading="One curve per layer, compressed alone; bands are 95 % intervals. A flat curve can be compressed "
+            "far, one that bends upwards only as far as its bend.",
+            lines=view.lines,
+        )
 
 
 def _levels_in_words(view: RunView, layers: int) -> str:
@@ -209,27 +231,23 @@ def heatmap_tab(view: RunView) -> None:
     chart, side = st.columns([5, 3], gap="medium")
     with side:  # a click changes this column, so it is drawn before the chart
         layer_side(view)
+    frame, order = view.frame, list(dict.fromkeys(view.frame["row"]))
     with chart:
-        _cells(view)
-
-
-def _cells(view: RunView) -> None:
-    order = list(dict.fromkeys(view.frame["row"]))
-    figure(
-        "Where in the network, and from which level on, does compression hurt?",
-        sensitivity_heatmap(view.frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row),
-        alt_text=_levels_in_words(view, len(order)),
-        key=f"heatmap.{view.run_id}.{session().pick_round}",
-        run_id=view.run_id,
-        caveat=caveat_of(view.result),
-        reading="Compress each layer up to where its row leaves blue. A ring: no clear loss; grey: these images cannot "
-        "tell whether it is tolerable. Click a cell to see its layer.",
-        legend=fragility_legend(view.metric),
-        frame_height=rows_height(len(order)),
-        shown=place_of(view.picked_row, list(dict.fromkeys(view.frame["layer"]))),
-        lines=view.lines,
-        data=view.frame,
-    )
+        figure(
+            "Where in the network, and from which level on, does compression hurt?",
+            sensitivity_heatmap(frame, view.metric, order=order, level_texts=view.level_texts, picked=view.picked_row),
+            alt_text=_levels_in_words(view, len(order)),
+            key=f"heatmap.{view.run_id}.{session().pick_round}",
+            run_id=view.run_id,
+            caveat=caveat_of(view.result),
+            reading="Compress each layer up to where its row leaves blue. A ring: no clear loss; grey: these images "
+            "cannot tell whether it is tolerable. Click a cell to see its layer.",
+            legend=fragility_legend(view.metric),
+            frame_height=rows_height(len(order)),
+            shown=place_of(view.picked_row, list(dict.fromkeys(frame["layer"]))),
+            lines=view.lines,
+            data=frame,
+        )
 
 
 def layer_files(view: RunView) -> None:

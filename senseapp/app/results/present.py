@@ -27,8 +27,8 @@ from senseapp.records.jobs import RunRecord
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.server.leaderboard import headline
+from senseapp.views.charts.layers import marked
 from senseapp.views.frames.files import range_question
-from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import provenance_line
 
@@ -97,19 +97,14 @@ def _answer(record: RunRecord, result: RunResult) -> None:
 
 
 def _bars(view: RunView) -> None:
-    st.title(_on_layers(view), anchor=False)
+    """Draw the most fragile layers, under how many lose more than people mind at the level shown."""
+    known, metric = view.rows["drop"].dropna(), view.metric
+    fragile = int((known > metric.factor * metric.notable).sum())
+    total, least = fmt.plural(len(known), view.target_noun), metric.limit_text(metric.notable)
+    title = f"{fragile or 'None'} of {total} with {metric.change_inside} above {least} at {view.level_text}"
+    st.title(title, anchor=False)
     rows = marked(view.ranked).head(_MOST_ROWS)
     bars_figure(view, rows, key=f"present.bars.{view.run_id}", picks=False, large=True)
-
-
-def _on_layers(view: RunView) -> str:
-    """Return how many layers lose more than people mind at the level shown, in the metric of the bars."""
-    known = view.rows["drop"].dropna()
-    minded = view.metric.factor * view.metric.notable
-    fragile = int((known > minded).sum())
-    total, lost = fmt.plural(len(known), view.target_noun), view.metric.change_inside
-    least = view.metric.limit_text(view.metric.notable)
-    return f"{fragile or 'None'} of {total} with {lost} above {least} at {view.level_text}"
 
 
 def _range(run_id: str, found: Recommendation, result: RunResult) -> None:
@@ -125,26 +120,20 @@ def _pictures(run_id: str, changed: ChangedAnswers) -> None:
 def _how_it_is_known(record: RunRecord, result: RunResult) -> None:
     st.title("How this is known", anchor=False)
     text, code = st.columns([3, 1], gap="large")
+    link = link_of(record)
     with code.container(key="present_code"):
-        _code(record)
+        if link:
+            st.image(qr_code(link), width=_CODE_WIDTH, caption=link)
+        if link and not works_elsewhere(link):
+            st.caption(
+                "This link works on this computer only: open senseapp by the name of the computer for one that all "
+                "in the room can follow."
+            )
+        elif link and backend.visitor().name and not (record.shared or record.read_only):
+            st.caption("Only you can open this link. Share the run on Runs for one that everybody can follow.")
     text.markdown(
         f"Each of {fmt.plural(len(result.profile.layers), 'layer')} was compressed alone, and the loss measured on "
         f"{fmt.plural(result.num_samples, 'image')}. Every file was then made and measured whole."
     )
     text.markdown(md("**{}**", headline(result)))
     text.caption(md("{}  \n{}", run_line(record), provenance_line(result)))
-
-
-def _code(record: RunRecord) -> None:
-    """Show the QR code of the run's link, and who can open it."""
-    link = link_of(record)
-    if not link:
-        return
-    st.image(qr_code(link), width=_CODE_WIDTH, caption=link)
-    if not works_elsewhere(link):
-        st.caption(
-            "This link works on this computer only: open senseapp by the name of the computer for one that all "
-            "in the room can follow."
-        )
-    elif backend.visitor().name and not (record.shared or record.read_only):
-        st.caption("Only you can open this link. Share the run on Runs for one that everybody can follow.")

@@ -12,7 +12,11 @@ import pandas as pd
 import streamlit as st
 
 from senseapp.app.common import backend
-from senseapp.app.common.decided import (
+from senseapp.app.common.download import file_button, offer_file, other_files
+from senseapp.app.common.expert import expert
+from senseapp.app.common.figure import figure
+from senseapp.app.common.notices import errors_here
+from senseapp.app.common.run_guard import (
     Asked,
     asked_of,
     choose_goal,
@@ -20,12 +24,9 @@ from senseapp.app.common.decided import (
     choose_tolerance,
     decided,
     has_enough_images,
+    outcome_or_offer,
+    watched,
 )
-from senseapp.app.common.download import file_button, offer_file, other_files
-from senseapp.app.common.expert import expert
-from senseapp.app.common.figure import figure
-from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import outcome_or_offer, watched
 from senseapp.app.common.tables import changed_answers
 from senseapp.app.results.layers import bars_figure
 from senseapp.app.results.try_picture import try_picture
@@ -41,9 +42,9 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.promise import shortfall
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.resolution import baseline_warning
-from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
+from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames.files import (
     AXES,
@@ -54,7 +55,6 @@ from senseapp.views.frames.files import (
     range_question,
     recommended_frame,
 )
-from senseapp.views.frames.levels import marked
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of, download_stem, markdown_table
 
@@ -76,16 +76,10 @@ def answer_block(record: RunRecord, result: RunResult) -> None:
     with chart:
         if asked is not None and asked.goal in ("smaller", "faster"):
             candidates_figure(record, candidates, result)
-        elif not layers_are_open(record.run_id):
-            _layers_figure(record, result)
-
-
-def _layers_figure(record: RunRecord, result: RunResult) -> None:
-    view = usual_view(record.run_id, result)
-    if view is not None:
-        rows = marked(view.ranked).head(_MOST_BARS)
-        about = "Each layer alone: compress blue ones, spare red ones."
-        bars_figure(view, rows, key=f"answer.bars.{record.run_id}", picks=False, reading=about)
+        elif not layers_are_open(record.run_id) and (view := usual_view(record.run_id, result)) is not None:
+            rows = marked(view.ranked).head(_MOST_BARS)
+            about = "Each layer alone: compress blue ones, spare red ones."
+            bars_figure(view, rows, key=f"answer.bars.{record.run_id}", picks=False, reading=about)
 
 
 def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Asked:
@@ -105,8 +99,17 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
     if chosen is None or asked.goal == "look":
         return asked
     with get:
-        if asked.goal == "targets" and chosen.schedule is not None:
-            _target_button(record, chosen.schedule, result)
+        if asked.goal == "targets" and (schedule := chosen.schedule) is not None:
+            # in the first format that can hold it
+            form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
+            offer_file(
+                f"Get the targets ({form.title})",
+                partial(form.write, schedule, result.profile),
+                f"{download_stem(record.spec)}-schedule{form.suffix}",
+                key=f"recommendation.targets.{record.run_id}",
+                type="primary",
+                help="One amount for each layer. Other formats are under Schedule.",
+            )
         else:
             file_button(record.run_id, chosen, primary=True)
     if asked.goal != "targets":
@@ -154,19 +157,6 @@ def _can_search(record: RunRecord) -> bool:
     return record.state is RunState.DONE and record.spec.data.kind != "imported"
 
 
-def _target_button(record: RunRecord, schedule: Schedule, result: RunResult) -> None:
-    """Show the button to the schedule in the first format that can hold it."""
-    form = next(each for each in FORMATS.values() if not each.mismatch(schedule) and each.render is not None)
-    offer_file(
-        f"Get the targets ({form.title})",
-        partial(form.write, schedule, result.profile),
-        f"{download_stem(record.spec)}-schedule{form.suffix}",
-        key=f"recommendation.targets.{record.run_id}",
-        type="primary",
-        help="One amount for each layer. Other formats are under Schedule.",
-    )
-
-
 def first_answer(record: RunRecord) -> None:
     """Show the file that was made before the layers of a run are measured, if there is any."""
     candidates = backend.service().work.candidates(record.run_id)
@@ -189,13 +179,12 @@ def _without_files(record: RunRecord, result: RunResult) -> None:
     if backend.service().work.outcome(task) is None and _can_search(record):
         if not watched(original_in_int8(run_id, METRICS[result.judged_by].tolerable), cancel="recommendation.first"):
             _on_its_way(task, "Find the smallest good model", kind="primary")
-        st.fragment(_show_first_file, run_every=_POLL_SECONDS)(run_id)
 
+        def show_first_file() -> None:
+            if backend.service().work.candidates(run_id):
+                st.rerun()
 
-def _show_first_file(run_id: str) -> None:
-    """Draw the page anew once the search has made its first file."""
-    if backend.service().work.candidates(run_id):
-        st.rerun()
+        st.fragment(show_first_file, run_every=_POLL_SECONDS)()
 
 
 def files_section(record: RunRecord, result: RunResult) -> None:

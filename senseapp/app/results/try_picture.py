@@ -58,7 +58,8 @@ def _dialog(run_id: str, chosen: Candidate) -> None:
         if path is None:
             return
         found = answer_or_wait(
-            lambda: backend.picture_answers_of(run_id, path), "The original and the file look at your picture"
+            lambda: backend.ask(("picture", run_id, path), lambda owned: owned.work.try_picture(run_id, path)),
+            "The original and the file look at your picture",
         )
         if found is not None:
             _show(found, chosen)
@@ -81,23 +82,20 @@ def _show(found: PictureAnswers, chosen: Candidate) -> None:
     if answer is None:
         st.caption("This file is younger than the answers below: choose the picture once more to ask it.")
         return
-    st.markdown(md("## {}", _finding(found.original, answer)))
-    picture, before, after = st.columns([2, 3, 3], gap="medium")
+    original, finding = found.original, f"Both answer {answer.text}."
+    if original.text != answer.text:
+        finding = f"The answers differ: {original.text} before, {answer.text} after."
+    elif original.shares:
+        before, after = (fmt.percent(each.shares[0].share, digits=1) for each in (original, answer))
+        finding = f"Both answer {answer.text}: {before} before, {after} after."
+    st.markdown(md("## {}", finding))
+    picture, left, right = st.columns([2, 3, 3], gap="medium")
     width, height = found.input_size
     picture.image(found.png, caption=f"As the network sees it, {width} × {height}", width=_PICTURE_WIDTH)
-    _shares(before, "The original, in PyTorch", found.original)
-    _shares(after, f"{chosen.made_of}, in {chosen.runtime.label}", answer)
+    _shares(left, "The original, in PyTorch", original)
+    _shares(right, f"{chosen.made_of}, in {chosen.runtime.label}", answer)
     for note in found.notes:
         st.caption(note)
-
-
-def _finding(original: PictureAnswer, answer: PictureAnswer) -> str:
-    if original.text != answer.text:
-        return f"The answers differ: {original.text} before, {answer.text} after."
-    if not original.shares:
-        return f"Both answer {answer.text}."
-    before, after = (fmt.percent(each.shares[0].share, digits=1) for each in (original, answer))
-    return f"Both answer {answer.text}: {before} before, {after} after."
 
 
 def _shares(column: DeltaGenerator, title: str, answer: PictureAnswer) -> None:

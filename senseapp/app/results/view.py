@@ -96,20 +96,10 @@ class RunView:
         """The rows of the level, the most fragile first."""
         return at_level(self.frame, self.level, by_sensitivity=True)
 
-    @property
-    def usual_layer(self) -> str:
-        """The picked layer, or the most fragile one while none is."""
-        fragile = [str(layer) for layer in self.ranked["layer"].head(1)]
-        return self.picked or next(iter(fragile), self.result.profile.layers[0].name)
-
-
-_OF_LAYERS = ("tab", "layer")  # level and metric are also those of a run while it works
-"""Settings in an address that asks for the layers."""
-
 
 def asks_for_layers(run_id: str) -> bool:
-    """Return whether the address of a run has a setting of its layers."""
-    return any(setting(run_id, name, WORDS, "") for name in _OF_LAYERS)
+    """Return whether the address of a run has a setting of its layers; level and metric are also those of its work."""
+    return any(setting(run_id, name, WORDS, "") for name in ("tab", "layer"))
 
 
 def layers_key(run_id: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import streamlit as st
 from streamlit.typing import UploadedFile
 
-from senseapp.app.analyze.library import search_architecture
+from senseapp.app.analyze.checkpoint import search_architecture
 from senseapp.app.common import backend
 from senseapp.app.common.notices import complain
 from senseapp.app.common.state import go_to
@@ -90,16 +90,6 @@ def import_table() -> None:
         key="runs.import.granularity",
         help="The file does not say it.",
     )
-    model, model_missing = _choose_model()
-    ready = uploaded is not None and not model_missing
-    pressed = st.button("Import", key="runs.import", disabled=not ready, type="primary")
-
-    if uploaded is not None:
-        _try("runs.import.refused", uploaded, pressed, lambda: _import_rows(uploaded, unit, model))
-
-
-def _choose_model() -> tuple[ModelSpec | None, bool]:
-    """Offer to name the model; return it, and whether one is still to be picked."""
     named = st.toggle(
         "Say which model was measured",
         key="runs.import.named",
@@ -107,10 +97,14 @@ def _choose_model() -> tuple[ModelSpec | None, bool]:
     )
     entry = search_architecture(default="", key="runs.import.model") if named else None
     model = ModelSpec(library=entry.library, name=entry.name) if entry else None
-    return model, named and entry is None
+    is_ready = uploaded is not None and not (named and entry is None)
+    pressed = st.button("Import", key="runs.import", disabled=not is_ready, type="primary")
+    if uploaded is None:
+        return
 
+    def import_rows() -> str:
+        title = uploaded.name.rsplit(".", 1)[0] or "Imported"
+        content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
+        return backend.service().import_csv(title, content, granularity=unit, model=model)
 
-def _import_rows(uploaded: UploadedFile, granularity: SparsityGranularity, model: ModelSpec | None) -> str:
-    title = uploaded.name.rsplit(".", 1)[0] or "Imported"
-    content = read_upload(uploaded, most_megabytes=_MOST_MEGABYTES)
-    return backend.service().import_csv(title, content, granularity=granularity, model=model)
+    _try("runs.import.refused", uploaded, pressed, import_rows)

@@ -17,13 +17,12 @@ from senseapp.app.common import backend
 from senseapp.app.common.account import share_run
 from senseapp.app.common.address import choose
 from senseapp.app.common.backend import visitor
-from senseapp.app.common.decided import decisions
 from senseapp.app.common.download import new_file, offer_file
 from senseapp.app.common.expert import reading_shown
 from senseapp.app.common.notices import errors_here, wait_for
-from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.run_guard import decisions, run_line
 from senseapp.app.common.state import RUN_PARAMETER, go_to, kept, restart_with, session
-from senseapp.app.compare.view import MOST_RUNS
+from senseapp.app.compare.sides import MOST_RUNS
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
@@ -134,7 +133,8 @@ def delete_run(record: RunRecord) -> None:
 
 def undo_deletions() -> None:
     """Offer to restore what this session deleted in the last minute; the offer goes when that is over."""
-    st.fragment(_undo, run_every=_UNDO_LOOK_SECONDS if session().deleted else None)()
+    # in steps of 5 seconds the ones that are left are counted down
+    st.fragment(_undo, run_every=5.0 if session().deleted else None)()
 
 
 def _undo() -> None:
@@ -154,14 +154,19 @@ def _undo() -> None:
             st.rerun()
 
 
-_UNDO_LOOK_SECONDS = 5.0  # steps in which the seconds that are left are counted down
+_NEWEST, _SMALLEST = "Newest first", "Smallest file first"
 _PAGE = 100  # runs of one look: each row needs its headline from disk
 _ROW_PIXELS, _MOST_ROWS = 35, 15  # Streamlit's height of a row; rows before the table scrolls
 
 
 def run_list(records: Sequence[RunRecord]) -> None:
     """Show the newest of the runs that are searched for as a table, and more on request."""
-    records = _ordered(search_runs(records))
+    records = search_runs(records)
+    order = choose("Order", (_NEWEST, _SMALLEST), _NEWEST, "runs", "order", label_visibility="collapsed")
+    if order == _SMALLEST:  # those without a measured file come last
+        known = decisions(records)
+        left = {run_id: 1 - answer.saved for run_id, answer in known.items() if answer.saved is not None}
+        records = sorted(records, key=lambda record: left.get(record.run_id, math.inf))
     shown = records[: _PAGE * (1 + session().more_runs)]
     if not shown:
         return
@@ -173,19 +178,6 @@ def run_list(records: Sequence[RunRecord]) -> None:
     if older and st.button(f"Show more ({older} older)", key="runs.more"):
         session().more_runs += 1
         st.rerun()
-
-
-_NEWEST, _SMALLEST = "Newest first", "Smallest file first"
-
-
-def _ordered(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Show the choice of an order, and return the runs in it; those without a measured file come last."""
-    order = choose("Order", (_NEWEST, _SMALLEST), _NEWEST, "runs", "order", label_visibility="collapsed")
-    if order == _NEWEST:
-        return list(records)
-    known = decisions(records)
-    left = {run_id: 1 - answer.saved for run_id, answer in known.items() if answer.saved is not None}
-    return sorted(records, key=lambda record: left.get(record.run_id, math.inf))
 
 
 def table_key(records: Sequence[RunRecord]) -> str:

@@ -21,11 +21,11 @@ from senseapp.app.results.view import RunView, choose_view
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
 from senseapp.measure.cluster.cluster import cluster_address
-from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
+from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import baseline_warning
 from senseapp.server.operations import LogEntry
-from senseapp.views.frames.levels import marked
+from senseapp.views.charts.layers import marked
 from senseapp.views.words.wording import STATES
 
 _KEPT_CHARTS = 32  # of all runs that are watched, with those of other levels and metrics
@@ -36,15 +36,11 @@ def progress_panel(record: RunRecord) -> None:
 
     The page runs again when the run begins or ends.
     """
-    seconds, waits = seconds_to_next_look(), not _has_chart(record.run_id)
+    seconds, waits = seconds_to_next_look(), True
+    with suppress(SenseError):  # the panel says what is wrong
+        waits = not ((result := backend.result_of(record.run_id)) and result.shown)
     run_every = seconds * 0.4 if waits else seconds  # times the usual seconds between two looks
     st.fragment(_panel, run_every=run_every)(record, seconds, waits)
-
-
-def _has_chart(run_id: str) -> bool:
-    with suppress(SenseError):  # the panel says what is wrong
-        return bool((result := backend.result_of(run_id)) and result.shown)
-    return False
 
 
 def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
@@ -65,7 +61,14 @@ def _panel(record: RunRecord, seconds: float, waits: bool) -> None:
     progress_bar(snapshot)
     with st.container(horizontal=True):
         if not record.read_only:
-            _cancel_button(snapshot)
+            st.button(
+                "Cancel",
+                key="run.cancel",
+                icon=":material/stop_circle:",
+                on_click=_cancel,
+                args=(run_id,),
+                help="Stop here. What was made is kept, and the run can be resumed.",
+            )
         if st.button("Tell me when it is done", key="run.notify", type="tertiary", icon=":material/notifications:",
                      help="By a notification of your browser, as long as this tab stays open."):  # fmt: skip
             run_script("ask_to_notify")
@@ -87,17 +90,6 @@ def announce(record: RunRecord) -> None:
         session().watched.discard(record.run_id)
         hold(record.run_id, ("metric", "level"))
         notify(record.title, f"{STATES[record.state].label}. {record.headline}".strip(), record.run_id)
-
-
-def _cancel_button(snapshot: JobSnapshot) -> None:
-    st.button(
-        "Cancel",
-        key="run.cancel",
-        icon=":material/stop_circle:",
-        on_click=_cancel,
-        args=(snapshot.run_id,),
-        help="Stop here. What was made is kept, and the run can be resumed.",
-    )
 
 
 def _cancel(run_id: str) -> None:

@@ -10,12 +10,10 @@ from senseapp.app.common.figure import figure, rows_height
 from senseapp.app.common.notices import complain, show_notes, wait_for
 from senseapp.app.common.run_guard import report_button
 from senseapp.app.common.tables import figures_row
-from senseapp.app.schedule.controls import choose_schedule, take_target
-from senseapp.app.schedule.deploy import deploy_block
-from senseapp.app.schedule.files import downloads
-from senseapp.app.schedule.layers import layer_rows, layer_table
+from senseapp.app.schedule.controls import choose_schedule, layer_table, take_target
+from senseapp.app.schedule.files import deploy_block, downloads
 from senseapp.app.schedule.proof import proof_block, strongest_block
-from senseapp.app.schedule.settings import ScheduleSettings, partner_id, schedule_file
+from senseapp.app.schedule.settings import ScheduleSettings, schedule_file
 from senseapp.app.schedule.trade_off import trade_off_view
 from senseapp.core.errors import InfeasibleBudget, SenseError
 from senseapp.core.markdown import Markdown, md
@@ -82,16 +80,20 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
             st.caption(_why_no_proof(result, schedule))
     with files:
         if schedule is not None and is_final:
-            downloads(schedule, result.profile, run_id, partner_id=partner_id(run_id))
+            partner_id = str(st.session_state.get(f"schedule.partner.{run_id}") or "")  # of choose_partner
+            downloads(schedule, result.profile, run_id, partner_id=partner_id)
         else:
             st.caption("The files follow once there is a schedule.")
     with layers:
         if settings.partner is None:
-            layer_table(run_id, layer_rows(run_id, schedule, result), result)
+            layer_table(run_id, schedule, result)
         else:
             st.caption("Layers are locked before compressions are combined: choose nothing under Combine with.")
         if schedule is not None:
-            _notes(schedule, settings, result)
+            if settings.partner is not None and settings.limits.fixed:
+                locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
+                st.caption(md(":material/lock: Locked for {}, before the runs were combined: {}.", kind, locked))
+            show_notes(schedule.notes)
     with costs:
         if settings.partner is None:
             trade_off_view(run_id, result, settings, schedule, groups=groups, found=found)
@@ -155,13 +157,19 @@ def _solved_elsewhere(
     run_id: str, settings: ScheduleSettings, large: str, groups: tuple[CoupledGroup, ...]
 ) -> Schedule | None:
     """Return the schedule of a large run; until it is solved, None, and the page looks again."""
-    if settings.partner is not None or settings.time is not None:
+    if settings.partner is not None or settings.times is not None:
         complain(f"{large} are too large for two compressions or milliseconds here. Choose another goal.")
         return None
 
+    method, budget, limits, gamma = settings.method, settings.budget, settings.limits, settings.gamma
+    key = "solved", run_id, method, gamma, len(groups), repr(budget), repr(limits)
+
     def solved() -> Schedule | None:
-        return backend.solved_of(
-            run_id, settings.budget, method=settings.method, limits=settings.limits, gamma=settings.gamma, groups=groups
+        return backend.ask(
+            key,
+            lambda owned: owned.schedules.solved(
+                run_id, budget, method=method, limits=limits, gamma=gamma, groups=groups
+            ),
         )
 
     found = solved()
@@ -179,25 +187,11 @@ _HELPS = {
 
 
 def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> None:
-    """Show what is left of the layers, and the predicted loss."""
-    metric = METRICS[schedule.metric]
-    predicted = f"Predicted {metric.change_inside}"
-    figures = {**_left(schedule, settings, result), predicted: metric.change_text(schedule.predicted_damage)}
-    helps = _HELPS | {
-        predicted: "What the layers lose alone, each measured at its level, and what they add to each other as far as "
-        "their answers foretell it. Check the whole schedule before you rely on it.",
-    }
-    figures_row(figures, helps=helps, key="schedule_figures")
-    if settings.time is not None:
-        show_notes(schedule.notes)
-
-
-def _left(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> dict[str, str]:
-    """Return what a schedule leaves: milliseconds, bytes, and bits or weights; multiplications for experts."""
-    achieved = schedule.achieved
-    left: dict[str, str] = {}
-    if settings.time is not None:
-        untouched = time_range(result, settings.time.times)[1]
+    """Show what is left: milliseconds, bytes, and bits or weights; multiplications for experts; the predicted loss."""
+    metric, achieved = METRICS[schedule.metric], schedule.achieved
+    predicted, left = f"Predicted {metric.change_inside}", dict[str, str]()
+    if settings.times is not None:
+        untouched = time_range(result, settings.times)[1]
         left["Predicted ms of a call"] = f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}"
     if result.profile.num_params:
         left[_COMPACT] = f"100 % → {fmt.percent(1 - achieved['bytes'], digits=1)}"
@@ -210,7 +204,14 @@ def _left(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> 
         if expert():
             counts = (fmt.count(share * result.profile.macs) for share in (1, 1 - achieved["macs"]))
             left["Multiplications"] = " → ".join(counts)
-    return left
+    helps = _HELPS | {
+        predicted: "What the layers lose alone, each measured at its level, and what they add to each other as far as "
+        "their answers foretell it. Check the whole schedule before you rely on it.",
+    }
+    figures = left | {predicted: metric.change_text(schedule.predicted_damage)}
+    figures_row(figures, helps=helps, key="schedule_figures")
+    if settings.times is not None:
+        show_notes(schedule.notes)
 
 
 def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
@@ -228,10 +229,3 @@ def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
         legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),
         frame_height=rows_height(len(rows), tallest=_CHART_HEIGHT),
     )
-
-
-def _notes(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> None:
-    if settings.partner is not None and settings.limits.fixed:
-        locked, kind = ", ".join(settings.limits.fixed), result.compression.kind
-        st.caption(md(":material/lock: Locked for {}, before the runs were combined: {}.", kind, locked))
-    show_notes(schedule.notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,25 +30,24 @@ from senseapp.views.words.wording import STEPS, size_changes, step_lines
 
 
 def _proof_details(proof: Verification, validation: ValidationResult) -> None:
-    """Show sizes before and after, the pictures that change, and the files; to experts every form of the model."""
+    """Show sizes before and after, the pictures that change, and the files.
+
+    To experts also every form of the model that was measured, what each step of its making gained, and every note.
+    """
     if expert():
-        _forms(validation, [change.metric for change in validation.changes])
+        rows = proof_rows(validation, [change.metric for change in validation.changes])
+        alt_text = "What was measured of each form of the model"
+        text_table(PROOF_COLUMNS, rows, alt_text=alt_text, key="schedule_proof")
+        if validation.delivered_reason:
+            st.markdown(validation.delivered_reason)
+        if steps := step_lines(validation):
+            st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))
+        show_notes(validation.notes)
     figures_row(size_changes(validation), key="schedule_proof_sizes")
     if (changed := backend.service().work.changed(proof)) is not None:
         with st.popover("Pictures that change", icon=":material/compare:"):
             changed_answers(changed, key=f"proof.{proof.run_id}")
     _compressed_model(proof)
-
-
-def _forms(validation: ValidationResult, metrics: Sequence[str]) -> None:
-    """Show every form of the model that was measured, what each step of its making gained, and every note."""
-    alt_text = "What was measured of each form of the model"
-    text_table(PROOF_COLUMNS, proof_rows(validation, metrics), alt_text=alt_text, key="schedule_proof")
-    if validation.delivered_reason:
-        st.markdown(validation.delivered_reason)
-    if steps := step_lines(validation):
-        st.markdown(md("{}\n\n{}", STEPS, md("\n").join(md("- {}", line) for line in steps)))
-    show_notes(validation.notes)
 
 
 def _judged_by(result: RunResult, validation: ValidationResult) -> str:
@@ -78,7 +76,17 @@ def proof_block(
             help="Corrects what compression shifts on average in each layer, on images without labels (at most 256). "
             "Kept only where it measures better on images that it was not fitted to.",
         )
-        adapting = _choose_adapting(run_id, result)
+        usual: Adapting = "minutes" if result.spec.sensitivity.adapted else "off"
+        adapting = choose(
+            "Adapt weights",
+            _ADAPTING,
+            usual,
+            run_id,
+            "adapt",
+            help="Gives the weights that are left new values that make up for what compression took away, on images of "
+            "the run without labels. Best takes minutes more. Kept only where it measures better on images that it was "
+            "not fitted to.",
+        )
     other = partner.spec.sensitivity.compression if partner is not None else None
     proof = Verification(run_id=run_id, schedule=schedule, repair=repair, adapting=adapting, other=other)
     with action, errors_here():
@@ -108,21 +116,6 @@ def _proven_line(validation: ValidationResult, result: RunResult) -> Markdown:
     interval = view.interval_text(change.ci_low, change.ci_high)
     loss = f"{view.change_inside} {view.change_text(change.delta)} ({interval})"
     return md(":material/check_circle: **Measured**: {} on {} other images{}.", loss, change.num_samples, repaired)
-
-
-def _choose_adapting(run_id: str, result: RunResult) -> Adapting:
-    """Show whether compressed layers get new weights, in the proof and in every file that is made of it."""
-    usual: Adapting = "minutes" if result.spec.sensitivity.adapted else "off"
-    return choose(
-        "Adapt weights",
-        _ADAPTING,
-        usual,
-        run_id,
-        "adapt",
-        help="Gives the weights that are left new values that make up for what compression took away, on images of the "
-        "run without labels. Best takes minutes more. Kept only where it measures better on images that it was not "
-        "fitted to.",
-    )
 
 
 def _compressed_model(proof: Verification) -> None:

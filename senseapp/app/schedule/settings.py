@@ -81,14 +81,6 @@ def edits_form(layers: Sequence[str], bounds: tuple[float, float]) -> Form[Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeGoal:
-    """How long a call of the network may take, and how long its layers do."""
-
-    times: LayerTimes
-    most_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSettings:
     """Settings that the user chose for a schedule.
 
@@ -99,7 +91,8 @@ class ScheduleSettings:
         gamma: exponent of the classic rule.
         drop: what may be lost, where that is asked for in place of a budget.
         partner: the results of another compression of the same model, chosen together with this one.
-        time: what a call may take, in place of the budget; ``awaits_times`` while that is asked for but not known.
+        times: what layers take, where a call may take at most ``most_seconds`` in place of the budget;
+            ``awaits_times`` while they are not known.
     """
 
     method: str
@@ -108,13 +101,14 @@ class ScheduleSettings:
     gamma: float = 1.5
     drop: DropLimit | None = None
     partner: RunResult | None = None
-    time: TimeGoal | None = None
+    times: LayerTimes | None = None
+    most_seconds: float = 0.0
     awaits_times: bool = False
 
     @property
     def kind(self) -> str:
         """Unit of the target: the kind of a budget, or milliseconds."""
-        return MILLISECONDS if self.time is not None else self.budget.kind
+        return MILLISECONDS if self.times is not None else self.budget.kind
 
     def solve(self, result: RunResult, *, groups: Sequence[CoupledGroup]) -> Schedule:
         """Return the schedule; with ``groups``, what shrinks together when channels go, budgets are truly met.
@@ -123,8 +117,8 @@ class ScheduleSettings:
             InfeasibleBudget: nothing meets the budget; names the nearest target that does.
             InvalidInput: the settings contradict each other, or nothing was measured.
         """
-        if self.time is not None:
-            return schedule_within(result, self.time.times, self.time.most_seconds, limits=self.limits)
+        if self.times is not None:
+            return schedule_within(result, self.times, self.most_seconds, limits=self.limits)
         if self.partner is not None:
             limits = {result.spec.sensitivity.compression.kind: self.limits}
             return mixed_schedule(result, self.partner, budget=self.budget, limits=limits)
@@ -171,11 +165,6 @@ def choose_partner(run_id: str) -> RunResult | None:
     return None
 
 
-def partner_id(run_id: str) -> str:
-    """Return the run that :func:`choose_partner` showed as chosen; empty for none."""
-    return str(st.session_state.get(f"schedule.partner.{run_id}") or "")
-
-
 _MOST_MEGABYTES = 5  # of a schedule: one of thousands of layers has less than 1 MB
 
 
@@ -211,8 +200,8 @@ _HERE, _FILES = "On this machine", "From files"
 _CSV = "says its levels itself"
 
 
-def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
-    """Show where times come from and how long a call may take; None while there are no times, or none differ."""
+def choose_time(run_id: str, result: RunResult) -> tuple[LayerTimes | None, float]:
+    """Show where times of layers come from and how many seconds a call may take; no times while none are of use."""
     description = result.compression.description
     sources = [_FILES] if description.zeroes_weights else [_HERE, _FILES]
     source = choose(
@@ -228,7 +217,7 @@ def choose_time(run_id: str, result: RunResult) -> TimeGoal | None:
         times = _measured(run_id, result) if source == _HERE else _from_files(run_id, result)
         if times is not None:
             return _choose(run_id, result, times)
-    return None
+    return None, 0.0
 
 
 def _measured(run_id: str, result: RunResult) -> LayerTimes | None:
@@ -263,14 +252,9 @@ def _from_files(run_id: str, result: RunResult) -> LayerTimes | None:
         names = [*levels][1:] if is_report(content) else [_CSV]
         chosen = st.selectbox(md("Level of {}", code(file.name)), names, key=f"schedule.times_level.{index}.{run_id}")
         parts.append(backend.service().inputs.read_times(content, result, name=file.name, level=levels[chosen]))
-    times = merged(parts) if parts else None
-    if times is not None:
-        _say_how_matched(times, result)
-    return times
-
-
-def _say_how_matched(times: LayerTimes, result: RunResult) -> None:
-    """Show the notes of files, and the rows and layers that have no partner."""
+    if not parts:
+        return None
+    times = merged(parts)
     show_notes(times.notes)
     untimed = times.untimed(result.profile)
     if times.unmatched or untimed:
@@ -281,15 +265,16 @@ def _say_how_matched(times: LayerTimes, result: RunResult) -> None:
                 alt_text="Rows of reports that are of no layer, beside layers that no report has a time of",
                 key="schedule.times_missed",
             )
+    return times
 
 
-def _choose(run_id: str, result: RunResult, times: LayerTimes) -> TimeGoal | None:
+def _choose(run_id: str, result: RunResult, times: LayerTimes) -> tuple[LayerTimes | None, float]:
     least, untouched = (1000 * seconds for seconds in time_range(result, times))
     as_it_is, shortest = (f"{each:.3g}" if each < 1000 else f"{each:,.0f}" for each in (untouched, least))
     st.caption(f"{as_it_is} ms as it is, {shortest} ms at least: {times.source}.")
     if least >= untouched:
         st.warning("Compressing layers saves no time here.", icon=":material/warning:")
-        return None
+        return None, 0.0
     step = 10.0 ** math.floor(math.log10((untouched - least) / 20))
     first, last = math.ceil(least / step) * step, math.floor(untouched / step) * step
     key = f"schedule.ms.{run_id}"
@@ -304,4 +289,4 @@ def _choose(run_id: str, result: RunResult, times: LayerTimes) -> TimeGoal | Non
         **bound(run_id, "ms", number(first, last), round((first + last) / 2 / step) * step, key=key),
         help="Predicted from the times of layers. The Deploy step measures the file.",
     )
-    return TimeGoal(times=times, most_seconds=milliseconds / 1000)
+    return times, milliseconds / 1000

@@ -58,7 +58,10 @@ def trade_off_view(
         show_notes([f"{text} Choose a goal above: one schedule at a time is solved."])
         return
     try:
-        curves = _curves(run_id, result, settings, tuple(groups))
+        asked = f"{run_id} {len(result.measurements)} {kind} {settings.gamma} {len(groups)} {settings.limits}"
+        if settings.times is not None:
+            asked += f" {settings.times.source} {len(settings.times.times)}"
+        curves = _curves(asked, result, settings, tuple(groups))
         measured = measured_frame(backend.service().validations(run_id), found, kind=kind, metric=metric)
     except SenseError as error:
         complain(str(error))
@@ -68,6 +71,8 @@ def trade_off_view(
         return
     view = METRICS[metric]
     now = schedule.achieved.get(kind) if schedule is not None else None
+    if now is None:
+        now = settings.budget.target if settings.times is None else 1000 * settings.most_seconds
     key = f"schedule.trade_off.{kind}.{run_id}"
     figure(
         "What does removing more cost?",
@@ -75,7 +80,7 @@ def trade_off_view(
             rows,
             x_title=AXES[kind],
             y=damage_channel(rows, view.axis, view.factor * view.notable),
-            rule={"x": shown_figure(kind, _asked(settings) if now is None else now)},
+            rule={"x": shown_figure(kind, now)},
             picks=OURS,
             height=380,
         ),
@@ -96,28 +101,17 @@ def _take(key: str, run_id: str, result: RunResult, kind: str) -> None:
         take_target(run_id, result, kind, figure if kind in AS_THEY_ARE else figure / 100)
 
 
-def _asked(settings: ScheduleSettings) -> float:
-    return settings.budget.target if settings.time is None else 1000 * settings.time.most_seconds
-
-
-def _curves(
-    run_id: str, result: RunResult, settings: ScheduleSettings, groups: tuple[CoupledGroup, ...]
-) -> dict[str, tuple[TradeOffPoint, ...]]:
-    """Return the curve of each method that this compression allows, the optimal one first."""
-    asked = f"{run_id} {len(result.measurements)} {settings.kind} {settings.gamma} {len(groups)} {settings.limits}"
-    if settings.time is not None:
-        asked += f" {settings.time.times.source} {len(settings.time.times.times)}"
-    return _solved(asked, result, settings, groups)
-
-
 @st.cache_data(show_spinner=False, max_entries=12)  # curves of runs and limits, of all sessions
-def _solved(
+def _curves(
     asked: str, _result: RunResult, _settings: ScheduleSettings, _groups: tuple[CoupledGroup, ...]
 ) -> dict[str, tuple[TradeOffPoint, ...]]:
-    """Return the curves; ``asked`` names everything that decides them."""
+    """Return the curve of each method that this compression allows, the optimal one first.
+
+    ``asked`` names everything that decides them.
+    """
     kind, limits = _settings.budget.kind, _settings.limits
-    if _settings.time is not None:
-        return {OURS: time_trade_off(_result, _settings.time.times, limits=limits)}
+    if _settings.times is not None:
+        return {OURS: time_trade_off(_result, _settings.times, limits=limits)}
     solve = partial(
         trade_off, limits=limits, gamma=_settings.gamma, step=0.1 if kind == "bits" else 0.01, groups=_groups
     )

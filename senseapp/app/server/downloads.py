@@ -75,11 +75,14 @@ class DownloadRegistry:
             raise TypeError(f"Buttons are given downloads; {name} is none.")
         download.check()
         content = download.make()
-        path, own = (content, download.is_temporary) if isinstance(content, Path) else (_written(content), True)
+        path = content if isinstance(content, Path) else new_file()
+        if not isinstance(content, Path):
+            with storage_errors(f"the folder {path.parent.name}"):
+                path.write_bytes(content.encode() if isinstance(content, str) else content)
         token = secrets.token_urlsafe(32)  # bytes, which are 43 letters
         offer = _Offer(
             path=path,
-            own=own,
+            own=download.is_temporary or not isinstance(content, Path),
             download=download,
             name=name,
             mime=mime or mimetypes.guess_type(name)[0] or "application/octet-stream",
@@ -156,10 +159,3 @@ class Downloads:
         response = FileResponse(offer.path, filename=offer.name, media_type=offer.mime, headers=headers)
         response.chunk_size = 256 * 1024  # read and sent at once: larger ones hold more memory for each slow reader
         return response
-
-
-def _written(content: str | bytes) -> Path:
-    path = new_file()
-    with storage_errors(f"the folder {path.parent.name}"):
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path

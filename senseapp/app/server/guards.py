@@ -37,15 +37,19 @@ _ORIGIN = re.compile(rf"(?P<scheme>https?)://{_HOST}", re.IGNORECASE)
 _PATTERN = re.compile(rf"(\*\.)?{_NAME}(\.{_NAME})*|[0-9a-f:.]+", re.IGNORECASE)
 
 
-class KnownSites:
+class Around:
+    """Middleware around ``app``, which sees every request and connection first."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+
+class KnownSites(Around):
     """Answers requests and connections to known names of this server alone, and of pages of its own origin alone.
 
     A page of another site can make its name resolve to this server's address; its requests then name that site as their
     host and as their origin.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -135,16 +139,13 @@ def is_own_origin(origin: str, host: str) -> bool:
     return is_usual and found["name"].lower() == server_address().lower()
 
 
-class EndedLogins:
+class EndedLogins(Around):
     """Takes the cookies of ended logins out of requests, and answers the address of the logout after a logout alone.
 
     Pages of other sites, and texts on ours, can make a browser GET any address. So the button ends the login itself, by
     a message of its page (:mod:`senseapp.app.common.account`); the address it leads to then only clears the cookie, and
     tells the login provider where that wants to be told.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -165,11 +166,11 @@ class EndedLogins:
 _FRAMING_ORIGIN = re.compile(r"https?://(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:\d{1,5})?")
 
 
-class SecurityHeaders:
+class SecurityHeaders(Around):
     """Middleware that adds them; headers of the same name are replaced."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+        super().__init__(app)
         self._headers = {
             "Content-Security-Policy": content_security_policy(),
             "X-Content-Type-Options": "nosniff",
@@ -235,11 +236,8 @@ def content_security_policy() -> str:
     )
 
 
-class KnownBase:
+class KnownBase(Around):
     """Middleware that tells a page the address of its server, see :func:`with_known_base`."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -267,7 +265,7 @@ class KnownBase:
         await self._app(scope, receive, send_told)
 
 
-class PrivateMetrics:
+class PrivateMetrics(Around):
     """Middleware that hides the metrics, unless ``SENSEAPP_METRICS_TOKEN`` is set and comes as a bearer token.
 
     They tell what everybody does here. An address of the network is no proof: behind a reverse proxy every request
@@ -275,15 +273,12 @@ class PrivateMetrics:
     them.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._expected = os.environ.get("SENSEAPP_METRICS_TOKEN", "").strip()
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] == "http" and any(route in scope["path"] for route in PRIVATE_ROUTES):
+            expected = os.environ.get("SENSEAPP_METRICS_TOKEN", "").strip()
             offered = Headers(scope=scope).get("authorization", "").removeprefix("Bearer ").strip()
-            if not (self._expected and hmac.compare_digest(offered.encode(), self._expected.encode())):
+            if not (expected and hmac.compare_digest(offered.encode(), expected.encode())):
                 await PlainTextResponse("Not Found", 404)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

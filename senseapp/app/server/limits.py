@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from senseapp.app.common.texts import LONGEST_TEXT
-from senseapp.app.server.guards import POLICY_VIOLATION
+from senseapp.app.server.guards import POLICY_VIOLATION, Around
 from senseapp.compat.streamlit_internals import is_session, page_message
 from senseapp.server.settings import whole_number
 
@@ -41,11 +41,8 @@ class _Excess(Exception):
     """A message exceeds a limit; says which."""
 
 
-class BoundedMessages:
+class BoundedMessages(Around):
     """Closes a connection on which a message exceeds the limits, and hands on all others."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request or connection."""

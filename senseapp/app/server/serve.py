@@ -146,7 +146,12 @@ def serve(arguments: list[str]) -> None:
     """
     os.umask(PRIVATE)
     descriptors()
-    _keep_home()
+    try:
+        lock_home(home())
+    except HomeInUse as error:
+        raise SystemExit(str(error)) from error
+    except StorageFailed:  # pages say what is wrong
+        logging.getLogger(__name__).exception("the home cannot be used")
     try:
         frame_ancestors()
         configured_hosts()
@@ -168,15 +173,6 @@ def serve(arguments: list[str]) -> None:
     of_environment = {name: _value(given) for name, given in options_of_environment().items()}
     upload_size = {"server.maxUploadSize": upload_mb}
     application().run(config=of_environment | upload_size | options_of(arguments))
-
-
-def _keep_home() -> None:
-    try:
-        lock_home(home())
-    except HomeInUse as error:
-        raise SystemExit(str(error)) from error
-    except StorageFailed:  # pages say what is wrong
-        logging.getLogger(__name__).exception("the home cannot be used")
 
 
 def _secrets() -> list[str]:

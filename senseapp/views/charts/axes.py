@@ -53,6 +53,14 @@ def layer_axis(rows: list[str]) -> alt.Y:
     return alt.Y("row:N", scale=alt.Scale(domain=tuple(rows)), axis=axis)
 
 
+def rows_size(rows: int, step: int = ROW_STEP) -> dict[str, Any]:
+    """Return the arguments of a chart of ``rows`` of ``step`` pixels: its height, and that it fits its place in width.
+
+    Streamlit's theme fits charts both ways, and Vega warns of each whose height is a step.
+    """
+    return {"height": step * max(1, rows), "autosize": alt.AutoSizeParams(type="fit-x", contains="padding")}
+
+
 def top_axis(**options: Any) -> alt.Axis:
     """Return the axis above charts of rows, :data:`AXIS_HEIGHT` high with its title."""
     return alt.Axis(orient="top", titlePadding=4, labelPadding=2, **options)
@@ -102,16 +110,6 @@ def outline(rows: pd.DataFrame, picked: str, y: alt.Y, *, field: str = "row") ->
     return cast(alt.Chart, mark.encode(y=y, **EDGE_TO_EDGE))
 
 
-def hit_rows(base: alt.Chart, selection: alt.Parameter, *, tooltip: alt.ExprRef) -> alt.Chart:
-    """Return rows from edge to edge that nobody sees and that answer to click and hover, for the top of the chart.
-
-    Many marks are too short to be hit, and one mark of each row with a hover text is drawn faster than several.
-    """
-    rows = base.mark_rect(opacity=0, aria=False, tooltip=tooltip).encode(**EDGE_TO_EDGE)
-    # Unnamed, Altair prints its data for a name.
-    return cast(alt.Chart, rows.properties(name="hits").add_params(selection))
-
-
 def zero_line(*, vertical: bool = True) -> alt.Chart:
     """Return a rule at zero of the value axis."""
     rule = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color=INK, aria=False)
@@ -147,27 +145,12 @@ class LayeredChart(alt.LayerChart):
     """Altair's own, but quicker to draw.
 
     It does not check itself against the schema each time, which takes half of the time of a click; our tests check
-    every chart instead. And data that several layers share are the whole chart's, which converts them once.
+    every chart instead.
     """
-
-    def __init__(self, data: Any = alt.Undefined, layer: Sequence[Any] = (), **options: Any) -> None:
-        """Take layers that have data of their own, each."""
-        if data is alt.Undefined and layer:
-            data = max(layer, key=lambda each: sum(each.data is other.data for other in layer)).data
-            layer = [_without(data, each) for each in layer]
-        super().__init__(data=data, layer=layer, **options)
 
     def to_dict(self, validate: bool = False, **options: Any) -> dict[str, Any]:
         """Return the Vega-Lite specification."""
         return super().to_dict(validate, **options)
-
-
-def _without(data: Any, layer: Any) -> Any:
-    if layer.data is not data:
-        return layer
-    shared = layer.copy(deep=False)
-    shared.data = alt.Undefined
-    return shared
 
 
 _WIDTH = 760  # points of a saved picture, wide enough for names and values beside each other
@@ -193,6 +176,7 @@ def picture_spec(
     heading = {"text": title, "subtitle": list(lines), "anchor": "start", "offset": 14, "fontSize": 15}
     return {
         **spec,
+        "autosize": "pad",
         "config": look,
         "title": heading | {"subtitleColor": "#5B6170", "subtitlePadding": 5},
         **({} if "concat" in spec else {"width": spec.get("width", _WIDTH)}),  # whose charts have their own

@@ -7,27 +7,82 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from senseapp.metrics import Metric
 from senseapp.views.charts.axes import (
     EDGE_TO_EDGE,
     PICK,
-    ROW_STEP,
     LayeredChart,
-    hit_rows,
     layer_axis,
     layer_hover,
     outline,
     pick_layer,
+    rows_size,
     same_rows,
     source_opacity,
     tooltips,
     top_axis,
     zero_line,
 )
-from senseapp.views.frames.levels import cut_short, drop_domain
 from senseapp.views.palette import CATEGORIES, INK, fragility_colour
+
+EXTREMES = ("loses most", "loses least")
+_MARGIN, _ROOM_FOR_WORDS = 0.03, 0.2  # of the range, on the left; on the right, where words stand behind bars
+
+
+def marked(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``extreme`` to the rows of a level: :data:`EXTREMES` at its largest and smallest drop, else empty.
+
+    Where some are measured, estimates are no extremes, and what cannot be told from zero is not the largest.
+    """
+    words, known = {}, _measured_if_any(rows)
+    if len(known) > 1:
+        most = known["drop"].idxmax()
+        if not known["unclear"].astype(bool)[known.index == most].any():
+            words = {known["drop"].idxmin(): EXTREMES[1], most: EXTREMES[0]}
+    return rows.assign(extreme=[words.get(index, "") for index in rows.index])
+
+
+def drop_domain(rows: pd.DataFrame, metric: Metric, *, num_classes: int = 0) -> tuple[float, float]:
+    """Return the ends of an axis that holds zero, all measured drops with their intervals, and words.
+
+    Estimates are on it up to twice what is measured, for a single one that is far off would flatten all bars; the
+    chart marks those that end outside. Where all are estimates, they count up to :meth:`Metric.largest_estimate`.
+    """
+    known = _measured_if_any(rows)
+    drops = rows["drop"].to_numpy(dtype=float)
+    shown = known[["low", "drop", "high"]].to_numpy(dtype=float)
+    ends = np.append(shown[np.isfinite(shown)], [0.0, metric.factor * metric.notable])
+    low, high = float(ends.min()), float(ends.max())
+    near = drops[(drops >= 2 * low - high) & (drops <= 2 * high - low)]
+    low, high = min([low, *near]), max([high, *near])
+    if not (rows["source"] == "measured").any():
+        high = min(high, metric.largest_estimate(num_classes))
+    return low - _MARGIN * (high - low), high + _ROOM_FOR_WORDS * (high - low)
+
+
+def cut_short(rows: pd.DataFrame, domain: tuple[float, float]) -> pd.DataFrame:
+    """End the bars of estimates, and of losses without bound, where ``domain`` leaves room for words, which tell them.
+
+    ``rows`` are those of :func:`marked`, ``domain`` is that of :func:`drop_domain`; ``extreme`` gets the words.
+    """
+    room = (domain[1] - domain[0]) * _ROOM_FOR_WORDS / (1 + _MARGIN + _ROOM_FOR_WORDS)
+    ends = np.array([domain[0], domain[1] - room])
+    outside = (rows["drop"] < ends[0]) | (rows["drop"] > ends[1])
+    cut = outside & ((rows["source"] != "measured") | ~np.isfinite(rows["drop"]))
+    if not cut.any():
+        return rows
+    arrows = np.where(rows["drop"] > 0, "▸ ", "◂ ")
+    numbers = {name: rows[name].mask(cut, rows[name].clip(*ends)) for name in ("drop", "low", "high")}
+    return rows.assign(**numbers, extreme=rows["extreme"].mask(cut, arrows + rows["change_text"]))
+
+
+def _measured_if_any(rows: pd.DataFrame) -> pd.DataFrame:
+    known = rows[rows["source"] == "measured"]
+    return known if len(known) else rows
+
 
 _DRAWN = (
     "row", "layer", "level_text", "drop", "low", "high", "unclear", "extreme", "source", "members", "change_text",
@@ -38,7 +93,7 @@ _DRAWN = (
 def sensitivity_bars(
     rows: pd.DataFrame, metric: Metric, *, x_domain: tuple[float, float], picked: str = "", is_log: bool = False
 ) -> alt.LayerChart:
-    """Return one bar per row of :func:`senseapp.views.frames.levels.marked`, in its order.
+    """Return one bar per row of :func:`marked`, in its order.
 
     Colour is the row's band (:mod:`senseapp.views.palette`); whiskers are the 95 % interval; a ring at zero
     marks bars that cannot be told from zero; estimated bars are pale, and those that leave the axis end with an arrow
@@ -66,6 +121,7 @@ def sensitivity_bars(
     rings = base.transform_filter("datum.unclear").mark_point(
         shape="circle", size=45, color=INK, strokeWidth=1.5, aria=False
     )
+    hits = base.mark_rect(opacity=0, aria=False, tooltip=layer_hover(metric))
     layers = [
         bars,
         whiskers.encode(x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q")),
@@ -73,9 +129,11 @@ def sensitivity_bars(
         _extremes(base, dx=8, end="max(0, datum.high, datum.drop)").encode(x=alt.X("end:Q", scale=scale)),
         zero_line(),
         outline(rows, picked, same_rows()),
-        hit_rows(base, pick_layer(), tooltip=layer_hover(metric)),
+        # Nobody sees what answers to click and hover from edge to edge: many marks are too short to be hit, and one
+        # with a hover text in each row is drawn faster than several. Unnamed, Altair prints its data for a name.
+        hits.encode(**EDGE_TO_EDGE).properties(name="hits").add_params(pick_layer()),
     ]
-    return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
+    return LayeredChart(layer=layers, **rows_size(len(rows)))
 
 
 def _extremes(base: alt.Chart, *, dx: int, end: str) -> Any:
@@ -99,7 +157,7 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Char
         tooltip=tooltips(members="Layer", amount_text="Amount", reason="Why", drop_text="Measured alone"),
         description="description:N",
     )
-    return cast(alt.Chart, chart.properties(height=alt.Step(ROW_STEP)))
+    return cast(alt.Chart, chart.properties(**rows_size(len(rows))))
 
 
 def pair_step(sides: int) -> int:
@@ -119,8 +177,9 @@ def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], pi
     """
     domain = drop_domain(rows, metric)
     drawn = cut_short(rows.assign(extreme=""), domain)
+    layers_shown = list(dict.fromkeys(rows["row"]))
     base: alt.Chart = alt.Chart(drawn).encode(
-        y=layer_axis(list(dict.fromkeys(rows["row"]))),
+        y=layer_axis(layers_shown),
         yOffset=alt.YOffset("side:N", sort=list(labels)),
         tooltip=tooltips(
             members="Layer",
@@ -141,11 +200,10 @@ def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], pi
         description="description:N",
     )
     whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(x="low:Q", x2="high:Q")
-    step = alt.Step(pair_step(len(labels)), **{"for": "position"})
     layers = [hits.add_params(pick_layer()), bars, whiskers, zero_line(), outline(rows, picked, same_rows())]
     if (drawn["extreme"] != "").any():
         layers.append(_extremes(base, dx=4, end="max(0, datum.drop)").encode(x="end:Q"))
-    return alt.LayerChart(layer=layers, height=step)
+    return alt.LayerChart(layer=layers, **rows_size(len(layers_shown), pair_step(len(labels))))
 
 
 _SIZES = {"params_text": "Parameters", "macs_text": "Multiplications"}
@@ -162,7 +220,14 @@ def network_bars(
     ``rows`` are those of :func:`senseapp.views.frames.network.network_frame`; ``sizes`` says whether parameters
     and MACs are known. A click selects ``layer``, ``node`` and ``is_block`` of its row.
     """
-    base: alt.Chart = alt.Chart(rows).encode(tooltip=network_tooltip(metric))
+    hover = [
+        *tooltips(members="Module", kind="Kind", change_text=metric.change_title, worst_text="Most fragile layer"),
+        alt.Tooltip("params:Q", title="Parameters", format=",d"),
+        alt.Tooltip("param_share:Q", title="of all layers", format=".1%"),
+        alt.Tooltip("macs:Q", title="Multiplications", format=".3~s"),
+        alt.Tooltip("mac_share:Q", title="of all layers ", format=".1%"),
+    ]
+    base: alt.Chart = alt.Chart(rows).encode(tooltip=hover)
     names = alt.Axis(
         title=None,
         labelExpr=_text_of_node(rows, "row"),
@@ -189,7 +254,7 @@ def network_bars(
         bars,
         frame,
     ]
-    tree = LayeredChart(layer=layers, height=alt.Step(ROW_STEP)).resolve_axis(y="independent")
+    tree = LayeredChart(layer=layers, **rows_size(len(rows))).resolve_axis(y="independent")
     return cast(alt.LayerChart, tree)
 
 
@@ -219,14 +284,3 @@ def _text_of_node(rows: pd.DataFrame, field: str) -> str:
     """Return the expression by which Vega looks up the text of each node, by the node's whole name."""
     texts = {str(node): str(text) for node, text in zip(rows["node"], rows[field], strict=True)}
     return f"({json.dumps(texts)})[datum.label]"
-
-
-def network_tooltip(metric: Metric) -> list[alt.Tooltip]:
-    """Return the hover text of a block or a layer: its size, and what it loses."""
-    return [
-        *tooltips(members="Module", kind="Kind", change_text=metric.change_title, worst_text="Most fragile layer"),
-        alt.Tooltip("params:Q", title="Parameters", format=",d"),
-        alt.Tooltip("param_share:Q", title="of all layers", format=".1%"),
-        alt.Tooltip("macs:Q", title="Multiplications", format=".3~s"),
-        alt.Tooltip("mac_share:Q", title="of all layers ", format=".1%"),
-    ]

@@ -9,15 +9,16 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from senseapp.descriptions import LevelScale
 from senseapp.metrics import Metric
 from senseapp.views.charts.axes import (
-    ROW_STEP,
     LayeredChart,
     cut_labels,
     layer_axis,
     layer_hover,
     outline,
     pick_layer,
+    rows_size,
     same_rows,
     source_opacity,
     tooltips,
@@ -29,6 +30,11 @@ from senseapp.views.palette import curve_look, fragility_colour
 HOVER = "hover"
 _MANY = 40  # curves, from which lines are thin and points small
 _MOST_TICKS = 12  # levels with a tick each; more would overlap
+
+
+def curve_rows(rows: pd.DataFrame, scale: LevelScale) -> pd.DataFrame:
+    """Add ``place``, the level in people's unit of ``scale``, to rows of a measurement frame."""
+    return rows.assign(place=(rows["level"] * scale.per_level).round(6))
 
 
 def sensitivity_curves(
@@ -48,7 +54,7 @@ def sensitivity_curves(
     to 8 have their interval as a band; pointing at a curve pales the others, and that of the ``picked`` layer is thick.
 
     Args:
-        rows: of :func:`senseapp.views.frames.levels.curve_rows`, for the layers to be drawn.
+        rows: of :func:`curve_rows`, for the layers to be drawn.
         all_layers: values of ``row`` of the whole run, in network order.
         x_title: of the axis of levels.
         y_title: of the value axis; None leaves it out.
@@ -165,7 +171,7 @@ def sensitivity_heatmap(
         rings.encode(y=same_rows(), x=x),
         outline(rows, picked, same_rows()),
     ]
-    return LayeredChart(layer=layers, height=alt.Step(ROW_STEP))
+    return LayeredChart(layer=layers, **rows_size(len(order)))
 
 
 _DRAWN = ("layer", "row", "members", "level_text", "band", "source", "change_text", "interval_text", "description")

@@ -132,10 +132,10 @@ def finding(comparison: Comparison) -> str:
 
 def _sure_moves(comparison: Comparison) -> str:
     """Count the moves that are no chance; say nothing where some figures have no interval."""
-    known = all(change.has_interval for layer in comparison.layers for change in layer.changes)
-    if not known or any(any(layer.estimated) for layer in comparison.layers):
+    found = [_sure(layer) for layer in comparison.layers]
+    if "unknown" in found:
         return ""
-    sure = sum(layer.surely_moved for layer in comparison.layers)
+    sure = found.count("yes")
     if not sure:
         return " No layer surely changed place: what differs may be chance."
     return f" {fmt.plural(sure, 'layer')} changed place in this order by more than chance."

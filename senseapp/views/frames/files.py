@@ -36,31 +36,30 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
     metric that people judge it by, ``beaten`` marks what is neither recommended nor an alternative; the other columns
     are texts.
     """
-    known = with_one_original(candidates)
-    rows = [_candidate_row(each, run=run, standing=decided.standings[each.file]) for each in known]
+    rows = []
+    for each in with_one_original(candidates):
+        factor, (low, high) = METRICS[each.metric].factor, each.interval
+        standing = decided.standings[each.file]
+        rows.append(
+            {
+                "file": each.file,
+                "name": each.made_of,
+                "run": run,
+                "megabytes": each.figures.file_bytes / 1e6,
+                "milliseconds": 1000 * each.figures.seconds.value,
+                "value": factor * each.loss.value,
+                "low": factor * low,
+                "high": factor * high,
+                "beaten": standing not in ("chosen", "alternative"),
+                "size": fmt.bytes_size(each.figures.file_bytes),
+                "time": each.time_text,
+                "answers": each.answers_text,
+                "standing": STANDINGS[standing],
+                "opened_by": each.opened_by,
+                "description": f"{each.made_of}: {each.headline}",
+            }
+        )
     return pd.DataFrame(rows).sort_values(["megabytes", "value"], ignore_index=True)
-
-
-def _candidate_row(candidate: Candidate, *, run: str, standing: Standing) -> dict[str, object]:
-    figures, view = candidate.figures, METRICS[candidate.metric]
-    low, high = candidate.interval
-    return {
-        "file": candidate.file,
-        "name": candidate.made_of,
-        "run": run,
-        "megabytes": figures.file_bytes / 1e6,
-        "milliseconds": 1000 * figures.seconds.value,
-        "value": view.factor * candidate.loss.value,
-        "low": view.factor * low,
-        "high": view.factor * high,
-        "beaten": standing not in ("chosen", "alternative"),
-        "size": fmt.bytes_size(figures.file_bytes),
-        "time": candidate.time_text,
-        "answers": candidate.answers_text,
-        "standing": STANDINGS[standing],
-        "opened_by": candidate.opened_by,
-        "description": f"{candidate.made_of}: {candidate.headline}",
-    }
 
 
 def answers_axis(candidates: Sequence[Candidate]) -> str:
@@ -117,13 +116,9 @@ def _answers(changes: Sequence[MetricChange]) -> str:
 
 
 OURS, UNIFORM, PROPORTIONAL = "A level for each layer", "The same level for all", "Proportional rule"
-AXES: dict[str, str] = {
-    "params": "Weights removed (%)",
-    "bytes": "Bytes saved if stored compactly (%)",
-    "macs": "Multiplications saved (%)",
-    "bits": "Average bits of a weight",
-    MILLISECONDS: "Predicted milliseconds of a call",
-}
+SHARES = {"params": "Weights removed", "bytes": "Bytes saved if stored compactly", "macs": "Multiplications saved"}
+AXES = {kind: f"{title} (%)" for kind, title in SHARES.items()}
+AXES |= {"bits": "Average bits of a weight", MILLISECONDS: "Predicted milliseconds of a call"}
 
 
 def range_question(kind: str) -> str:
@@ -142,14 +137,9 @@ def shown_figure(kind: str, figure: float) -> float:
 
 def figure_text(kind: str, figure: float) -> str:
     """Return a figure in words: ``62.5 % of the MACs saved``, ``4.2 bits on average``."""
-    words = {
-        "params": "of the weights removed",
-        "bytes": "of the bytes saved if stored compactly",
-        "macs": "of the multiplications saved",
-    }
     if kind == MILLISECONDS:
         return f"{figure:.3g} ms a call"
-    return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % {words[kind]}"
+    return f"{figure:.2f} bits on average" if kind == "bits" else f"{100 * figure:.1f} % of the {SHARES[kind].lower()}"
 
 
 def predicted_frame(curves: Mapping[str, Sequence[TradeOffPoint]], metric: str) -> pd.DataFrame:

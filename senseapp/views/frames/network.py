@@ -67,12 +67,13 @@ def network_frame(
         block: shows only what is inside it; empty for the whole network.
         by_macs: whether ``share`` counts MACs.
     """
-    whole = _sizes(profile.layers)
+    whole, nodes = _sizes(profile.layers), []
     values = {member: record for record in rows.to_dict("records") for member in str(record["members"]).split(", ")}
-    nodes = [
-        _node(name, layers, whole, metric, values, by_macs) | {"row": _mark(name, layers, opened, block)}
-        for name, layers in _visible(profile, block, opened).items()
-    ]
+    for name, layers in _visible(profile, block, opened).items():
+        below = _below(name, block)
+        arrow = "" if layers[0].name == name else "▾ " if name in opened else "▸ "
+        row = _KEPT + _INDENT * (len(below) - 1) + arrow + below[-1]
+        nodes.append(_node(name, layers, whole, metric, values, by_macs) | {"row": row})
     frame = pd.DataFrame(nodes, columns=list(COLUMNS))
     return frame.assign(band=row_bands(frame, metric).where(frame["known"].astype(bool), NO_VALUE))
 
@@ -101,13 +102,6 @@ def _visible(profile: ModelProfile, block: str, opened: AbstractSet[str]) -> dic
                 if node not in opened:
                     break
     return nodes
-
-
-def _mark(name: str, layers: Sequence[LayerProfile], opened: AbstractSet[str], block: str) -> str:
-    """Return the node's last name, indented, with an arrow if it is a block."""
-    below = _below(name, block)
-    arrow = "" if layers[0].name == name else "▾ " if name in opened else "▸ "
-    return _KEPT + _INDENT * (len(below) - 1) + arrow + below[-1]
 
 
 def _node(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
@@ -53,15 +54,10 @@ def measurement_frame(result: RunResult, metric: str, *, level: float | None = N
     items = result.shown if level is None else result.at(level)
     frame = pd.DataFrame(_rows(result, items, view), columns=list(COLUMNS))
     frame = frame.sort_values("order", kind="stable", ignore_index=True)
-    return frame.assign(rank=_ranks(frame), band=row_bands(frame, view))
-
-
-def _ranks(frame: pd.DataFrame) -> pd.Series:
-    """Return ranks within each level; layers whose intervals cannot be told apart share one, estimates have none."""
-    ranks = pd.Series(pd.NA, index=frame.index, dtype="Int64")
+    ranks = pd.Series(pd.NA, index=frame.index, dtype="Int64")  # estimates have none
     for _, rows in frame[frame["ranked"].astype(bool)].groupby("level"):
         ranks[rows.index] = shared_ranks(rows["drop"].tolist(), rows["low"].tolist(), rows["high"].tolist())
-    return ranks
+    return frame.assign(rank=ranks, band=row_bands(frame, view))
 
 
 def _rows(result: RunResult, items: Iterable[LayerMeasurement], metric: Metric) -> Iterator[dict[str, Any]]:
@@ -127,6 +123,22 @@ def at_level(frame: pd.DataFrame, level: float, *, by_sensitivity: bool = False)
     return rows.sort_values(["drop", "layer"], ascending=[False, True]) if by_sensitivity else rows
 
 
+def layer_rewards(rows: pd.DataFrame, result: RunResult, metric: Metric) -> list[float] | None:
+    """Return −(1 − share of right answers) · ln(MACs left) of each of the ``rows``; None where it has no meaning.
+
+    The layer's MACs are counted as in Distiller's notebook of sensitivities, with the level's share of its inputs and
+    of its outputs gone: MACs · (1 − level)². Source: He et al. 2018, "AMC: AutoML for model compression and
+    acceleration on mobile devices", section 3.4, where the compute of the whole network is meant.
+    """
+    macs = {layer.name: layer.macs for layer in result.profile.layers}
+    if not (metric.is_share and metric.primary) or result.compression.scale.stronger_is_lower or not any(macs.values()):
+        return None
+    return [
+        (value / metric.factor - 1) * math.log(max(1.0, sum(macs.get(name, 0) for name in members) * (1 - level) ** 2))
+        for value, members, level in zip(rows["value"], rows["members"].str.split(", "), rows["level"], strict=True)
+    ]
+
+
 def apart_frame(result: RunResult) -> pd.DataFrame:
     """Return the layers without a value: columns ``layer``, ``row``, ``levels``, ``status`` and ``reason``."""
     scale = result.compression.scale
@@ -141,16 +153,10 @@ def apart_frame(result: RunResult) -> pd.DataFrame:
 
 def unlisted_frame(profile: ModelProfile) -> pd.DataFrame:
     """Return the weights that belong to no layer: its module with type and share."""
-    total = max(1, profile.num_params)
-    rows = [
-        (
-            item.module or "(the network itself)",
-            item.module_type,
-            ", ".join(item.parameters),
-            fmt.percent(item.num_params / total, digits=2),
-        )
-        for item in profile.unlisted
-    ]
+    total, rows = max(1, profile.num_params), []
+    for item in profile.unlisted:
+        module, share = item.module or "(the network itself)", fmt.percent(item.num_params / total, digits=2)
+        rows.append((module, item.module_type, ", ".join(item.parameters), share))
     return pd.DataFrame(rows, columns=["Module", "Type", "Weights", "Share of the parameters"])
 
 
@@ -167,7 +173,7 @@ def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
     ``amount_text``, ``drop_text``, ``damage_text``, ``description`` and ``reason``, which says why a layer is left
     alone.
     """
-    metric = METRICS[schedule.metric]
+    metric, scale = METRICS[schedule.metric], result.compression.scale
     alone = {str(row["layer"]): row for row in _at_opening_level(result, metric.name).to_dict("records")}
     usual = median([float(row["drop"]) for row in alone.values()] or [0.0])
     mixed, parts = is_mixed(schedule, result), dict[str, list[ScheduleEntry]]()
@@ -176,7 +182,12 @@ def schedule_frame(schedule: Schedule, result: RunResult) -> pd.DataFrame:
     rows = []
     for layer, (entry, *others) in parts.items():
         own = alone.get(layer)
-        amount, text = _bytes_left([entry, *others], result) if mixed else _amount(entry, result)
+        if mixed:
+            amount, text = _bytes_left([entry, *others], result)
+        elif entry.compression == "none":
+            amount, text = scale.shown(scale.untouched), "left alone"
+        else:
+            amount, text = scale.shown(entry.level), scale.reached_text(entry.level)
         rows.append(
             {
                 "layer": layer,
@@ -305,10 +316,3 @@ def editing_frame(
         )
     numbers = {"amount": "float64", "least": "float64", "most": "float64"}
     return pd.DataFrame(rows, columns=list(_EDITED)).astype(numbers)
-
-
-def _amount(entry: ScheduleEntry, result: RunResult) -> tuple[float, str]:
-    scale = result.compression.scale
-    if entry.compression == "none":
-        return scale.shown(scale.untouched), "left alone"
-    return scale.shown(entry.level), scale.reached_text(entry.level)

@@ -1,4 +1,4 @@
-"""One run as one HTML file that opens offline, runs no script and loads nothing: answer, chart, tables, settings."""
+"""A run, or a check, as one HTML file that opens offline, runs no script and loads nothing."""
 
 from __future__ import annotations
 
@@ -18,16 +18,39 @@ from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, usual_decision
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import Candidate
+from senseapp.records.check import CheckReport
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import baseline_warning
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.server.leaderboard import headline, headline_level, shown_metric
 from senseapp.views.charts.axes import picture_svg
-from senseapp.views.charts.layers import sensitivity_bars
-from senseapp.views.frames.levels import drop_domain, marked
+from senseapp.views.charts.layers import drop_domain, marked, sensitivity_bars
 from senseapp.views.frames.results import at_level, measurement_frame
 from senseapp.views.palette import fragility_legend
-from senseapp.views.report.tables import apart_table, class_tables, files_table, layer_table, schedule_sections
+from senseapp.views.report.tables import (
+    ReportTable,
+    apart_table,
+    class_tables,
+    files_table,
+    layer_table,
+    schedule_sections,
+)
+from senseapp.views.words.check import (
+    CHANGE_COLUMNS,
+    OPERATOR_COLUMNS,
+    PICTURE_COLUMNS,
+    TENSOR_COLUMNS,
+    all_notes,
+    change_rows,
+    conditions,
+    divergence_sentence,
+    file_facts,
+    measured_facts,
+    operator_rows,
+    picture_row,
+    tensor_rows,
+    verdict,
+)
 from senseapp.views.words.wording import (
     baselines_of,
     caveat_of,
@@ -40,7 +63,6 @@ from senseapp.views.words.wording import (
 )
 
 _FOLDER = Path(__file__).parent
-_TEMPLATE = "report.html.jinja"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 _MOST_BARS = 60  # two screens; the table has all layers
 
@@ -92,7 +114,7 @@ def build_report(contents: ReportContents) -> str:
         "table": layer_table(result, shown_metric(result)),
         "apart": apart_table(result),
     }
-    return filled(_TEMPLATE, views, contents.made_seconds)
+    return _filled("report.html.jinja", views, contents.made_seconds)
 
 
 def _chart(result: RunResult) -> dict[str, str] | None:
@@ -107,35 +129,78 @@ def _chart(result: RunResult) -> dict[str, str] | None:
     return {
         "title": f"What does each layer lose alone at {result.compression.scale.text(level)}?",
         "words": f"Most fragile: {'; '.join(map(str, rows['description'].head(3)))}.",
-        "image": _data_url(picture_svg(bars, title="", legend=fragility_legend(metric))),
+        "image": _data_url("svg+xml", picture_svg(bars, title="", legend=fragility_legend(metric)).encode()),
     }
 
 
-def _data_url(svg: str) -> str:
-    """Return a drawing as an image, in which no script runs, whatever a layer is called."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+def _data_url(kind: str, content: bytes) -> str:
+    """Return a picture as the address of an image, in which no script runs, whatever a layer is called."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def filled(template: str, views: dict[str, Any], made_seconds: float) -> str:
+def _filled(template: str, views: dict[str, Any], made_seconds: float) -> str:
     """Return a page of this folder with ``views``, made at that Unix time."""
     made = datetime.fromtimestamp(made_seconds, UTC).strftime("%-d %B %Y, %H:%M UTC")
-    shared = {"made": made, "version": __version__, "style": style(), "policy": Markup(_POLICY)}
-    return environment().get_template(template).render(views | shared)
+    return _environment().get_template(template).render(views | {"made": made})
 
 
 @cache
-def environment() -> jinja2.Environment:
+def _environment() -> jinja2.Environment:
     """Return what fills in the pages of this folder; every text is escaped."""
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    style = Markup((_FOLDER / "report.css").read_text("utf-8"))
+    found.globals |= {"version": __version__, "style": style, "policy": Markup(_POLICY)}
+    return found
 
 
-@cache
-def style() -> Markup:
-    """Return the style of pages that open offline."""
-    return Markup((_FOLDER / "report.css").read_text("utf-8"))
+_SIGNS = {"holds": "✓", "not shown": "?", "fails": "✗"}
+
+
+def build_check_page(report: CheckReport) -> str:
+    """Return the page as HTML; every text of people is escaped, and the policy allows no script."""
+    answers = report.answers
+    views = {
+        "report": report,
+        "verdict": verdict(report),
+        "conditions": [(f"{_SIGNS[mark]} {title}: {mark}", reason) for title, mark, reason in conditions(report)],
+        "facts": {
+            "Original": file_facts(report.reference),
+            "Compressed file": file_facts(report.candidate, size_ratio=report.size_ratio),
+            "Measurement": measured_facts(report),
+        },
+        "changes": ReportTable(title="Metrics", columns=CHANGE_COLUMNS, rows=tuple(change_rows(report))),
+        "operators": ReportTable(
+            title="Operators", columns=OPERATOR_COLUMNS, rows=tuple(operator_rows(report.operators))
+        ),
+        "parting": "" if report.divergence is None else divergence_sentence(report.divergence),
+        "tensors": _tensors(report),
+        "tensor_columns": TENSOR_COLUMNS,
+        "classes": class_tables([answers]) if answers is not None else (),
+        "pictures": [
+            (_data_url("png", each.png) if each.png else "", picture_row(each))
+            for each in (answers.pictures if answers is not None else ())
+        ],
+        "picture_columns": PICTURE_COLUMNS,
+        "notes": all_notes(report),
+    }
+    return _filled("check.html.jinja", views, time.time())
+
+
+def _tensors(report: CheckReport) -> list[dict[str, object]]:
+    """Return a row per tensor, with the width of its bar in percent, which is full where all of it differs."""
+    if report.divergence is None:
+        return []
+    return [
+        {
+            "cells": row,
+            "width": round(100 * min(1.0, each.difference)),  # an infinite one fills it
+            "first": each is report.divergence.first,
+        }
+        for each, row in zip(report.divergence.tensors, tensor_rows(report.divergence.tensors), strict=True)
+    ]

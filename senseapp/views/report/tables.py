@@ -109,17 +109,6 @@ def apart_table(result: RunResult) -> ReportTable | None:
     )
 
 
-def schedule_table(schedule: Schedule, result: RunResult) -> ReportTable:
-    """Return the amount of each layer, and why some are left alone."""
-    frame = schedule_frame(schedule, result)
-    return ReportTable(
-        title="Amount of each layer",
-        columns=("Layer", "Amount", "Why"),
-        rows=tuple(tuple(map(str, row)) for row in frame[["members", "amount_text", "reason"]].to_numpy()),
-        figures=False,
-    )
-
-
 _METHODS = {
     "optimal": "Least damage for the budget",
     "gamma": "Proportional rule",
@@ -154,32 +143,32 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
     metric, budget = METRICS[schedule.metric], schedule.budget
     predicted = validation.predicted if validation else schedule.predicted_damage
     method = _METHODS.get(schedule.method, schedule.method)
-    facts = {
-        f"Predicted {metric.change_inside}": metric.change_text(predicted),
-        **({"Measured": "Not yet"} if validation is None else size_changes(validation)),
-    }
+    notes, proof = schedule.notes, None
+    if validation is not None:
+        images = sorted({change.num_samples for change in validation.changes})
+        everyday = (name for name, view in METRICS.items() if view.is_everyday)
+        proof = ReportTable(
+            title="Proof: the compressed model, measured",
+            columns=PROOF_COLUMNS,
+            rows=tuple(proof_rows(validation, everyday)),
+            note=f"Measured on {', '.join(map(str, images))} images that the run has not measured on where there are "
+            "enough. Above zero is worse; intervals are paired by image.",
+        )
+        steps = "; ".join(step_lines(validation))
+        notes += (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
+    amounts = schedule_frame(schedule, result)[["members", "amount_text", "reason"]]
     return ScheduleSection(
         title=f"{method}, {figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
-        facts=facts,
-        proof=_proof(validation) if validation else None,
-        amounts=schedule_table(schedule, result),
-        notes=(*schedule.notes, *(_notes(validation) if validation else ())),
-    )
-
-
-def _notes(validation: ValidationResult) -> tuple[str, ...]:
-    steps = "; ".join(step_lines(validation))
-    found = (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
-    return tuple(filter(None, found))
-
-
-def _proof(validation: ValidationResult) -> ReportTable:
-    """Return what was measured, metric by metric, of each form of the model."""
-    images = sorted({change.num_samples for change in validation.changes})
-    return ReportTable(
-        title="Proof: the compressed model, measured",
-        columns=PROOF_COLUMNS,
-        rows=tuple(proof_rows(validation, (name for name, metric in METRICS.items() if metric.is_everyday))),
-        note=f"Measured on {', '.join(map(str, images))} images that the run has not measured on where there are "
-        "enough. Above zero is worse; intervals are paired by image.",
+        facts={
+            f"Predicted {metric.change_inside}": metric.change_text(predicted),
+            **({"Measured": "Not yet"} if validation is None else size_changes(validation)),
+        },
+        proof=proof,
+        amounts=ReportTable(
+            title="Amount of each layer",
+            columns=("Layer", "Amount", "Why"),
+            rows=tuple(tuple(map(str, row)) for row in amounts.to_numpy()),
+            figures=False,
+        ),
+        notes=tuple(filter(None, notes)),
     )

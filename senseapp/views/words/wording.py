@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from senseapp.core.markdown import Markdown, md
-from senseapp.descriptions import CompressionConfig, options_of
+from senseapp.descriptions import options_of
 from senseapp.metrics import METRICS
 from senseapp.records.comparison import Side
 from senseapp.records.deployment import model_file
@@ -70,10 +70,12 @@ def settings_of(result: RunResult) -> dict[str, str]:
     """Return the settings, as requested and as chosen; of switches those that are on."""
     settings = result.spec.sensitivity
     compression = settings.compression
-    chosen = [*settings.layers, *settings.layer_types]
+    chosen, options = [*settings.layers, *settings.layer_types], options_of(compression)
+    values = {name: getattr(compression, name) for name in options}
     facts = {
         "Compression": compression.description.line,
-        **chosen_options(compression),
+        # finer choices; those that mean nothing are left out
+        **{each.title: each.choices[values[name]] for name, each in options.items() if each.when(values)},
         "Levels": compression.scale.texts(settings.levels),
     }
     if result.spec.data.kind == "imported":
@@ -87,20 +89,10 @@ def settings_of(result: RunResult) -> dict[str, str]:
     }
 
 
-def chosen_options(compression: CompressionConfig) -> dict[str, str]:
-    """Return the finer choices of a compression, as title and value; those that mean nothing are left out."""
-    options = options_of(compression)
-    values = {name: getattr(compression, name) for name in options}
-    return {each.title: each.choices[values[name]] for name, each in options.items() if each.when(values)}
-
-
-_ENVIRONMENT = ("python", "torch")
-"""What decides figures and times; the run's JSON has all versions and how passes were made."""
-
-
 def environment_of(result: RunResult) -> dict[str, str]:
-    """Return the versions and the machine that the figures come from."""
-    facts = {name.capitalize(): result.environment[name] for name in _ENVIRONMENT if name in result.environment}
+    """Return the versions that figures and times come from; the run's JSON has all, and how passes were made."""
+    known = result.environment
+    facts = {name.capitalize(): known[name] for name in ("python", "torch") if name in known}
     if result.seconds:
         facts["Time to measure the layers"] = fmt.duration(result.seconds)
     return facts
@@ -157,8 +149,10 @@ def evidence_text(result: RunResult) -> str:
     if result.spec.data.kind == "imported":
         sizes = f" · sizes of {result.profile.title}" if result.profile.sizes_known else ""
         return f"Imported: measured elsewhere · number of images unknown · intervals unknown{sizes}"
+    estimated, total = sum(item.estimated for item in result.shown), len(result.shown)
+    source = "Estimated" if estimated else "Measured"
     parts = [
-        _source(result),
+        f"Measured {total - estimated} of {total}, the rest estimated" if 0 < estimated < total else source,
         fmt.plural(result.num_samples, "image"),
         "95 % intervals" if result.measurements else "no intervals",
     ]
@@ -169,13 +163,6 @@ def evidence_text(result: RunResult) -> str:
     return " · ".join(parts)
 
 
-def _source(result: RunResult) -> str:
-    estimated = sum(item.estimated for item in result.shown)
-    if estimated in (0, len(result.shown)):
-        return "Estimated" if estimated else "Measured"
-    return f"Measured {len(result.shown) - estimated} of {len(result.shown)}, the rest estimated"
-
-
 def caveat_of(result: RunResult) -> str:
     """Return why the run's figures are indicative only; empty where they are not."""
     reasons = []
@@ -184,6 +171,19 @@ def caveat_of(result: RunResult) -> str:
     if not result.profile.pretrained:
         reasons.append("the weights are random")
     return f"Indicative only: {' and '.join(reasons)}" if reasons else ""
+
+
+def reached_note(result: RunResult) -> str:
+    """Return the note on the reachable levels of whole filters or channels; empty for single weights."""
+    what = result.compression.whole_units
+    if not what:
+        return ""
+    if not result.profile.sizes_known:
+        return (
+            f"{what}. How many there are is not in the file, so a layer may have got up to 1 / (number of filters) "
+            "less than the level says."
+        )
+    return f"{what}, so a layer moves in steps of 1 / (their number); the column Reached says what it truly got."
 
 
 def notes_of(result: RunResult) -> list[str]:
@@ -246,20 +246,13 @@ STATES = {
 }
 
 
-_SIZES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "zeros": ("Zeros", fmt.count),
-    "params": ("Parameters", fmt.count),
-    "macs": ("Multiplications", fmt.count),
-}
-
-
 def size_changes(validation: ValidationResult) -> dict[str, str]:
     """Return the sizes of the files on the disk, and what else changed, before and after, as label and text."""
     found = {f"{model_file(suffix).label}, on disk": fmt.bytes_size(size) for suffix, size in validation.files.items()}
-    for kind, (title, write) in _SIZES.items():
+    for kind, title in {"zeros": "Zeros", "params": "Parameters", "macs": "Multiplications"}.items():
         before, after = validation.sizes.get(kind, (0.0, 0.0))
         if before != after:
-            found[title] = f"{write(before)} → {write(after)}"
+            found[title] = f"{fmt.count(before)} → {fmt.count(after)}"
     return found
 
 

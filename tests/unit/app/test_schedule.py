@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from senseapp.app.common.state import LayerEdits
-from senseapp.app.schedule.layers import take_row
+from senseapp.app.schedule.controls import take_row
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.records.schedule import ResourceBudget, StrongestFound, TriedTarget, ValidationResult
 from senseapp.records.spec import RunSpec, SensitivitySpec
@@ -95,11 +95,7 @@ def test_layers_that_are_left_alone_come_with_the_reason():
     assert list(small["reason"]) == ["nothing to gain: few weights"]
     unknown = schedule_frame(replace(schedule, entries=(replace(entries[0], layer="other", members=("other",)),)), run)
     assert list(unknown["reason"]) == ["not measured"]
-
-
-def test_layers_that_are_compressed_need_no_reason():
-    rows = schedule_frame(make_schedule(sparse_run(), budget=HALF, method="uniform"), sparse_run())
-    assert set(rows["reason"]) == {""}
+    assert set(schedule_frame(make_schedule(run, budget=HALF, method="uniform"), run)["reason"]) == {""}
 
 
 def test_zeros_and_bits_together_are_bytes_left():
@@ -146,8 +142,4 @@ def test_the_chart_has_a_line_for_each_method_and_picks_figures():
     assert selection["select"]["fields"] == ["figure"]
     assert chart["layer"][1]["encoding"]["color"]["scale"]["domain"] == [OURS, UNIFORM, "Measured"]
     assert '"type": "symlog"' in json.dumps(chart)
-
-
-def test_a_loss_of_nothing_can_be_drawn():
-    flat = predicted_frame({OURS: trade_off(sparse_run(), "params", 3)}, "kl").assign(value=0.0)
-    assert drawn(flat)["layer"]
+    assert drawn(predicted_frame(curves, "kl").assign(value=0.0))["layer"]  # a loss of nothing can be drawn

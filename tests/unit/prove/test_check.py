@@ -28,7 +28,7 @@ from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.foreign import ForeignFile
 from senseapp.runtimes.onnxruntime.runtime import session
 from senseapp.tasks import task_named
-from senseapp.views.report.check import build_check_page
+from senseapp.views.report.document import build_check_page
 from senseapp.views.words.check import operator_rows
 from tests.cases import first_of
 from tests.check_pairs import FAILS, PAIRS, SHORT, DetectorWorkshop, Pair, Workshop, check_pair

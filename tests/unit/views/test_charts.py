@@ -18,9 +18,16 @@ from senseapp.views.charts.histograms import (
     histogram_chart,
     mark_frame,
 )
-from senseapp.views.charts.layers import network_bars, schedule_bars, sensitivity_bars
-from senseapp.views.charts.levels import sensitivity_curves, sensitivity_heatmap
-from senseapp.views.frames.levels import EXTREMES, curve_rows, cut_short, drop_domain, marked
+from senseapp.views.charts.layers import (
+    EXTREMES,
+    cut_short,
+    drop_domain,
+    marked,
+    network_bars,
+    schedule_bars,
+    sensitivity_bars,
+)
+from senseapp.views.charts.levels import curve_rows, sensitivity_curves, sensitivity_heatmap
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame, schedule_frame
 from senseapp.views.palette import CATEGORIES, curve_look
@@ -70,11 +77,12 @@ def params(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_every_layer_has_a_row_of_fixed_height_and_keeps_its_label() -> None:
     spec = bars()
-    assert spec["height"] == {"step": 18}
+    assert spec["height"] == 18 * len(NAMES)
     y = marks(spec)["bar"]["encoding"]["y"]
     assert y["scale"]["domain"] == list(NAMES)
     assert y["axis"]["labelOverlap"] is False
     assert y["axis"]["labelExpr"] == "datum.label"
+    assert marks(bars(by_sensitivity=True))["bar"]["encoding"]["y"]["scale"]["domain"][0] == FRAGILE
 
 
 def test_long_names_are_cut_so_that_no_two_look_alike() -> None:
@@ -93,13 +101,8 @@ def test_axes_of_shares_end_at_100(title: str | None, end: float | None) -> None
     assert ends == [-3, end or 104.5]
 
 
-def test_bars_follow_the_order_of_their_rows() -> None:
-    assert marks(bars(by_sensitivity=True))["bar"]["encoding"]["y"]["scale"]["domain"][0] == FRAGILE
-
-
 def test_a_click_picks_a_layer_by_its_name_in_every_chart_that_picks() -> None:
-    heat = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict(validate=True)
-    for spec in (bars(), curves(), heat):
+    for spec in (bars(), curves(), heatmap()):
         assert params(spec)["pick"]["select"]["fields"] == ["layer"]
 
 
@@ -195,8 +198,9 @@ def test_the_whole_name_change_and_interval_are_in_the_tooltip() -> None:
 
 
 def test_the_cells_of_a_heat_map_say_the_same_as_the_bars() -> None:
-    spec = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict()
-    assert spec["layer"][0]["mark"]["tooltip"]["expr"] == bars()["layer"][-1]["mark"]["tooltip"]["expr"]
+    cells = heatmap()["layer"][0]
+    assert cells["mark"]["tooltip"]["expr"] == bars()["layer"][-1]["mark"]["tooltip"]["expr"]
+    assert cells["encoding"]["x"]["scale"]["domain"] == LEVELS  # from mild to strong
 
 
 def test_a_coupled_group_is_one_row_with_all_its_members_on_hover() -> None:
@@ -281,11 +285,6 @@ def test_pointing_at_a_curve_pales_the_others_and_the_picked_one_is_thick() -> N
 def test_bits_fall_from_left_to_right() -> None:
     assert curves(falling=True)["layer"][-1]["encoding"]["x"]["scale"]["reverse"] is True
     assert curves()["layer"][-1]["encoding"]["x"]["axis"]["values"] == [25, 50, 75]
-
-
-def test_the_level_axis_runs_from_mild_to_strong() -> None:
-    spec = sensitivity_heatmap(FRAME, TOP1, order=list(NAMES), level_texts=LEVELS).to_dict()
-    assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == LEVELS
 
 
 def test_schedule_bars_move_on_an_axis_that_does_not() -> None:

@@ -13,9 +13,8 @@ from PIL import Image
 from senseapp.metrics import METRICS
 from senseapp.views.charts.axes import drawn_rows, picture_png, picture_spec, picture_svg
 from senseapp.views.charts.histograms import histogram_chart
-from senseapp.views.charts.layers import network_bars, sensitivity_bars
+from senseapp.views.charts.layers import marked, network_bars, sensitivity_bars
 from senseapp.views.charts.levels import sensitivity_heatmap
-from senseapp.views.frames.levels import marked
 from senseapp.views.frames.network import network_frame
 from senseapp.views.frames.results import at_level, measurement_frame
 from tests.pages.records import NAMES, a_histogram, profile, result

@@ -18,7 +18,7 @@ from senseapp.records.check import (
     TensorDivergence,
 )
 from senseapp.records.spec import ModelSpec
-from senseapp.views.report.check import build_check_page
+from senseapp.views.report.document import build_check_page
 from senseapp.views.words.check import json_of, junit_xml, markdown_summary, verdict
 
 HOSTILE = "a|b<script>alert(1)</script>\x00`*[x](http://x)@team"

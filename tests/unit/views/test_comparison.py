@@ -154,7 +154,7 @@ def test_paired_bars_keep_the_colour_of_a_side_and_pale_estimates() -> None:
     assert bars["encoding"]["color"]["scale"]["domain"] == labels
     assert bars["encoding"]["yOffset"]["sort"] == labels
     assert "opacity" in bars["encoding"]
-    assert spec["height"] == {"step": 24, "for": "position"}
+    assert spec["height"] == 24 * len(comparison.layers)
 
 
 def test_layers_of_different_networks_are_not_matched_by_their_names() -> None:

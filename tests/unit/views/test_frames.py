@@ -1,31 +1,38 @@
-"""The frames that charts and tables are drawn from."""
+"""The frames that charts and tables are drawn from, against numbers worked out by hand."""
 
+import math
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from senseapp.compressions import PruningConfig, QuantizationConfig
-from senseapp.metrics import MetricChange
+from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
+from senseapp.metrics import METRICS, MetricChange
 from senseapp.prove.decision import usual_decision
 from senseapp.records.answers import ChangedAnswers, ClassDrop
 from senseapp.records.measurement import LayerMeasurement, Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
+from senseapp.store.distiller import read_distiller_csv
+from senseapp.views.charts.levels import curve_rows
 from senseapp.views.charts.savings import candidates_chart
 from senseapp.views.frames.files import candidates_frame, class_note, class_rows
 from senseapp.views.frames.results import (
     apart_frame,
     at_level,
+    layer_rewards,
     measurement_frame,
     metrics_of,
     ordered_levels,
     schedule_frame,
 )
+from senseapp.views.words.wording import reached_note
 from tests.deployments import a_candidate, some_figures
-from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, result
+from tests.distiller_tables import TABLE
+from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE, profile, result
 
+RESULT = result()
 BITS = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 2, 4)))
 PRUNING = RunSpec(sensitivity=SensitivitySpec(compression=PruningConfig(), levels=(0.3, 0.5)))
 
@@ -42,8 +49,8 @@ def test_there_is_one_row_per_layer_and_level_in_network_order(frame: pd.DataFra
 
 
 def test_drops_are_in_points_and_an_interval_that_holds_zero_is_marked(frame: pd.DataFrame) -> None:
-    at_half = at_level(frame, 0.5).set_index("layer")
-    assert at_half["drop"][FRAGILE] == pytest.approx(8.0)
+    at_half = curve_rows(at_level(frame, 0.5), RESULT.compression.scale).set_index("layer")
+    assert at_half.loc[FRAGILE, ["drop", "low", "high", "place"]].tolist() == pytest.approx([8.0, 7.4, 8.6, 50])
     assert at_half["change_text"][FRAGILE] == "8.0 points"
     assert at_half["interval_text"][FRAGILE] == "7.4 to 8.6"
     assert not at_half["unclear"][FRAGILE]
@@ -189,3 +196,38 @@ def test_the_axis_of_answers_ends_where_files_and_their_intervals_do() -> None:
     drawn = candidates_chart(rows, against="megabytes", y_title="Detection score (%)", originals=original)
     scales = [part["encoding"]["y"].get("scale") for part in drawn.to_dict()["layer"]]
     assert scales[1] == {"domain": [45.5, 47.4], "nice": True, "zero": False, "clamp": True}
+
+
+def test_bits_are_places_as_they_are():
+    rows = curve_rows(measurement_frame(result(BITS), "top1"), QuantizationConfig.scale)
+    assert set(rows["place"]) == {8.0, 4.0, 2.0}
+
+
+def test_whole_filters_and_channels_say_how_far_a_level_is_reached():
+    assert reached_note(result()) == ""
+    assert "1 / (their number)" in reached_note(result(PRUNING))
+    filters = RunSpec(sensitivity=SensitivitySpec(compression=SparsityConfig(granularity="filter"), levels=(0.5,)))
+    assert "Whole filters are set to zero" in reached_note(result(filters))
+    assert "is not in the file" in reached_note(read_distiller_csv(TABLE, granularity="filter"))
+    reached = PruningConfig.scale.reached_text(0.4375), QuantizationConfig.scale.reached_text(4.0)
+    assert reached == ("43.8 %", "4 bits")
+
+
+@pytest.mark.parametrize(("granularity", "reached"), [("weight", (0.15, 0.5)), ("filter", (2 / 16, 0.5))])
+def test_a_filter_wise_table_of_a_known_model_says_what_was_truly_reached(granularity, reached):
+    known = profile(("conv1", "layer1.0.conv1", "fc"))  # the convolutions have 16 filters
+    imported = read_distiller_csv(TABLE, granularity=granularity, profile=known)
+    found = [item for item in imported.measurements if item.layer == "conv1"]
+    assert [item.achieved_level for item in found] == pytest.approx(reached)
+    assert found[0].removed_params == round(reached[0] * 1152)
+
+
+def test_the_reward_of_a_layer_is_that_of_distillers_notebook():
+    rows = measurement_frame(RESULT, "top1")
+    dense = {layer.name: layer.macs for layer in RESULT.profile.layers}
+    rewards = layer_rewards(rows, RESULT, METRICS["top1"])
+    assert rewards is not None
+    for item, reward in zip(rows.to_dict("records"), rewards, strict=True):
+        sparse_macs = dense[item["layer"]] * ((1 - item["level"]) * (1 - item["level"]))
+        assert reward == pytest.approx(-1 * (1 - item["value"] / 100) * math.log(sparse_macs))
+    assert layer_rewards(measurement_frame(RESULT, "kl"), RESULT, METRICS["kl"]) is None

@@ -1,1 +1,0 @@
-"""Check page: any file against a reference."""
