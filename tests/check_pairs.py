@@ -546,7 +546,7 @@ PAIRS: tuple[Pair, ...] = (
         name="a class too many",
         make=lambda shop: _reordered(shop, [0, *range(10)]),
         expected=FAILS,
-        reason="gives 11 numbers for each image, the reference 10: perhaps a class for the background",
+        reason="gives 11 numbers for each image, the original 10: perhaps a class for the background",
     ),
     Pair(
         name="smaller images",
@@ -597,7 +597,7 @@ PAIRS: tuple[Pair, ...] = (
         name="detector, a class too few",
         make=lambda shop: _reordered(shop, [0, 1, 2], place=1),
         expected=FAILS,
-        reason="3 classes in each image, the reference 4",
+        reason="3 classes in each image, the original 4",
         detects=True,
     ),
     Pair(
