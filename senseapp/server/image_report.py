@@ -14,7 +14,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.metrics import METRICS
 from senseapp.records.inputs import PreparationChoice, PreviewReport, SeenPicture, SeenReading
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.session import load_engine
+from senseapp.server.machine import load_engine
 from senseapp.tasks import Task, task_named
 
 if TYPE_CHECKING:

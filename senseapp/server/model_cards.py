@@ -65,10 +65,7 @@ def shipped_card() -> ModelCard:
 
 
 def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
-    """Load the model of ``spec`` and return the members of each of its groups; empty for other compressions."""
-    settings = spec.sensitivity
-    if not settings.compression.description.removes_channels:
-        return ()
+    """Load the model of ``spec``, of a run of pruning, and return the members of each of its groups."""
     import torch
 
     from senseapp.compressions.base import CompressionRequest, build_compressor
@@ -79,7 +76,7 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
 
     loaded = load_model(spec.model)
     images = torch.randn(images_per_pass(loaded.module) or EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
-    profile = profile_model(loaded.module, images)
+    profile, settings = profile_model(loaded.module, images), spec.sensitivity
     layers = select_layers(profile, settings.layers, settings.layer_types)
     request = CompressionRequest(model=loaded.module, layers=layers, calibration=(images,), seed=settings.seed)
     return tuple(target.members for target in build_compressor(settings.compression, request).targets)
@@ -96,20 +93,12 @@ class ModelCards:
         self._known: dict[_Key, ModelCard] = {}
         self._loading: defaultdict[_Key, threading.Lock] = defaultdict(threading.Lock)
 
-    def card(self, model: ModelSpec, requester: Requester = ANYBODY) -> ModelProfile:
-        """Return the profile of ``model``; the first call loads it and blocks."""
-        return self._of(model, requester).profile
-
-    def class_names(self, model: ModelSpec, requester: Requester = ANYBODY) -> tuple[str, ...]:
-        """Return the names of the model's outputs, empty if unknown; may load it, as :meth:`card` does."""
-        return self._of(model, requester).class_names
-
     def knows(self, model: ModelSpec) -> bool:
         """Return whether :meth:`card` returns without loading."""
         return model == ModelSpec() or _key(model) in self._known
 
-    def _of(self, model: ModelSpec, requester: Requester) -> ModelCard:
-        """Return the card of one network, which is loaded only once; others can be loaded meanwhile."""
+    def card(self, model: ModelSpec, requester: Requester = ANYBODY) -> ModelCard:
+        """Return the card of one network; the first call loads it and blocks, others can be loaded meanwhile."""
         key = _key(model)
         with self._loading[key]:
             if key not in self._known:

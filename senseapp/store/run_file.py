@@ -15,7 +15,6 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZipInfo
 
@@ -83,7 +82,8 @@ def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
     """
     _check_amounts(result)
     layers = {layer.name for layer in result.profile.layers}
-    _require(bool(layers) and all(map(_is_layer_name, layers)), "it has no layers, or one whose name no network has")
+    named = all(0 < len(name) <= 500 and name.count(".") < 50 and printable_text(name) == name for name in layers)
+    _require(bool(layers) and named, "it has no layers, or one whose name no network has")
     for item in (*result.measurements, *result.estimates):
         unknown = {item.layer, *item.members} - layers
         _require(not unknown, f"there is no layer {min(unknown, default='')[:80]!r}")
@@ -109,10 +109,6 @@ def _require(sound: bool, what: str) -> None:
         raise InvalidFile(
             f"The records of this run file do not fit together: {what}. Choose a file that Download run wrote."
         )
-
-
-def _is_layer_name(name: str) -> bool:
-    return 0 < len(name) <= 500 and name.count(".") < 50 and printable_text(name) == name
 
 
 def _is_count(number: int) -> bool:
@@ -272,7 +268,14 @@ def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> st
     for name, record in with_printable_texts(_with_files(records, sizes)).items():
         folder.save(_key_in(name), record)
     for key, member in weights.items():
-        _keep_weights(folder.compressed_model(key), _chunks(archive, member))
+        path = folder.compressed_model(key)
+        with storage_errors(path.name), path.open("xb") as target:
+            target.writelines(_chunks(archive, member))
+        try:
+            with safe_open(str(path), framework="np") as tensors:
+                tensors.keys()
+        except (SafetensorError, OSError) as error:
+            raise InvalidFile(f"{path.name} is no safetensors file ({error}). {_ADVICE}") from error
     folder.save_result(with_printable_texts(replace(result, spec=result.spec.without_folders())))
     return str(with_printable_texts(head).title)
 
@@ -294,16 +297,6 @@ def _with_files(records: Mapping[str, Any], sizes: Mapping[str, dict[str, int]])
             same = (each.files for each in proofs if (each.schedule, each.adapting) == (own.schedule, own.adapting))
             found[name] = replace(record, validation=replace(own, files=next(same, {})))
     return found
-
-
-def _keep_weights(path: Path, chunks: Iterable[bytes]) -> None:
-    with storage_errors(path.name), path.open("xb") as stream:
-        stream.writelines(chunks)
-    try:
-        with safe_open(str(path), framework="np") as weights:
-            weights.keys()
-    except (SafetensorError, OSError) as error:
-        raise InvalidFile(f"{path.name} is no safetensors file ({error}). {_ADVICE}") from error
 
 
 def _check_members(archive: ForeignZip, most_bytes: int) -> None:

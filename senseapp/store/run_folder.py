@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -12,18 +12,17 @@ from typing import Any, TypeVar
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.files import fsync_folder, replace_file, storage_errors
 from senseapp.core.texts import first_names
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.int8_timing import Int8Timing
 from senseapp.records.layer_findings import Diagnosis, QuantizationHistogram
-from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
+from senseapp.records.measurement import LayerMeasurement, Reused, RunResult, latest
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
-from senseapp.store.journal import Journal
 
 T = TypeVar("T")
 _PREFIXES: dict[type, str] = {
@@ -39,6 +38,76 @@ _PREFIXES: dict[type, str] = {
     Int8Timing: "int8",
 }
 """Records that tasks on finished runs leave, with the beginnings of their files' names; a key follows."""
+
+
+class Journal:
+    """An append-only file of measurements in the order they were made, one JSON line each.
+
+    A process that dies while it writes leaves a torn last line. Reading ignores it, and the next append cuts it
+    off, so nothing but the measurement in flight is lost. One writer at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._end: int | None = None  # bytes known to hold whole lines; None before the first append
+
+    def append(self, measurement: LayerMeasurement) -> None:
+        """Add one measurement; on return it is on the disk.
+
+        Raises:
+            StorageFailed: it cannot be written (disk full, folder gone).
+        """
+        line = dumps(measurement).encode() + b"\n"
+        with storage_errors(self._path.name):
+            if self._end is None:
+                self._end = sum(len(whole) + 1 for whole in self._whole_lines())
+            with self._path.open("ab") as stream:
+                stream.truncate(self._end)
+                stream.write(line)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if self._end == 0:
+                fsync_folder(self._path.parent)
+            self._end += len(line)
+
+    def begin_with(self, measurements: Iterable[LayerMeasurement]) -> None:
+        """Replace what is there by ``measurements``, whole or not at all.
+
+        Raises:
+            StorageFailed: they cannot be written.
+        """
+        replace_file(self._path, b"".join(dumps(measurement).encode() + b"\n" for measurement in measurements))
+        self._end = None
+
+    def read(self) -> tuple[LayerMeasurement, ...]:
+        """Return the appended records, without a torn last line; of one layer and level the last counts.
+
+        Raises:
+            InvalidFile: a line other than the last is damaged, or a newer senseapp wrote it.
+            StorageFailed: the file cannot be read.
+        """
+        return latest(self.history())
+
+    def history(self) -> Iterator[LayerMeasurement]:
+        """Yield everything that was appended, also what a later measurement replaces; see :meth:`read`."""
+        for number, line in enumerate(self._whole_lines(), start=1):
+            try:
+                yield loads(line, LayerMeasurement)
+            except InvalidFile as error:
+                raise InvalidFile(
+                    f"Line {number} of {self._path.name} is damaged: {error} Delete this run and start it again."
+                ) from error
+
+    def count(self) -> int:
+        """Return how many measurements were appended, those that replace an earlier one included."""
+        return len(self._whole_lines())
+
+    def _whole_lines(self) -> list[bytes]:
+        with storage_errors(self._path.name):
+            content = self._path.read_bytes() if self._path.exists() else b""
+        *lines, _torn = content.split(b"\n")  # what follows the last newline was never finished
+        # A power cut can leave zeros in place of the last block.
+        return lines[:-1] if lines and not lines[-1].startswith(b"{") else lines
 
 
 class RunFolder:

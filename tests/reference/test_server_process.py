@@ -16,9 +16,8 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.process.pool import JobProcesses
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.run_tasks import DropLimit, HistogramTask, StrongestSearch, Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from senseapp.solve.methods import make_schedule

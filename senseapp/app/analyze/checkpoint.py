@@ -21,8 +21,8 @@ from senseapp.core.markdown import Markdown, code, md
 from senseapp.core.texts import plural
 from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, find_entry
 from senseapp.records.spec import ModelSpec
+from senseapp.server.access import UploadPurpose
 from senseapp.server.model_cards import CheckpointReport
-from senseapp.server.uploads import UploadPurpose
 from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:

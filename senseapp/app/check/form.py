@@ -23,7 +23,7 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.check import CheckSpec
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.uploads import UploadPurpose
+from senseapp.server.access import UploadPurpose
 from senseapp.tasks import CLASSIFICATION, Task, task_named
 
 PARAMETER = "check"

@@ -13,7 +13,7 @@ from senseapp.app.results.view import RunView
 from senseapp.core.markdown import md
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.run_tasks import HistogramTask
 from senseapp.tasks import task_named
 from senseapp.views.charts.histograms import bin_frame, histogram_chart, shares_text
 from senseapp.views.words import format as fmt

@@ -19,7 +19,7 @@ from senseapp.records.deployment import MILLISECONDS
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget
-from senseapp.server.schedule_tasks import DropLimit
+from senseapp.server.run_tasks import DropLimit
 from senseapp.views.frames.results import metrics_of
 
 _METHODS = {"optimal": "Goal", "strongest": "Largest loss", "gamma": "Proportional"}

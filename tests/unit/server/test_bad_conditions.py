@@ -15,7 +15,7 @@ from senseapp.core.errors import OutOfMemory, StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.quotas import memory_limit
+from senseapp.server.machine import memory_limit
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration

@@ -16,15 +16,16 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server import checks
 from senseapp.server.backend import Backend
-from senseapp.server.checks import MOST_SECONDS, CheckObserver, CheckTask, remove_old_checks
+from senseapp.server.checks import MOST_SECONDS, CheckObserver, CheckTask, sweep_checks
 from senseapp.server.process.requester import decode_task, encode_task
 from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
 from tests.check_pairs import PAIRS, Workshop
 
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Backend]:
-    made = Backend(tmp_path / "home", workers=0, data_roots=(), max_queue=1)
+    made = Backend(tmp_path / "home", workers=0, data_roots=(), settings=ServerSettings(max_queue=1))
     yield made
     made.close()
 
@@ -207,7 +208,7 @@ def test_old_checks_are_deleted_with_untouched_runs(backend: Backend, files: tup
     service.checks.cancel(old)
     waiting = service.checks.start(spec_of(service, files))
     os.utime(next((backend.home / "checks").glob(f"*/{old}/spec.json")), (1.0, 1.0))
-    remove_old_checks(backend.home, 0)
+    sweep_checks(backend.home, 0)
     assert len(service.checks.recent()) == 2
-    remove_old_checks(backend.home, 30)
+    sweep_checks(backend.home, 30)
     assert [each.check_id for each in service.checks.recent()] == [waiting]

@@ -10,7 +10,7 @@ import pytest
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import RunResult
+from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server import execution
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
@@ -50,11 +50,8 @@ class Events:
         self.found.append(f"opened with {len(head.estimates)} estimates")
         self.left.append((done, total, predicted_seconds))
 
-    def estimated(self, estimate: object) -> None:
-        self.found.append("estimate")
-
-    def measured(self, measurement: object) -> None:
-        self.found.append("layer")
+    def measured(self, measurement: LayerMeasurement) -> None:
+        self.found.append("estimate" if measurement.estimated else "layer")
 
 
 @pytest.fixture

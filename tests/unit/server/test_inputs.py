@@ -21,11 +21,11 @@ from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import NUM_DIGITS, DataSpec, ModelSpec, RunSpec
 from senseapp.server import image_report
+from senseapp.server.access import sweep_uploads
 from senseapp.server.backend import Backend
 from senseapp.server.image_report import sample_zip
 from senseapp.server.inputs import num_images
 from senseapp.server.model_cards import load_card, shipped_card
-from senseapp.server.quotas import sweep_uploads
 from senseapp.server.service import Service
 from senseapp.server.settings import uploads_folder
 from senseapp.tasks import CLASSIFICATION
@@ -239,7 +239,7 @@ from senseapp.server.image_report import sample_zip
 from senseapp.server.model_cards import load_card
 from senseapp.server.image_report import preview_images
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.server.session import load_engine
+from senseapp.server.machine import load_engine
 barrier = threading.Barrier(4)
 def ask(question):  # as the backend answers without a process
     barrier.wait()

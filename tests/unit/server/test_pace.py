@@ -9,7 +9,7 @@ import pytest
 from senseapp.core.errors import RateLimited
 from senseapp.records.spec import HistogramSpec, RunSpec
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.run_tasks import HistogramTask
 from senseapp.server.service import Service
 from senseapp.server.settings import RateLimiter, ServerSettings
 from tests.fake_session import FakeEngine, fake_calibration

@@ -24,7 +24,7 @@ from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from soak.large_run_files import SOUND_RUN, large_run_file

@@ -12,8 +12,9 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, NotFound, Qu
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
+from senseapp.server.model_cards import ModelCard
 from senseapp.server.service import Service
-from senseapp.server.settings import uploads_folder
+from senseapp.server.settings import ServerSettings, uploads_folder
 from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, fake_calibration
 
 
@@ -137,7 +138,7 @@ def test_a_restart_finds_what_was_interrupted_and_goes_on(tmp_path, engine):
 
 
 def test_a_full_queue_leaves_no_run_behind(tmp_path, engine):
-    service = Service(a_backend(tmp_path, engine, max_queue=1), "ann")
+    service = Service(a_backend(tmp_path, engine, settings=ServerSettings(max_queue=1)), "ann")
     service.start(SPEC)
     with pytest.raises(QueueFull):
         service.start(SPEC)
@@ -145,7 +146,7 @@ def test_a_full_queue_leaves_no_run_behind(tmp_path, engine):
 
 
 def test_resume_into_a_full_queue_keeps_the_state(tmp_path, engine):
-    backend = a_backend(tmp_path, engine, max_queue=1)
+    backend = a_backend(tmp_path, engine, settings=ServerSettings(max_queue=1))
     service = Service(backend, "ann")
     run_id = service.start(SPEC)
     service.cancel(run_id)
@@ -241,7 +242,7 @@ def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
     from senseapp.server import backend as module
     from tests.fake_session import a_profile
 
-    monkeypatch.setattr(module.ModelCards, "card", lambda cards, model, requester=None: a_profile())
+    monkeypatch.setattr(module.ModelCards, "card", lambda cards, model, requester=None: ModelCard(profile=a_profile()))
     spec = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5), num_samples=100))
     before = service.inputs.estimate_time(spec)
     assert before > 0

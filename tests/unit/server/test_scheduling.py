@@ -21,7 +21,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.model_cards import require_same_model
 from senseapp.server.process.requester import WorkerRequest, answer_here
 from senseapp.server.run_requests import find_couplings
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
+from senseapp.server.run_tasks import DropLimit, StrongestSearch
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from tests.fake_session import FakeEngine, fake_calibration

@@ -17,8 +17,14 @@ from senseapp.records.spec import HistogramSpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.finished_runs import Scheduling, Work
-from senseapp.server.layer_tasks import DiagnosisTask, HistogramTask, LayerAnswers
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.run_tasks import (
+    DiagnosisTask,
+    DropLimit,
+    HistogramTask,
+    LayerAnswers,
+    StrongestSearch,
+    Verification,
+)
 from senseapp.server.service import Service
 from tests.deployments import a_candidate
 from tests.fake_session import SPEC, FakeEngine, fake_calibration

@@ -17,8 +17,7 @@ from senseapp.descriptions import get
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.profile import FlowNode, ModelProfile
 from senseapp.store.device_times.base import DEVICE_TIMES, Report, ReportFile, ReportRow
-from senseapp.store.device_times.matching import kind_of, matched
-from senseapp.store.layer_times import is_report, read_layer_times
+from senseapp.store.layer_times import is_report, kind_of, matched, read_layer_times
 from senseapp.store.run_folder import RunFolder
 from soak import device_times as soak
 from tests import device_reports as reports
