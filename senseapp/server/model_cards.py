@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
+import filecmp
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -213,10 +212,15 @@ def same_model(first: ModelSpec, second: ModelSpec) -> bool:
     """
     if first == second:
         return True
-    if replace(first, checkpoint="") != replace(second, checkpoint="") or not (first.checkpoint and second.checkpoint):
+    paths = Path(first.checkpoint), Path(second.checkpoint)
+    if replace(first, checkpoint="") != replace(second, checkpoint="") or not all(map(Path.is_absolute, paths)):
+        return False  # also for a run from another server, which has only the file's name
+    try:
+        files, others = map(files_at, paths)
+        pairs = list(zip(files, others, strict=False)) if len(files) == len(others) else []
+        return bool(pairs) and all(filecmp.cmp(*pair, shallow=False) for pair in pairs)  # remembers what it compared
+    except OSError:
         return False
-    contents = [_content(model.checkpoint) for model in (first, second)]
-    return contents[0] is not None and contents[0] == contents[1]
 
 
 def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
@@ -227,21 +231,3 @@ def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
             f"The two runs are of different models, or their checkpoints are no longer there to be compared ({names}). "
             "Choose two runs of one model."
         )
-
-
-def _content(path: str) -> str | None:
-    """Return a hash of the file at ``path``, or of the files in it; None if it cannot be read."""
-    file = Path(path)
-    if not file.is_absolute():  # a run from another server has only the file's name
-        return None
-    try:
-        hashes = [_hash(each, each.stat().st_size, each.stat().st_mtime_ns) for each in files_at(file)]
-        return " ".join(hashes) or None
-    except OSError:
-        return None
-
-
-@functools.lru_cache(maxsize=256)
-def _hash(file: Path, _size: int, _changed: int) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -18,33 +18,15 @@ from senseapp.server.backend import Backend
 from senseapp.server.machine import memory_limit
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
-from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
+from tests.fake_session import SPEC, TOTAL, carried_out, fake_calibration
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the Linux kernel")
 
 
 @pytest.fixture
-def engine():
-    return FakeEngine()
-
-
-@pytest.fixture
-def backend(tmp_path, engine):
-    made = Backend(tmp_path, open_session=engine, data_roots=(), calibrate=fake_calibration, workers=0)
-    made.store._database._busy_seconds = 0.05
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def service(backend):
-    return Service(backend, "ann")
-
-
-def carried_out(service, spec=SPEC):
-    run_id = service.start(spec)
-    service._backend.runner.run_next()
-    return run_id
+def backend(backend):
+    backend.store._database._busy_seconds = 0.05
+    return backend
 
 
 class Lock:

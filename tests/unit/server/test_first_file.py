@@ -21,7 +21,7 @@ from senseapp.server.settings import ServerSettings
 from senseapp.server.tasks import EarlierRun, TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.deployments import a_candidate
-from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
+from tests.fake_session import SPEC, TOTAL, FakeEngine, a_backend, fake_calibration
 
 LONG = 1e9
 
@@ -189,7 +189,7 @@ def test_a_file_of_the_same_weights_and_images_is_taken_from_another_run(tmp_pat
 
 def test_what_follows_a_run_is_part_of_it_and_goes_on_after_a_cancel(tmp_path, monkeypatch) -> None:
     engine, ends = FakeEngine(), [JobCancelled(), None]
-    backend = Backend(tmp_path, open_session=engine, workers=0, calibrate=fake_calibration)
+    backend = a_backend(tmp_path, engine)
     monkeypatch.setattr(backend.speeds, "follows", lambda *_: "schedule")
     states = []
 

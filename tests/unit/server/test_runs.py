@@ -11,31 +11,10 @@ import pytest
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, NotFound, QueueFull
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.backend import Backend
 from senseapp.server.model_cards import ModelCard
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings, uploads_folder
-from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, fake_calibration
-
-
-@pytest.fixture
-def engine():
-    return FakeEngine()
-
-
-@pytest.fixture
-def backend(tmp_path, engine):
-    return a_backend(tmp_path, engine)
-
-
-@pytest.fixture
-def service(backend):
-    return Service(backend, "ann")
-
-
-def a_backend(home, engine, **options):
-    defaults = {"open_session": engine, "data_roots": (), "calibrate": fake_calibration, "workers": 0}
-    return Backend(home, **(defaults | options))
+from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, a_backend
 
 
 def without_time(result):

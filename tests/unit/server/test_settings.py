@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import InvalidSpec, QuotaExceeded
-from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings, whole_number
-from tests.fake_session import SPEC, FakeEngine, fake_calibration
+from tests.fake_session import SPEC, a_backend
 
 ROOT = Path(__file__).parents[3]
 MEGABYTE = 1_000_000
 
 
 def a_service(home, owner="ann", **settings):
-    options = {"open_session": FakeEngine(), "data_roots": (), "calibrate": fake_calibration, "workers": 0}
-    return Service(Backend(home, settings=ServerSettings(**settings), **options), owner)
+    return Service(a_backend(home, settings=ServerSettings(**settings)), owner)
 
 
 def fatten(service, num_bytes):
