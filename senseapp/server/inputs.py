@@ -24,7 +24,6 @@ from senseapp.records.spec import (
     SensitivitySpec,
 )
 from senseapp.server.access import Uploads
-from senseapp.server.image_report import preview_images
 from senseapp.server.machine import MACHINE_LOAD
 from senseapp.server.model_cards import (
     CheckpointReport,
@@ -39,7 +38,7 @@ from senseapp.server.process.requester import (
     file_request,
     network_request,
 )
-from senseapp.server.run_requests import read_schedule_file, read_times, survey
+from senseapp.server.run_requests import preview_images, read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths
 from senseapp.server.time_estimate import num_available, num_images
 from senseapp.tasks import task_named
@@ -127,7 +126,14 @@ class Inputs(Uploads):
     def preview(self, spec: RunSpec) -> PreviewReport:
         """Return some images of ``spec`` as its model gets them, with the model's figures on them; takes seconds."""
         roots = self._checked(spec)
-        call = partial(preview_images, spec, num_images=self._num_pictures(spec), data_roots=roots)
+        count: int | None
+        if spec.data.path or spec.data.name:
+            found = self.survey_images(spec.data, spec.model)
+            kept = dict(spec.data.class_map) or dict(found.label_counts)
+            count = sum(each for name, each in found.label_counts if name in kept) or found.num_images
+        else:
+            count = num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
+        call = partial(preview_images, spec, num_images=count, data_roots=roots)
         request = network_request(call, spec.model)
         return self._answer(replace(request, seconds=600.0))  # with a search for the preprocessing
 
@@ -140,13 +146,6 @@ class Inputs(Uploads):
         compression = result.spec.sensitivity.compression
         call = partial(read_times, content, name, result.profile, compression, level)
         return self._answer(WorkerRequest(call=call))
-
-    def _num_pictures(self, spec: RunSpec) -> int | None:
-        if not (spec.data.path or spec.data.name):
-            return num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
-        found = self.survey_images(spec.data, spec.model)
-        kept = dict(spec.data.class_map) or dict(found.label_counts)
-        return sum(count for name, count in found.label_counts if name in kept) or found.num_images
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         """Predict the seconds until the files of a run here, under the present load of this machine.

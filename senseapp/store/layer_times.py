@@ -193,7 +193,7 @@ def matched(report: Report, profile: ModelProfile, level: float, shown: str) -> 
         notes=(
             *report.notes,
             *_notes(report, owners, by_order, shown),
-            *_misses(unmatched, profile.layers, seconds, shown),
+            *_misses(unmatched, [layer for layer in profile.layers if layer.name not in seconds], shown),
         ),
     )
 
@@ -311,13 +311,10 @@ def _notes(report: Report, owners: Sequence[tuple[str, ...]], by_order: Mapping[
         yield f"{rows} of {shown} are of several layers, and shared out by their multiplications: {listed(fused)}."
 
 
-def _misses(
-    unmatched: Sequence[ReportRow], layers: Iterable[LayerProfile], timed: Iterable[str], shown: str
-) -> Iterator[str]:
+def _misses(unmatched: Sequence[ReportRow], untimed: Iterable[LayerProfile], shown: str) -> Iterator[str]:
     """Yield which rows are of no layer, and which layers have no time."""
-    known = set(timed)
     if unmatched:
         rows, spent = plural(len(unmatched), "row"), 1000 * sum(row.seconds for row in unmatched)
         yield f"{rows} of {shown} of no layer, {spent:.3g} ms together: {listed(row.name for row in unmatched)}."
-    if missing := [layer.name for layer in layers if layer.runs and layer.name not in known]:
+    if missing := [layer.name for layer in untimed if layer.runs]:
         yield f"{plural(len(missing), 'layer')} without a time in {shown}: {listed(missing)}."

@@ -19,8 +19,8 @@ from senseapp.data.contents import PICTURE_SUFFIXES, UNLABELLED
 from senseapp.data.downloads import is_downloaded
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.spec import DataSpec, ModelSpec
-from senseapp.server.image_report import sample_zip
 from senseapp.server.inputs import DETECTION_DEMO
+from senseapp.server.run_requests import sample_zip
 from senseapp.server.settings import configured_data_roots
 
 
