@@ -154,11 +154,6 @@ def test_a_damaged_record_is_left_out_of_the_list(backend: Backend, files: tuple
     assert service.checks.recent() == ()
 
 
-def restarted(backend: Backend) -> None:
-    """Open the home as a server does that starts after another was killed."""
-    Backend(backend.home, workers=0).close()
-
-
 def test_a_killed_server_leaves_no_file_of_a_check(backend: Backend, files: tuple[bytes, bytes]) -> None:
     """Killed before the settings were written, while they were, after the report was, and with a damaged report."""
     service = Service(backend, "ada")
@@ -171,7 +166,7 @@ def test_a_killed_server_leaves_no_file_of_a_check(backend: Backend, files: tupl
         (folder / "spec.json").write_text(dumps(spec))
         (folder / f".report.json.{2**22}.{'0' * 32}").write_bytes(b"half")
     (damaged / "report.json").write_text("{")
-    restarted(backend)
+    Backend(backend.home, workers=0).close()  # as a server does that starts after another was killed
     left = {str(path.relative_to(after.parent)) for path in after.parent.rglob("*") if path.is_file()}
     assert left == {f"{after.name}/{name}" for name in ("spec.json",)} | {
         f"{damaged.name}/{name}" for name in ("spec.json", "report.json")

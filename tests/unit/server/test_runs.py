@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -116,23 +114,16 @@ def test_a_restart_finds_what_was_interrupted_and_goes_on(tmp_path, engine):
     assert len(service.result(run_id).measurements) == TOTAL
 
 
-def test_a_full_queue_leaves_no_run_behind(tmp_path, engine):
-    service = Service(a_backend(tmp_path, engine, settings=ServerSettings(max_queue=1)), "ann")
-    service.start(SPEC)
-    with pytest.raises(QueueFull):
-        service.start(SPEC)
-    assert len(service.runs()) == 1
-
-
-def test_resume_into_a_full_queue_keeps_the_state(tmp_path, engine):
-    backend = a_backend(tmp_path, engine, settings=ServerSettings(max_queue=1))
-    service = Service(backend, "ann")
-    run_id = service.start(SPEC)
-    service.cancel(run_id)
-    service.start(SPEC)
-    with pytest.raises(QueueFull):
-        service.resume(run_id)
-    assert service.run(run_id).state is RunState.CANCELLED
+def test_a_full_queue_leaves_no_run_behind_and_changes_no_state(tmp_path, engine):
+    service = Service(a_backend(tmp_path, engine, settings=ServerSettings(max_queue=2)), "ann")
+    stopped = service.start(SPEC)
+    service.cancel(stopped)
+    assert [service.snapshot(service.start(SPEC)).queue_place for _ in range(2)] == [1, 2]
+    for refused in (lambda: service.start(SPEC), lambda: service.resume(stopped)):
+        with pytest.raises(QueueFull, match="At most 2 runs may wait"):
+            refused()
+    assert len(service.runs()) == 3
+    assert service.run(stopped).state is RunState.CANCELLED
 
 
 def test_a_shared_link_reads_until_it_is_revoked(service, backend):
@@ -228,14 +219,6 @@ def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
     service.start(spec)
     backend.runner.run_next()
     assert service.inputs.estimate_time(spec) != before
-
-
-def test_no_torch_when_the_app_or_the_command_line_starts():
-    script = "import sys, senseapp.server, senseapp.cli, senseapp.store, senseapp.server\n"
-    script += "found = [name for name in ('torch', 'timm', 'streamlit', 'scipy') if name in sys.modules]\n"
-    script += "print(found)"
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert (finished.stdout, finished.stderr) == ("[]\n", "")
 
 
 def test_one_backend_per_home_and_process(tmp_path, monkeypatch):

@@ -65,13 +65,6 @@ def test_zero_is_a_number_where_it_means_something(monkeypatch):
     assert whole_number("SENSEAPP_KEEP_RUNS_DAYS", 5, unit="days", least=0) == 0
 
 
-def test_the_queue_is_as_long_as_the_settings_say(tmp_path):
-    service = a_service(tmp_path, max_queue=2)
-    assert [service.snapshot(service.start(SPEC)).queue_place for _ in range(2)] == [1, 2]
-    with pytest.raises(Exception, match="At most 2 runs may wait"):
-        service.start(SPEC)
-
-
 def test_one_persons_quota_stops_new_runs_until_something_is_deleted(tmp_path):
     service = a_service(tmp_path, person_mb=1)
     service.start(SPEC)
