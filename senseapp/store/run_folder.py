@@ -25,7 +25,7 @@ from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
 
 T = TypeVar("T")
-_PREFIXES: dict[type, str] = {
+PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
     QuantizationHistogram: "histogram",
@@ -243,7 +243,7 @@ class RunFolder:
     def records(self, kind: type[T]) -> tuple[T, ...]:
         """Return every record of that kind, the oldest first."""
         with storage_errors(self.path.name):
-            written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob(f"{_PREFIXES[kind]}-*.json"))
+            written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob(f"{PREFIXES[kind]}-*.json"))
             return tuple(_read_once(path, when) for when, path in written)
 
     def begin(self, key: str) -> None:
@@ -320,7 +320,7 @@ class RunFolder:
         return self.path / f"begun-{key}"
 
     def _record_file(self, kind: type, key: str) -> Path:
-        return self.path / f"{_PREFIXES[kind]}-{key}.json"
+        return self.path / f"{PREFIXES[kind]}-{key}.json"
 
 
 def bytes_in(folder: Path) -> int:
@@ -348,7 +348,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
 @lru_cache(maxsize=256)
 def _read_once(path: Path, _when: int) -> Any:
     """Read a record once; a page asks for all proofs at each move of a slider."""
-    kind = next(kind for kind, prefix in _PREFIXES.items() if path.name.startswith(f"{prefix}-"))
+    kind = next(kind for kind, prefix in PREFIXES.items() if path.name.startswith(f"{prefix}-"))
     return loads(path.read_bytes(), kind)
 
 
