@@ -105,12 +105,8 @@ class Database:
         """
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            try:
+            with connection:  # commits, or rolls back
                 yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
