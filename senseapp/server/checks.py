@@ -23,6 +23,7 @@ from senseapp.server.machine import load_engine
 from senseapp.server.process.requester import ANYBODY, Requester, model_limits
 from senseapp.server.settings import check_paths, owner_name
 from senseapp.server.tasks import RunObserver, TaskContext
+from senseapp.store.run_folder import read_record
 
 if TYPE_CHECKING:
     from senseapp.server.backend import Backend
@@ -99,16 +100,8 @@ class CheckObserver(RunObserver):
 
 
 def read_report(folder: Path) -> CheckReport | None:
-    """Return the report in the folder of a check, or None before there is one.
-
-    Raises:
-        InvalidFile: it is damaged.
-        StorageFailed: it cannot be read.
-    """
-    if not (folder / _REPORT).is_file():
-        return None
-    with storage_errors(_REPORT):
-        return loads((folder / _REPORT).read_bytes(), CheckReport)
+    """Return the report in the folder of a check, or None before there is one; see :func:`read_record`."""
+    return read_record(folder / _REPORT, CheckReport)
 
 
 def folder_of_checks(home: Path, owner: str) -> Path:

@@ -159,7 +159,7 @@ class RunFolder:
 
     def spec(self) -> RunSpec | None:
         """Return the settings this folder was claimed for, or None."""
-        return _read(self._spec_file, RunSpec)
+        return read_record(self._spec_file, RunSpec)
 
     @property
     def finished(self) -> bool:
@@ -230,7 +230,7 @@ class RunFolder:
     def load_reused(self) -> Reused | None:
         """Return how much was taken from another run, or None if nothing was."""
         is_known = self._reused_file.is_file() and self.measurements.count() > 0
-        return _read(self._reused_file, Reused) if is_known else None
+        return read_record(self._reused_file, Reused) if is_known else None
 
     def save(self, key: str, record: object) -> None:
         """Keep the outcome of a task under its key."""
@@ -238,7 +238,7 @@ class RunFolder:
 
     def load(self, kind: type[T], key: str) -> T | None:
         """Return the record of that kind and key, or None before there is one."""
-        return _read(self._record_file(kind, key), kind)
+        return read_record(self._record_file(kind, key), kind)
 
     def records(self, kind: type[T]) -> tuple[T, ...]:
         """Return every record of that kind, the oldest first."""
@@ -338,7 +338,8 @@ def key_in(file: str) -> str:
     return file.partition("-")[2].partition(".")[0]
 
 
-def _read(path: Path, kind: type[T]) -> T | None:
+def read_record(path: Path, kind: type[T]) -> T | None:
+    """Return the record in a file, or None where there is no file; raises as :class:`RunFolder` does."""
     if not path.is_file():
         return None
     with storage_errors(path.name):
@@ -354,7 +355,7 @@ def _read_once(path: Path, _when: int) -> Any:
 
 def _read_result(path: Path) -> RunResult | None:
     try:
-        return _read(path, RunResult)
+        return read_record(path, RunResult)
     except InvalidFile as error:
         raise InvalidFile(f"{path.name}: {error}") from error
 
