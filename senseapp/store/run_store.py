@@ -180,6 +180,13 @@ class RunStore:
         counts = {name: count for name, count in (("done", done), ("total", total)) if count is not None}
         self.update(run_id, state=state, error=error, **counts)
 
+    def update(self, run_id: str, **columns: str | int) -> None:
+        """Store columns of a run, such as its ``headline``; names come from code, never from outside."""
+        assignments = ", ".join(f"{name} = ?" for name in columns)
+        update = f"UPDATE runs SET {assignments}, updated_seconds = MAX(updated_seconds, ?) WHERE run_id = ?"
+        if not self._database.change(update, *columns.values(), time.time(), run_id):
+            raise _not_found()
+
     def others(self, run_id: str, most: int = 100) -> tuple[tuple[str, str, str], ...]:
         """Return id, title and content key of the same owner's newest other runs; nobody else's, ever."""
         query = (
@@ -297,13 +304,6 @@ class RunStore:
         if not found:
             raise _not_found()
         return found[0]
-
-    def update(self, run_id: str, **columns: str | int) -> None:
-        """Store columns of a run, such as its ``headline``; names come from code, never from outside."""
-        assignments = ", ".join(f"{name} = ?" for name in columns)
-        update = f"UPDATE runs SET {assignments}, updated_seconds = MAX(updated_seconds, ?) WHERE run_id = ?"
-        if not self._database.change(update, *columns.values(), time.time(), run_id):
-            raise _not_found()
 
 
 def _checked_title(title: str) -> str:
