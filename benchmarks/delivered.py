@@ -59,7 +59,7 @@ class _Quiet:
     def opened(self, *_: Any, **__: Any) -> None:
         """Say nothing."""
 
-    estimated = measured = opened
+    measured = opened
 
 
 def _demo(_home: Path) -> list[str]:

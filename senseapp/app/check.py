@@ -27,8 +27,8 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.access import UploadPurpose
 from senseapp.server.checks import CheckRecord
-from senseapp.server.uploads import UploadPurpose
 from senseapp.tasks import CLASSIFICATION, Task, task_named
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import (

@@ -27,8 +27,7 @@ from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.leaderboard import headline, leaderboard_csv, leaderboard_row, ranked
 from senseapp.server.outputs import write_outputs
 from senseapp.server.process.processes import carry_out_on_cluster
-from senseapp.server.session import open_local_session
-from senseapp.server.tasks import TaskContext
+from senseapp.server.tasks import TaskContext, open_local_session
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
 

@@ -35,7 +35,7 @@ from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
 from senseapp.server.delivery_tasks import DeliverTask
-from senseapp.server.layer_tasks import Int8Trial
+from senseapp.server.run_tasks import Int8Trial
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
         task = _with_tolerance(task, arguments, evaluator)
         predicted = _predicted(evaluator, task.settings)
         delivery = task.make(evaluator, context, others=False)
-        task.keep(folder, delivery)
+        folder.save(task.key, delivery)
     candidate, deployment = _file_of(task, delivery, folder)
     files, notes = _written(arguments, candidate, deployment, folder, uploaded=evaluator.onnx is not None)
     allowed = METRICS[candidate.metric].tolerable if task.allowed_drop is None else task.allowed_drop

@@ -84,7 +84,7 @@ def backend(tmp_path: Path, gate: threading.Semaphore, request: pytest.FixtureRe
 @pytest.fixture
 def real_backend(tmp_path: Path) -> Iterator[Backend]:
     """A backend with the real engine, in this process: only here is known what tests register."""
-    from senseapp.server.session import open_local_session  # torch loads here
+    from senseapp.server.tasks import open_local_session  # torch loads here
 
     made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
     yield made

@@ -7,7 +7,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import MeasurementFailed
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.run_tasks import HistogramTask
 from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE

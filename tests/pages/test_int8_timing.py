@@ -8,8 +8,8 @@ from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.jobs import RunState
 from senseapp.records.layer_findings import Int8Timing
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import Int8Trial
 from senseapp.server.process.requester import decode_task, encode_task
+from senseapp.server.run_tasks import Int8Trial
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, a_deployment, usual_figures
 from tests.pages.conftest import open_page

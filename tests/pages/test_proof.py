@@ -9,7 +9,7 @@ from senseapp.metrics import MetricChange
 from senseapp.records.jobs import RunState
 from senseapp.records.schedule import Limits, RepairStep, ResourceBudget, ValidationResult
 from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from tests.pages.conftest import open_page, texts

@@ -16,7 +16,7 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule, Stronges
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.finished_runs import Scheduling
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
+from senseapp.server.run_tasks import DropLimit, StrongestSearch
 from senseapp.server.service import Service
 from senseapp.solve import trade_off
 from senseapp.solve.methods import make_schedule

@@ -57,7 +57,7 @@ def test_importing_does_not_load_torch():
 
 WITH_A_SIZE = """
 import sys
-from senseapp.server.session import load_engine
+from senseapp.server.machine import load_engine
 load_engine()
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec

@@ -29,8 +29,7 @@ from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.layer_tasks import LayerAnswers
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import LayerAnswers, Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.cases import first_of

@@ -25,7 +25,7 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.server.image_report import preview_images
+from senseapp.server.run_requests import preview_images
 from senseapp.tasks import CLASSIFICATION
 from tests.pictures import png
 from tests.plain_loop import sparse_logits
