@@ -33,8 +33,8 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.call_times import times
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
-from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.products import KINDS
+from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.tasks import task_named
@@ -109,7 +109,7 @@ def _files(runtime: UploadedRuntime, content: bytes, calibration: Sequence[Tenso
     quantizer = runtime.quantizer(content, calibration)
     assert isinstance(quantizer, Int8Writer)
     tensors = rounded_tensors(quantizer.network)
-    quantizer.rounding = Rounding(ranges=ranges(quantizer.network, calibration, tensors, ("mse",))["mse"])
+    quantizer.rounding = Rounding(ranges=ranges(quantizer.network, calibration, tensors, "mse"))
     all_int8 = quantizer.write()
     kinds = {node.name: node.op_type for node in onnx.load_from_string(quantizer.network).graph.node}
     others = [each for each in quantizer.nodes(all_int8) if kinds[each] not in (*KINDS, "ConvTranspose")]

@@ -19,10 +19,10 @@ from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
-from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
+from senseapp.runtimes.onnxruntime.rounding.weights import rounded_products
 
 _REAL, _DEMO = "tf_efficientnet_lite0", "demo"
 _FITTED, _SCORED, _SIDE = 16, 96, 64
@@ -82,7 +82,7 @@ def fitted_file(exported: bytes, fitted: Tensor, *, runtime: Runtime = OPERATION
     batches = fitted.split(16)
     writer = runtime.quantizer(exported, batches)
     assert isinstance(writer, Int8Writer)
-    found = ranges(exported, batches, rounded_tensors(writer.network), ["mse"])["mse"]
+    found = ranges(exported, batches, rounded_tensors(writer.network), "mse")
     nodes = products(OnnxGraph(exported))
     fitted_products = rounded_products(
         exported, batches, nodes, found, any_order=writer.any_order, progress=lambda _step: None

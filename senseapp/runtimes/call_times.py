@@ -1,13 +1,15 @@
-"""Times of calls of networks that take turns, ratios of such times, and kernels of profiles."""
+"""Times of calls of networks that take turns, ratios of such times, kernels of profiles, and this processor."""
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -85,3 +87,21 @@ def usual_input(shape: Sequence[int], kind: np.dtype[Any] | type) -> NDArray[Any
     if np.issubdtype(kind, np.integer):
         return generator.integers(0, 255, shape).astype(kind)
     return generator.standard_normal(shape).astype(kind)
+
+
+_PRODUCTS_OF_8_BITS = ("avx512_vnni", "avx_vnni", "amx_int8")
+
+
+def saturates() -> bool:
+    """Return whether sums of products of 8 bits saturate on this processor.
+
+    Kernels of onnxruntime and OpenVINO for AVX2 or AVX-512 without VNNI add two products in 16 bits, ``VPMADDUBSW``.
+    """
+    found = torch.cpu.get_capabilities()
+    return found.get("architecture") == "x86_64" and not any(found.get(each) for each in _PRODUCTS_OF_8_BITS)
+
+
+def processor() -> str:
+    """Return the processor, and whether it has dot products of 8 bits: ``AMD EPYC without VNNI``."""
+    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
+    return f"{name} {'without' if saturates() else 'with'} VNNI"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from senseapp.networks.network import OUTPUTS, nested
 from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.read import check_loops, parsed_model
-from senseapp.runtimes.onnx_network import saturates
+from senseapp.runtimes.call_times import saturates
 from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
 from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, session
 
@@ -128,7 +127,7 @@ class ForeignFile:
         self._chosen = tuple(name for name, _ in self.facts.outputs)
         nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
         self._nesting = nesting if nesting and not extra else None
-        self._watch = _Watch(min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content)))
+        self._most_seconds = min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content))
 
     @property
     def fixed_batch(self) -> int | None:
@@ -162,9 +161,9 @@ class ForeignFile:
 
     def fed(self, images: Tensor) -> Tensor:
         """Return float32 images (N, C, H, W) as the input takes them, filled up to the file's batch by the first."""
-        dtype = torch.from_numpy(np.zeros(0, INPUT_TYPES[self._type])).dtype
-        batch = self.fixed_batch
-        return ImageInput(channels_last=self.facts.channels_last, dtype=dtype, batch=batch).of(images).to(dtype)
+        dtype: torch.dtype = getattr(torch, self.facts.input_type)
+        taken = ImageInput(channels_last=self.facts.channels_last, dtype=dtype, batch=self.fixed_batch)
+        return taken.of(images).to(dtype)
 
     def run(self, batch: Tensor) -> object:
         """Return the chosen outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images, float32.
@@ -185,20 +184,19 @@ class ForeignFile:
         options = onnxruntime.RunOptions()
         options.log_severity_level = 4
         values = {self.facts.input_name: np.ascontiguousarray(fed.numpy())}
+        _watch()
+        _CALLS[id(options)] = time.monotonic() + self._most_seconds, options
         try:
-            with self._watch.over(options):
-                found = self._session.run(list(names), values, options)
+            found = self._session.run(list(names), values, options)
         except Exception as error:
             if options.terminate:
                 raise InvalidSpec(
-                    f"The file takes more than {self._watch.seconds:.0f} s for one call, so it was stopped."
+                    f"The file takes more than {self._most_seconds:.0f} s for one call, so it was stopped."
                 ) from error
             raise _refusal("run", error) from error
+        finally:
+            del _CALLS[id(options)]
         return dict(zip(names, found, strict=True))
-
-    @property
-    def _type(self) -> str:
-        return str(self._session.get_inputs()[0].type)
 
     def _of_images(self, name: str, values: Array, batch: Tensor) -> Tensor:
         count = self.fixed_batch or len(batch)
@@ -211,41 +209,17 @@ class ForeignFile:
         return found.float() if found.is_floating_point() else found
 
 
-class _Watch:
-    """Stops calls that last longer than ``seconds``: a graph may hold a loop that ends for no image, or not for one.
-
-    Its thread lasts as long as the object. A call takes no longer with it, as calls are timed.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._call: tuple[float, Any] | None = None
-        self._thread: threading.Thread | None = None
-
-    @contextmanager
-    def over(self, options: Any) -> Iterator[None]:
-        """Watch the call that runs in the body with these ``options``."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=_look, args=(weakref.ref(self),), daemon=True)
-            self._thread.start()
-        self._call = time.monotonic() + self.seconds, options
-        try:
-            yield
-        finally:
-            self._call = None
-
-    def stop_late(self) -> None:
-        """Stop the call that is under way, if it is late."""
-        call = self._call
-        if call is not None and time.monotonic() > call[0]:
-            call[1].terminate = True
-
-
-def _look(watch: weakref.ref[_Watch]) -> None:
-    while (found := watch()) is not None:
-        found.stop_late()
-        del found
+def _stop_late_calls() -> None:
+    """Stop late calls: a graph may hold a loop that ends for no image, or not for one. No call takes longer for it."""
+    while True:
+        for latest, options in list(_CALLS.values()):
+            options.terminate = options.terminate or time.monotonic() > latest
         time.sleep(_LOOK_SECONDS)
+
+
+_CALLS: dict[int, tuple[float, Any]] = {}
+"""When calls that are under way are late, and their options."""
+_watch = cache(threading.Thread(target=_stop_late_calls, daemon=True).start)
 
 
 def _refusal(what: str, error: Exception) -> Exception:

@@ -21,7 +21,7 @@ from onnx import NodeProto, helper
 
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
+from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
 
 _MOVING = frozenset(
     {
@@ -69,7 +69,9 @@ class QdqFile:
     def nodes(self) -> tuple[QuantizedNode, ...]:
         """The quantized nodes, in order."""
         return tuple(
-            QuantizedNode(name=name, op=node.op_type, weights_known=all(known for *_, known in self._weights(node)))
+            QuantizedNode(
+                name=name, op=node.op_type, weights_known=all(value is not None for _, value in self._weights(node))
+            )
             for name, node in self._nodes.items()
         )
 
@@ -81,8 +83,8 @@ class QdqFile:
             node, own = self._nodes[name], copies[name]
             for place, source in self._unrounded(node):
                 graph.read_instead(own, place, self._activated(graph, source))
-            for place, value, known in self._weights(node):
-                if known and value is not None:
+            for place, value in self._weights(node):
+                if value is not None:
                     stored = f"{node.input[place]} in float, of {name}"
                     graph.store(stored, value)
                     graph.read_instead(own, place, stored)
@@ -92,11 +94,8 @@ class QdqFile:
         return graph.content()
 
     def _is_quantized(self, node: NodeProto) -> bool:
-        if node.op_type in ROUNDING:
-            return False
-        return any(self._dequantizing(name) is not None for name in node.input) or any(
-            name in self._rounded_values for name in node.output
-        )
+        reads = any(self._dequantizing(name) is not None for name in node.input)
+        return node.op_type not in ROUNDING and (reads or not self._rounded_values.isdisjoint(node.output))
 
     @cached_property
     def _rounded_values(self) -> set[str]:
@@ -134,22 +133,18 @@ class QdqFile:
         graph.insert(added, after=mine)
         return own
 
-    def _weights(self, node: NodeProto) -> Iterator[tuple[int, _Array | None, bool]]:
-        """Yield each input that is stored as integers, its float numbers, and whether they are known."""
+    def _weights(self, node: NodeProto) -> Iterator[tuple[int, _Array | None]]:
+        """Yield each input that is stored as integers, and its float numbers where they are known."""
+        twin = self._twin(node)
         for place, name in enumerate(node.input):
             undone = self._dequantizing(name)
             codes = None if undone is None else self._graph.array(undone.input[0])
             if undone is None or codes is None:
                 continue
-            value = self._float_numbers(node, place, tuple(codes.shape))
-            yield place, value, value is not None and self._is_near(undone, codes, value)
-
-    def _float_numbers(self, node: NodeProto, place: int, shape: tuple[int, ...]) -> _Array | None:
-        twin = self._twin(node)
-        found = None if twin is None or place >= len(twin.input) else self._float.array(twin.input[place])
-        if found is None or found.dtype.kind != "f" or found.shape != shape:
-            return None
-        return np.ascontiguousarray(found, dtype=np.float32)
+            value = self._float.array(twin.input[place]) if twin is not None and place < len(twin.input) else None
+            fits = value is not None and value.dtype.kind == "f" and value.shape == codes.shape
+            number = value.astype(np.float32) if value is not None and fits else None
+            yield place, number if number is not None and self._is_near(undone, codes, number) else None
 
     def _is_near(self, undone: NodeProto, codes: NDArray[np.generic], value: _Array) -> bool:
         scale = self._graph.array(undone.input[1])
@@ -176,11 +171,7 @@ def _label(node: NodeProto) -> str:
 
 
 def _along(values: _Array, axis: int, rank: int) -> _Array:
-    if values.size == 1:
-        return values.reshape(())
-    shape = [1] * rank
-    shape[axis] = -1
-    return values.reshape(shape)
+    return values.reshape(() if values.size == 1 else [-1 if each == axis % rank else 1 for each in range(rank)])
 
 
 def _unround_on(graph: OnnxGraph, value: str) -> None:

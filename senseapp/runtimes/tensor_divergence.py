@@ -143,7 +143,8 @@ def tensor_divergence(
     """
     ours, theirs = (_Values(parsed_model(content)) for content in (reference, candidate))
     mine, others = ours.products(), theirs.products()
-    pairs, matched_by = _by_name(ours, theirs), "name"
+    pairs = _by_name(ours, theirs)
+    matched_by: Literal["name", "order"] = "name"
     named = {pair.node.output[0] for pair in pairs}
     if sum(node.output[0] in named for _, node in mine) < 0.5 * len(mine):
         pairs, matched_by = _in_order(ours, mine, theirs, others), "order"
@@ -157,9 +158,8 @@ def tensor_divergence(
         before = _computed(reference, [*(pair.names[0] for pair in some), *parts], images[0])
         after = _computed(candidate, [pair.names[1] for pair in some], images[1])
         found += [each for pair in some if (each := pair.difference(before, after)) is not None]
-    by: Literal["name", "order"] = "name" if matched_by == "name" else "order"
     told = _without_other_values(found, ours)
-    return TensorDivergence(tensors=told, matched_by=by, images=len(images[0])) if told else None
+    return TensorDivergence(tensors=told, matched_by=matched_by, images=len(images[0])) if told else None
 
 
 def _without_other_values(found: Sequence[TensorDifference], graph: _Values) -> tuple[TensorDifference, ...]:

@@ -26,9 +26,9 @@ from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import change_in
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.qdq import Rounding
-from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
 from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding
+from senseapp.runtimes.onnxruntime.rounding.weights import rounded_products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.views.frames.files import deployed_rows
 from tests.cases import first_of
@@ -184,14 +184,14 @@ FAILING = {
             "senseapp.compressions.quantization.activations.MinMaxObserver.value_range": (
                 "ranges of activations by the observer minmax"
             ),
-            "senseapp.runtimes.onnxruntime.rounding.fit.rounded_products": "weights fitted to the images",
-            "senseapp.runtimes.onnxruntime.timing.OnnxTimes.time_layers": "the search for parts that int8 harms",
+            "senseapp.runtimes.onnxruntime.int8.rounded_products": "weights fitted to the images",
+            "senseapp.runtimes.onnxruntime.operations.OnnxRuntime.time_layers": "the search for parts that int8 harms",
         },
     ),
     "adapted weights and small types": (
         FLOAT,
         {
-            "senseapp.runtimes.onnxruntime.file_format.with_quantized_weights": "weights stored as integers",
+            "senseapp.runtimes.onnxruntime.operations.with_quantized_weights": "weights stored as integers",
             "senseapp.reconstruct.adapt.weights.AdaptedLayer.adapt": "the repair 'Weights updated, statistics matched'",
         },
     ),
@@ -225,7 +225,7 @@ def test_a_repair_that_cannot_begin_is_left_out(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.wide
 def test_all_that_is_fitted_and_a_comparison_are_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.operations.default_int8", broken)
-    monkeypatch.setattr("senseapp.runtimes.onnxruntime.rounding.fit.chosen_rounding", broken)
+    monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.chosen_rounding", broken)
     found = deploy(evaluator_of(a_network(), BITS), INT8)
     for name in ("ranges and weights fitted to the images", "onnxruntime's own quantizer"):
         assert f"Left out, since it failed: {name}; ValueError: it broke." in found.record.notes
@@ -249,7 +249,7 @@ def test_a_cancel_a_lack_of_memory_and_the_error_of_the_plain_file_end_it(monkey
         deploy(evaluator_of(a_network(), BITS, progress=report), INT8)
     evaluator = evaluator_of(a_network(), BITS)
     with monkeypatch.context() as patch:
-        patch.setattr("senseapp.runtimes.onnxruntime.rounding.fit.chosen_rounding", too_large)
+        patch.setattr("senseapp.runtimes.onnxruntime.int8.chosen_rounding", too_large)
         with pytest.raises(OutOfMemory):
             deploy(evaluator, INT8)
     monkeypatch.setattr("senseapp.runtimes.onnxruntime.int8.QdqFiles", broken)

@@ -24,12 +24,11 @@ from senseapp.networks.network import OUTPUTS, nested, nesting_text
 from senseapp.networks.onnx.metadata import CLASSES, LONGEST_NAMES, ORIGINAL_THRESHOLD, PREPARATION, THRESHOLD
 from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.runtimes.base import Exporter, Runtime
-from senseapp.runtimes.call_times import quick_seconds, usual_input
+from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
 from senseapp.runtimes.litert import LITERT
 from senseapp.runtimes.litert.file import layers_of, operators, parsed, texts, with_texts
 from senseapp.runtimes.litert.library import library_call
 from senseapp.runtimes.litert.quantizer import LiteRtQuantizer
-from senseapp.runtimes.onnx_network import processor
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _STATIC = "litert-quantizer, static_wi8_ai8, min-max"

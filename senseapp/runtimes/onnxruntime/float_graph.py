@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
+from onnx.reference import ReferenceEvaluator
 
 from senseapp.core.errors import InvalidSpec, first_line_of
 from senseapp.networks.onnx.graph import DEFAULT_DOMAINS, OnnxGraph, attributes_of, label, opset_of, read_by, tensor_in
 from senseapp.networks.onnx.read import BY_CHANNEL_OPSET
-from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
+from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
 
 FOLDED_WEIGHT = ".folded_weight"
 """Behind a convolution's name, that of the weight with what was folded into it."""
@@ -32,6 +34,7 @@ Array = NDArray[np.float64]
 Affine = tuple[Array, Array]
 """What a node does to each channel: times a scale, plus a shift, both (C,)."""
 
+_AFFINE = frozenset({"BatchNormalization", "Add", "Sub", "Mul", "Div"})
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _PLAIN = "Nodes of the file are sorted, each has a name of its own, and constants are stored beside the other tensors."
 
@@ -73,13 +76,7 @@ class FloatGraph:
         """Return the whole file with the nodes of ``file``, an int8 file of the part that is measured."""
         whole, int8 = OnnxGraph(self.whole), OnnxGraph(file)
         inside = {node.name for node in OnnxGraph(self.part).nodes}
-        places = {node.name: place for place, node in enumerate(whole.nodes)}
-        placed = [(places[node.name], node) for node in whole.nodes if node.name not in inside]
-        place = -1
-        for node in int8.nodes:
-            place = places.get(node.name, place)
-            placed.append((place, node))
-        whole.nodes = [node for _, node in sorted(placed, key=lambda each: each[0])]
+        whole.nodes = [*int8.nodes, *(node for node in whole.nodes if node.name not in inside)]
         whole.sort()
         whole.discard({name for node in int8.nodes for name in node.output} & whole.initializers.keys())
         whole.initializers |= int8.initializers
@@ -215,33 +212,15 @@ def _fold_behind(graph: OnnxGraph, node: NodeProto, channel_axis: int) -> None:
 
 def _affine(graph: OnnxGraph, node: NodeProto, name: str, channels: int, rank: int) -> Affine | None:
     """Return what ``node`` does to the channels of ``name``, a tensor of ``rank`` axes; None for anything else."""
-    if node.op_type == "BatchNormalization":
-        attributes = attributes_of(node)
-        values = [found for each in node.input[1:] if (found := _numbers(graph, each)) is not None]
-        if attributes.get("training_mode", 0) or any(node.output[1:]) or len(values) != 4:
-            return None
-        gamma, beta, mean, variance = values
-        # of BatchNormalization where the file gives none: the ONNX specification
-        scale = gamma / np.sqrt(variance + attributes.get("epsilon", 1e-5))
-        return scale, beta - mean * scale
-    operands = list(node.input)
-    if node.op_type not in ("Add", "Sub", "Mul", "Div") or operands.count(name) != 1:
+    constants = {each: _numbers(graph, each) for each in node.input if each != name}
+    is_alone = list(node.input).count(name) == 1 and all(each is not None for each in constants.values())
+    if node.op_type not in _AFFINE or not is_alone or attributes_of(node).get("training_mode", 0):
         return None
-    place = operands.index(name)
-    constant = _numbers(graph, operands[1 - place])
-    if constant is None or (place == 1 and node.op_type in ("Sub", "Div")) or constant.ndim > rank:
-        return None
-    shape = (1,) * (rank - constant.ndim) + constant.shape
-    if any(length != 1 for axis, length in enumerate(shape) if axis != 1) or shape[1] not in (1, channels):
-        return None
-    constant, one = np.broadcast_to(constant.reshape(-1), channels), np.ones(channels)
-    with np.errstate(divide="ignore"):
-        return {
-            "Add": (one, constant),
-            "Sub": (one, -constant),
-            "Mul": (constant, 0 * one),
-            "Div": (1 / constant, 0 * one),
-        }[node.op_type]
+    shape, evaluator = (1, channels, *[1] * (rank - 2)), ReferenceEvaluator(node)
+    with np.errstate(all="ignore"):  # what divides by zero is no number, and stays
+        found = [evaluator.run(None, {**constants, name: np.full(shape, each)}) for each in (0.0, 1.0)]
+    shift, both = (cast(list[Array], each)[0] for each in found)
+    return ((both - shift).ravel(), shift.ravel()) if shift.shape == shape else None
 
 
 def _numbers(graph: OnnxGraph, name: str) -> Array | None:

@@ -1,22 +1,40 @@
-"""Int8 files of one network: how it is rounded, written with any of its nodes in float."""
+"""Int8 files of one network: how it is rounded, fitted to images, and written with any of its nodes in float."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import onnx
 from torch import Tensor
 
-from senseapp.core.errors import UnsupportedModel
+from senseapp.compressions.quantization import ActivationObserver
+from senseapp.core.errors import InvalidSpec, UnsupportedModel
+from senseapp.core.steps import StepTitle
 from senseapp.core.texts import listed
+from senseapp.metrics.paired_tests import clearly_less
+from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
-from senseapp.runtimes.onnxruntime.file_writer import ROUNDING, UNPACKED
-from senseapp.runtimes.onnxruntime.qdq import WEIGHTED, QdqFiles, Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
-from senseapp.runtimes.onnxruntime.rounding.causes import causes
-from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
-from senseapp.runtimes.quantizers import Quantizer, RoundingCause
+from senseapp.runtimes.onnxruntime.rounding.causes import calibration_warnings, causes
+from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING, UNPACKED, WEIGHTED, QdqFiles, Rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, ranges
+from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, RoundedProduct, rounded_products
+from senseapp.runtimes.quantizers import Fitting, Quantizer, RoundingCause
+
+_OBSERVERS: tuple[ActivationObserver, ...] = ("mse", "minmax")
+"""The first is taken unless the other is clearly better. With fitted weights, ranges of least squared error did .66 to
+1.24 times the damage of the smallest and largest values on other photographs (seven networks, .89 in the mean). Ranges
+that clip more (percentiles, entropy) suit few images better than others: on EfficientNet-Lite0 percentiles did .6 times
+the damage on images that choose, and 1.5 times on others."""
+_REDUCED_LARGEST = LARGEST // 2  # 7 bits: no pair of products with an input of 8 bits overflows 16
+_CORRECTED = (
+    "Biases are corrected, so that each convolution and matrix product keeps the mean that it has in float: measured, "
+    "all in int8 does less harm so."
+)
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _BETWEEN_ROUNDINGS = frozenset({"LayerNormalization", "Gelu"})
@@ -55,30 +73,46 @@ class Int8Writer(Quantizer):
         self.notes = (_ONLY_WEIGHTED,) if self.in_float else ()
         self.correction: BiasCorrection | None = None
         self._calibration = calibration
-        self._rounding: Rounding | None = None
-        self._files: QdqFiles | None = None
+        self._files: tuple[Rounding, QdqFiles] | None = None
         self._finished: dict[bytes, bytes] = {}
 
-    @property
+    @cached_property
     def rounding(self) -> Rounding:
-        """What files round to; None sets it to the smallest and largest values."""
-        if self._rounding is None:
-            tensors = rounded_tensors(self.network, self.in_float)
-            self._rounding = Rounding(ranges=ranges(self.network, self._calibration, tensors, ["minmax"])["minmax"])
-        return self._rounding
+        """What files round to: the smallest and largest values, unless another one is set."""
+        return Rounding(ranges=self.ranges(self._calibration, "minmax"))
 
-    @rounding.setter
-    def rounding(self, rounding: Rounding | None) -> None:
-        self._rounding, self._files = rounding, None
+    def ranges(self, batches: Sequence[Tensor], observer: ActivationObserver) -> dict[str, Range]:
+        """Return the ranges of all tensors that are rounded."""
+        return ranges(self.network, batches, rounded_tensors(self.network, self.in_float), observer)
+
+    def fit(self, fitting: Fitting, opened: Callable[[bytes], Network]) -> None:
+        """Fit what files round to, each step where they do less harm with it; a step that fails is left out.
+
+        1. :func:`chosen_rounding`: ranges of activations, and weights and biases that go with them.
+        2. :attr:`correction`: biases that keep the means of products through the whole network.
+        """
+        steps = fitting.steps
+        steps.progress.begin(StepTitle.WEIGHTS)
+        with steps.trying("ranges and weights fitted to the images"):
+            self.rounding = chosen_rounding(self, fitting, opened)
+        with steps.trying("corrected biases"):
+            steps.progress("Trying corrected biases")
+            correction, file = BiasCorrection(self.network, fitting.batches), self.write()
+            corrected, plain = (fitting.damage_of(opened(each)) for each in (correction.corrected(file), file))
+            self.correction = correction if corrected < 0.99 * plain else None  # a smaller gain is not worth its time
+        warnings = tuple[str, ...]()
+        with steps.trying("the check of the calibration images"):
+            warnings = calibration_warnings(self.network, self.rounding.ranges, fitting.batches, fitting.held_out)
+        self.notes = (*warnings, *self.notes, *(() if self.correction is None else (_CORRECTED,)))
 
     def write(self, *, but: Collection[str] = (), weights_only: Collection[str] = ()) -> bytes:
         """Return the network with every node in int8 that can be; see :meth:`.Quantizer.write`."""
         return self._qdq().content(self.in_float.union(but), weights_only)
 
     def _qdq(self) -> QdqFiles:
-        if self._files is None:
-            self._files = QdqFiles(self.network, self.rounding)
-        return self._files
+        if self._files is None or self._files[0] is not self.rounding:
+            self._files = self.rounding, QdqFiles(self.network, self.rounding)
+        return self._files[1]
 
     def finished(self, content: bytes) -> bytes:
         """Return a file with corrected biases, where there is a :attr:`correction`."""
@@ -96,6 +130,58 @@ class Int8Writer(Quantizer):
     def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
         """Return what speaks against one scale for a tensor; see :func:`.rounding.causes.causes`."""
         return causes(self.network, self.rounding.ranges, self._calibration, nodes)
+
+
+def chosen_rounding(writer: Int8Writer, fitting: Fitting, opened: Callable[[bytes], Network]) -> Rounding:
+    """Return how to round the network of ``writer``, fitted to images and judged on others.
+
+    Nodes whose weights are made of integers keep them, see :func:`.rounded_products`.
+
+    Ranges are those of least squared error, unless another observer of activations does clearly less harm to the whole
+    network. Weights are fitted first, as plain ones of 8 bits saturate on processors without VNNI and would hide what
+    ranges do. An observer that fails is left out, and so are fitted weights.
+
+    Raises:
+        InvalidSpec: every observer failed.
+    """
+    network, batches, steps = writer.network, fitting.batches, fitting.steps
+    nodes = products(OnnxGraph(network))
+
+    def with_products(inputs: Mapping[str, Range]) -> Rounding:
+        fitted: Mapping[str, RoundedProduct] = {}
+        with steps.trying("weights fitted to the images"):
+            fitted = rounded_products(
+                network,
+                batches,
+                nodes,
+                inputs,
+                integers=fitting.integers,
+                largest=_REDUCED_LARGEST if fitting.reduce_range else LARGEST,
+                any_order=writer.any_order,
+                progress=steps.progress,
+            )
+        return Rounding(ranges=inputs, products=fitted)
+
+    def damages(rounding: Rounding) -> Sequence[float]:
+        steps.progress("Choosing the ranges of activations")
+        return fitting.damages_of(opened(QdqFiles(network, rounding).content(writer.in_float)))
+
+    chosen: Rounding | None = None
+    least: Sequence[float] = ()
+    for name in _OBSERVERS:
+        if chosen is not None and not steps.left(0.3):  # of the time of a search, by which ranges are chosen
+            break
+        with steps.trying(f"ranges of activations by the observer {name}"):
+            steps.progress("Finding the ranges of activations")
+            found = writer.ranges(batches, name)
+            if chosen is None:
+                chosen = with_products(found)
+                least = damages(chosen)
+            elif clearly_less(damages(replace(chosen, ranges=found)), least, least=0):
+                chosen = with_products(found)
+    if chosen is None:
+        raise InvalidSpec("No ranges of activations were found.")
+    return chosen
 
 
 def nodes_in_float(graph: OnnxGraph, *, in_attention: bool) -> frozenset[str]:

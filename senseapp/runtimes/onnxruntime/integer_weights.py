@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import torch
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 from torch import Tensor
 
 from senseapp.compressions.quantization.integers import IntegerWeight
@@ -107,7 +107,10 @@ def _unpack(graph: OnnxGraph, name: str, weight: IntegerWeight, *, narrow: bool)
     else:
         graph.store(integers, values)
     graph.store(f"{name}.scale", weight.scale.numpy())
-    graph.insert(
-        helper.make_node("Cast", [integers], [f"{name}.cast"], f"{name}.cast", to=TensorProto.FLOAT),
-        helper.make_node("Mul", [f"{name}.cast", f"{name}.scale"], [name], f"{name}.mul"),
-    )
+    graph.insert(*unpacking(name, integers, f"{name}.scale"))
+
+
+def unpacking(weight: str, integers: str, scale: str) -> tuple[NodeProto, NodeProto]:
+    """Return nodes that make a ``weight`` in float of stored integers and scales, by the names of all three."""
+    cast = helper.make_node("Cast", [integers], [f"{weight}.cast"], f"{weight}.cast", to=TensorProto.FLOAT)
+    return cast, helper.make_node("Mul", [cast.output[0], scale], [weight], weight)

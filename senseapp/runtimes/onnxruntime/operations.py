@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import io
+import json
+import logging
+import math
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
 
+import onnx
 import onnxruntime
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import Tensor, nn
 
+from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
+from senseapp.networks.onnx.graph import OnnxGraph, opset_of
+from senseapp.networks.onnx.metadata import CLASSES, LONGEST_NAMES, ORIGINAL_THRESHOLD, PREPARATION, THRESHOLD
 from senseapp.networks.onnx.open import OpenedOnnx
-from senseapp.runtimes.base import Exporter, Runtime
-from senseapp.runtimes.call_times import Kernel
-from senseapp.runtimes.onnx_network import OnnxSession, processor, saturates
+from senseapp.records.deployment import LayerTimes, OperatorTime
+from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
+from senseapp.runtimes.call_times import Kernel, processor, saturates
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
-from senseapp.runtimes.onnxruntime.default_quantizer import default_int8
-from senseapp.runtimes.onnxruntime.file_format import OnnxFormat
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, multiplies_integers
+from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
 from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
-from senseapp.runtimes.onnxruntime.rounding.fit import fit
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, kernels
-from senseapp.runtimes.onnxruntime.timing import OnnxTimes
+from senseapp.runtimes.onnxruntime.runtime import OnnxSession, RuntimeModel, kernels
+from senseapp.runtimes.onnxruntime.timing import by_operator, by_product, layer_times, numbered, products_of, shapes_of
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 
-class OnnxRuntime(OnnxFormat, OnnxTimes):
-    """onnxruntime on the processor of this machine.
+class OnnxRuntime(Runtime):
+    """onnxruntime on the processor of this machine; a runtime of ONNX files opens, profiles and names its own.
 
     Int8 files are made of :meth:`float_graph`, on :meth:`inputs`: the network as it was exported, and images.
     """
@@ -36,25 +50,23 @@ class OnnxRuntime(OnnxFormat, OnnxTimes):
         "so the file does the same on processors without VNNI, where onnxruntime's own quantizer may saturate."
     )
 
+    # ---- files and networks
+
     def exporter(self, model: nn.Module, example: Tensor) -> Exporter:
         """Return what exports ``model`` to ONNX once for all its weights."""
         return OnnxTemplate(model, example)
 
     def open(self, content: bytes, *, threads: int | None = None) -> Network:
         """Open an ONNX file; raises InvalidSpec where the runtime cannot."""
-        return self.opened(content, threads=threads)
+        return self.as_network(self.opened(content, threads=threads))
 
     def opened(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
         """Return a file that takes what it declares."""
         return RuntimeModel(content, threads=threads)
 
-    def unsaturated(self, content: bytes) -> Network | None:
-        """Return a QDQ file with its products in float; None where no sum of products of integers saturates here."""
-        return self.in_float(content) if saturates() and multiplies_integers(content) else None
-
-    def in_float(self, content: bytes) -> Network:
-        """Return a QDQ file with its products in float."""
-        return RuntimeModel(content, fused=False)
+    def as_network(self, file: OnnxSession) -> Network:
+        """Return an open file as a network of images (N, C, H, W)."""
+        return file
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return onnxruntime on edited copies of an uploaded file."""
@@ -66,13 +78,62 @@ class OnnxRuntime(OnnxFormat, OnnxTimes):
         """Return the processor and the runtime: ``AMD EPYC without VNNI, onnxruntime 1.32.0``."""
         return f"{processor()}, onnxruntime {onnxruntime.__version__}"
 
-    def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
-        """Return the kernels of a file, by the runtime's own profile."""
-        return kernels(content, threads=threads, batch=batch)
-
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node belongs to, by the names that torch's exporter leaves."""
         return layers_of_nodes(content, layers)
+
+    # ---- what files hold beside the network
+
+    def format_version(self, content: bytes) -> int:
+        """Check the file by ONNX's own checker, and return its operator set."""
+        model = onnx.load_from_string(content)
+        onnx.checker.check_model(model)
+        return opset_of(model)
+
+    def described(
+        self,
+        content: bytes,
+        *,
+        preprocessing: Preprocessing | None,
+        class_names: Sequence[str],
+        thresholds: tuple[float, float] | None = None,
+    ) -> bytes:
+        """Return the file with what a program needs to run it on pictures in its metadata, as far as it is given.
+
+        Keys are ``senseapp.preparation`` (JSON of input_shape, mean, std, crop_pct, interpolation, channel_order, fit),
+        ``senseapp.classes`` (JSON list, by output), and ``senseapp.score_threshold`` and
+        ``senseapp.original_score_threshold``: the scores from which answers count in this file and in the original.
+        """
+        model = onnx.load_from_string(content)
+        found = {entry.key: entry.value for entry in model.metadata_props}
+        if preprocessing is not None:
+            told = {name: getattr(preprocessing, name) for name in Preprocessing.__slots__}
+            found[PREPARATION] = json.dumps(told, allow_nan=False)
+        names = json.dumps(list(class_names))
+        if class_names and len(names) <= LONGEST_NAMES:
+            found[CLASSES] = names
+        if thresholds is not None:
+            found |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
+        onnx.helper.set_model_props(model, found)
+        return bytes(model.SerializeToString())
+
+    def class_names(self, content: bytes) -> tuple[str, ...]:
+        """Return the class names in the file's metadata."""
+        found = {entry.key: entry.value for entry in onnx.load_from_string(content).metadata_props}
+        return tuple(json.loads(found.get(CLASSES, "[]")))
+
+    def kit(self, name: str) -> dict[str, str]:
+        """Return a script and a notebook that run a file of :meth:`described`."""
+        script = resources.files("senseapp.runtimes.onnxruntime").joinpath("predict.py").read_text("utf-8")
+        return {"predict.py": script, "predict.ipynb": json.dumps(_notebook(name, self.description.name), indent=1)}
+
+    def with_quantized_weights(
+        self, content: bytes, nodes: Collection[str], integers: Mapping[str, IntegerWeight]
+    ) -> QuantizedWeights:
+        """Return the file with weights as integers of 8 or 4 bits, which onnxruntime makes float when it opens it."""
+        return with_quantized_weights(content, nodes, integers)
+
+    # ---- int8
 
     def float_graph(self, content: bytes) -> bytes:
         """Return a plain graph of a float file: sorted, with a name for each node and constants as initializers."""
@@ -94,13 +155,111 @@ class OnnxRuntime(OnnxFormat, OnnxTimes):
         """Return the same with fitted ranges, weights and biases, where that does less harm."""
         writer = self._writer(content, fitting.batches)
         fitting = replace(fitting, batches=self.inputs(fitting.batches), held_out=self.inputs(fitting.held_out))
-        fit(writer, fitting, self.open)
+        writer.fit(fitting, self.open)
         return writer
 
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return the file of ``quantize_static``, with weights of 7 bits where 8 saturate."""
         narrow = fitting.reduce_range or saturates()
         return default_int8(self.float_graph(content), self.inputs(fitting.batches), reduce_range=narrow)
+
+    def unsaturated(self, content: bytes) -> Network | None:
+        """Return a QDQ file with its products in float; None where no sum of products of integers saturates here."""
+        is_alike = not saturates() or not multiplies_integers(content)
+        return None if is_alike else self.as_network(RuntimeModel(content, fused=False))
+
+    # ---- times
+
+    def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
+        """Return the kernels of a file that runs on some images, by the runtime's own profile."""
+        return kernels(content, threads=threads, batch=batch)
+
+    def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
+        """Return the seconds of all kernels by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
+        return by_operator(self.kernels(content, threads=threads, batch=batch))
+
+    def time_layers(
+        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> LayerTimes:
+        """Return the times of layers by the runtime's own profile; see :meth:`.Runtime.time_layers`."""
+        files = quantizer.network, quantizer.write()
+        shapes = shapes_of(files[0], batch)
+        names = [name for name, _ in products_of(OnnxGraph(files[0]), owners, shapes).values()]
+        found = [self.kernels(numbered(each, names), threads=threads, batch=batch) for each in files]
+        opened = [self.opened(each, threads=threads) for each in files]
+        return layer_times(files, found, opened, owners, shapes, source=f"measured on {self.machine()}")
+
+    def time_products(
+        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
+    ) -> tuple[dict[str, tuple[float, int]], float]:
+        """Return the seconds of each layer's kernels by the runtime's own profile."""
+        network = self.float_graph(content)
+        products = products_of(OnnxGraph(network), owners, shapes_of(network, batch))
+        names = [name for name, _ in products.values()]
+        seconds, rest = by_product(self.kernels(numbered(network, names), threads=threads, batch=batch), len(names))
+        sizes = (math.prod(shape) for _, shape in products.values())
+        return dict(zip(products, zip(seconds.tolist(), sizes, strict=True), strict=True)), rest
+
+
+def default_int8(network: bytes, batches: Sequence[Tensor], *, reduce_range: bool = False) -> DefaultInt8:
+    """Return the file of ``quantize_static``, as its documentation advises for processors; ranges are of ``batches``.
+
+    With ``reduce_range`` weights have 7 bits, as its documentation advises for processors on which 8 saturate.
+
+    Raises:
+        InvalidSpec: onnxruntime cannot quantize it.
+    """
+    bits = "7-bit weights, " if reduce_range else ""
+    setting = f"quantize_static, per channel, unsigned activations, {bits}min-max"
+    images = _Images(onnx.load_from_string(network).graph.input[0].name, batches)
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        before.write_bytes(network)  # a model in memory would be changed by the quantizer
+        logging.disable(logging.WARNING)  # it recommends at each file to shape it first, and prints what it collects
+        try:
+            with redirect_stdout(io.StringIO()):
+                quantize_static(
+                    before,
+                    after,
+                    images,
+                    quant_format=QuantFormat.QDQ,
+                    activation_type=QuantType.QUInt8,
+                    weight_type=QuantType.QInt8,
+                    per_channel=True,
+                    reduce_range=reduce_range,
+                )
+        except Exception as error:  # it raises errors of many packages
+            if is_about_memory(error):
+                raise
+            raise InvalidSpec(
+                f"onnxruntime cannot write this network in int8: {type(error).__name__}: {first_line_of(error)}."
+            ) from error
+        finally:
+            logging.disable(logging.NOTSET)
+        return DefaultInt8(content=after.read_bytes(), setting=setting)
+
+
+class _Images(CalibrationDataReader):  # type: ignore[misc]  # the package has no types
+    """Shows images to onnxruntime's calibration, batch by batch."""
+
+    def __init__(self, name: str, batches: Sequence[Tensor]) -> None:
+        self._name, self._left = name, iter(batches)
+
+    def get_next(self) -> dict[str, Any] | None:
+        """Return the next batch by the name of the input; None after the last."""
+        batch = next(self._left, None)
+        return None if batch is None else {self._name: batch.cpu().contiguous().numpy()}
+
+
+def _notebook(name: str, runtime: str) -> dict[str, Any]:
+    call = f'predict("{name}", "picture.jpg", "{runtime}")  # path of a picture of yours'
+    about = f"# {name}\n\nRuns the network on a picture. Put this beside `{name}` and `predict.py`."
+    code = {"install": f"%pip install --quiet {runtime} numpy pillow",
+            "predict": f"from predict import predict\n\n{call}"}  # fmt: skip
+    cells: list[dict[str, Any]] = [{"id": "about", "cell_type": "markdown", "metadata": {}, "source": about}]
+    shared: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cells += [{"id": each, "source": source, **shared} for each, source in code.items()]
+    return {"cells": cells, "metadata": {"language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}
 
 
 OPERATIONS = OnnxRuntime()

@@ -1,26 +1,72 @@
-"""An ONNX file that is open in onnxruntime, with the optimisations that users get by default."""
+"""An ONNX file that is open in a runtime: in onnxruntime, with the optimisations that users get by default."""
 
 from __future__ import annotations
 
 import json
 import math
 import tempfile
+from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 import torch
 from torch import Tensor
 
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
-from senseapp.networks.network import OUTPUTS
+from senseapp.networks.network import OUTPUTS, nested
+from senseapp.networks.onnx.modules import ImageInput
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.onnx_network import OnnxSession
 
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
+
+
+class OnnxSession(ABC):
+    """An open ONNX file with one input, and outputs that ONNX has flattened.
+
+    Attributes:
+        nesting: how the outputs were nested in the network (:func:`~senseapp.networks.network.nesting_text`), if so.
+        images: how images become the input of an uploaded file; None for files that take them as they are.
+        reader: what the network of an uploaded file does with its outputs.
+        fixed_batch: images that each call must have; None for any number.
+        input_type: of the numbers that it takes, as ``float32``.
+    """
+
+    nesting: str | None
+    fixed_batch: int | None
+    input_type: str
+    images: ImageInput | None = None
+    reader: Callable[[object], object] | None = None
+
+    @abstractmethod
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+        """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""
+
+    def run(self, batch: Tensor) -> object:
+        """Return the output for ``batch``, (N, C, H, W) of as many images as :attr:`fixed_batch` says, float32.
+
+        It is nested as the network's own output: a single tensor where it is one. Uploaded files take fewer images too.
+        """
+        if self.images is None:
+            outputs = [*self.tensors(batch).values()]
+        else:
+            given = replace(self.images, batch=self.fixed_batch).of(batch)
+            outputs = [each[: len(batch)] for each in self.tensors(given).values()]
+        found = [each.float() if each.is_floating_point() else each for each in outputs]
+        if self.nesting is not None:
+            return nested(found, self.nesting)
+        whole = found[0] if len(found) == 1 else tuple(found)
+        return whole if self.reader is None else self.reader(whole)
+
+    def as_input(self, images: Tensor) -> npt.NDArray[Any]:
+        """Return images as the file takes them: float32 but for uploaded files."""
+        return np.ascontiguousarray(images.detach().cpu().numpy().astype(self.input_type))
 
 
 class RuntimeModel(OnnxSession):
@@ -41,18 +87,10 @@ class RuntimeModel(OnnxSession):
                 raise
             raise InvalidSpec(f"onnxruntime cannot open this network: {first_line_of(error)}.") from error
         (self._input,) = self._session.get_inputs()
-        self.nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
         size = self._input.shape[0]
-        return size if isinstance(size, int) else None
-
-    @property
-    def input_type(self) -> str:
-        """Type of the numbers that it takes, as ``float32``."""
-        return np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
+        self.fixed_batch = size if isinstance(size, int) else None
+        self.input_type = np.dtype(INPUT_TYPES.get(self._input.type, np.float32)).name
+        self.nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name."""

@@ -3,17 +3,17 @@
 The runtime's own profile tells the time of each kernel of the whole float file and of the file all in int8, which other
 programs on the machine hardly change; a kernel belongs to the layer whose product it computes. Both files, run in
 turns, say by how much a call takes longer than its kernels. What stands at a border (rounding, and another order of
-memory) costs so much for each value of a tensor, as the largest such kernel of both files tells. What the int8 file
-takes besides its products, rounding around operations that stay in float, is shared out among them by their outputs.
+memory) costs so much for each value of a tensor, as such kernels of both files tell. What the int8 file takes besides
+its products, rounding around operations that stay in float, is shared out among them by their outputs.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from abc import abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -24,15 +24,12 @@ from senseapp.descriptions import DENSE_BITS
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, read_by
 from senseapp.records.deployment import FLOAT, INT8, INT8_BITS, Conversion, LayerTime, LayerTimes, OperatorTime
-from senseapp.runtimes.base import Runtime
 from senseapp.runtimes.call_times import Kernel, quick_seconds, times
-from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
 from senseapp.runtimes.onnxruntime.int8 import int8_nodes
-from senseapp.runtimes.onnxruntime.qdq import QUANTIZED
+from senseapp.runtimes.onnxruntime.rounding.qdq import QUANTIZED, ROUNDING
 from senseapp.runtimes.onnxruntime.rounding.ranges import tensors_of
-from senseapp.runtimes.quantizers import Quantizer
 
-_BORDERS = (*ROUNDING, "ReorderInput", "ReorderOutput")  # where float and int8 meet, or two orders of memory
+_REORDERS = ("ReorderInput", "ReorderOutput")  # where two orders of memory meet
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _INT8_KIND = re.compile(r"^(?:QLinear|DynamicQuantize|Fused|Q(?=Gemm|Attention))|Integer(?:ToFloat)?$")
 _FUSED_BEHIND = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Add", "Mul"})
@@ -46,83 +43,68 @@ _OWN = re.compile(r"product(\d+)(?:[_.]|$)")
 Shape = tuple[int, ...]
 
 
-class OnnxTimes(Runtime):
-    """Times by the profiles of a runtime of ONNX files."""
+def layer_times(
+    files: Sequence[bytes],
+    kernels: Sequence[Sequence[Kernel]],
+    opened: Sequence[Network],
+    owners: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+    *,
+    source: str,
+) -> LayerTimes:
+    """Return the times of layers in float and in int8, and of borders between them; see :meth:`.Runtime.time_layers`.
 
-    @abstractmethod
-    def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
-        """Return the kernels of a file that runs on some images."""
-
-    @abstractmethod
-    def opened(self, content: bytes, *, threads: int | None = None) -> Network:
-        """Return a file that takes what it declares."""
-
-    @abstractmethod
-    def float_graph(self, content: bytes) -> bytes:
-        """Return the graph of a float file whose layers are timed."""
-
-    def time_layers(
-        self, content: bytes, quantizer: Quantizer, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> LayerTimes:
-        """Return the times of layers by the runtime's own profile; see :meth:`.Runtime.time_layers`."""
-        network, int8 = quantizer.network, quantizer.write()
-        graph, shapes = OnnxGraph(network), shapes_of(network, batch)
-        products = _products(graph, owners, shapes)
-        names = [name for name, _ in products.values()]
-        kernels = [self.kernels(_numbered(each, names), threads=threads, batch=batch) for each in (network, int8)]
-        walls = wall_seconds([self.opened(file, threads=threads) for file in (network, int8)], shapes[graph.inputs[0]])
-        slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
-        (real, real_rest), (whole, whole_rest) = (
-            _scaled(each, len(names), rate) for each, rate in zip(kernels, slower, strict=True)
-        )
-        sizes = np.array([math.prod(shape) for _, shape in products.values()])
-        whole += (whole_rest - real_rest) * sizes / sizes.sum()  # with what the int8 file rounds between products
-        found = [
-            LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
-            for level, spent in ((DENSE_BITS, real), (float(INT8_BITS), whole))
-            for layer, seconds in zip(products, spent, strict=True)
-        ]
-        largest = _largest([kernel for each in kernels for kernel in each])
-        edges = crossings(graph, owners, set(int8_nodes(int8)), shapes)
-        return LayerTimes(
-            times=tuple(found),
-            other_seconds=real_rest,
-            conversions=tuple(
-                Conversion(
-                    first=one, second=other, seconds=float(slower.mean()) * count * _border_seconds(largest, dims)
-                )
-                for (one, other), (count, dims) in edges.items()
-            ),
-            source=f"measured on {self.machine()}",
-            notes=(_APPROXIMATE,),
-        )
-
-    def time_products(
-        self, content: bytes, owners: Mapping[str, str], *, threads: int = 1, batch: int = 1
-    ) -> tuple[dict[str, tuple[float, int]], float]:
-        """Return the seconds of each layer's kernels by the runtime's own profile."""
-        network = self.float_graph(content)
-        products = _products(OnnxGraph(network), owners, shapes_of(network, batch))
-        numbered = _numbered(network, [name for name, _ in products.values()])
-        seconds, rest = _scaled(self.kernels(numbered, threads=threads, batch=batch), len(products), 1.0)
-        sizes = (math.prod(shape) for _, shape in products.values())
-        return dict(zip(products, zip(seconds.tolist(), sizes, strict=True), strict=True)), rest
-
-    def operators(self, content: bytes, *, threads: int = 1, batch: int = 1) -> tuple[OperatorTime, ...]:
-        """Return the seconds of all kernels by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
-        calls: Counter[str] = Counter()
-        seconds: defaultdict[str, float] = defaultdict(float)
-        for kernel in self.kernels(content, threads=threads, batch=batch):
-            kind = _INT8_KIND.sub("", kernel.kind)
-            calls[kind] += 1
-            seconds[kind] += kernel.seconds
-        return tuple(
-            OperatorTime(kind=kind, calls=calls[kind], seconds=spent, is_border=kind in _BORDERS)
-            for kind, spent in seconds.items()
-        )
+    Args:
+        files: in float and all in int8.
+        kernels: of both, :func:`numbered`.
+        opened: both.
+        owners: the layer of a node.
+        shapes: see :func:`shapes_of`.
+        source: where they were measured.
+    """
+    graph = OnnxGraph(files[0])
+    products = products_of(graph, owners, shapes)
+    walls = wall_seconds(opened, shapes[graph.inputs[0]])
+    slower = walls / np.array([sum(kernel.seconds for kernel in each) for each in kernels])
+    (real, real_rest), (whole, whole_rest) = (
+        by_product(each, len(products), rate) for each, rate in zip(kernels, slower, strict=True)
+    )
+    sizes = np.array([math.prod(shape) for _, shape in products.values()])
+    whole += (whole_rest - real_rest) * sizes / sizes.sum()  # with what the int8 file rounds between products
+    found = [
+        LayerTime(layer=layer, level=level, seconds=float(max(seconds, 0.0)))
+        for level, spent in ((DENSE_BITS, real), (float(INT8_BITS), whole))
+        for layer, seconds in zip(products, spent, strict=True)
+    ]
+    # of a value on its way from float to int8 or back: it is rounded, and maps get another order of memory
+    costs = [float(slower.mean()) * _seconds_of_a_value(kernels, each) for each in (ROUNDING, _REORDERS, ["Transpose"])]
+    borders = defaultdict[tuple[str, str], float](float)
+    for first, second, shape in _crossings(graph, owners, set(int8_nodes(files[1])), shapes):
+        if first != second and {first, second} != {FLOAT, INT8}:
+            borders[first, second] += math.prod(shape) * sum(costs if len(shape) == 4 else costs[:1])
+    return LayerTimes(
+        times=tuple(found),
+        other_seconds=real_rest,
+        conversions=tuple(
+            Conversion(first=one, second=other, seconds=spent) for (one, other), spent in borders.items()
+        ),
+        source=source,
+        notes=(_APPROXIMATE,),
+    )
 
 
-def _numbered(content: bytes, names: Sequence[str]) -> bytes:
+def by_operator(kernels: Sequence[Kernel]) -> tuple[OperatorTime, ...]:
+    """Return the seconds of all kernels by kind, called as in float: a ``QLinearConv`` is a ``Conv``."""
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    for kernel in kernels:
+        seconds[_INT8_KIND.sub("", kernel.kind)].append(kernel.seconds)
+    return tuple(
+        OperatorTime(kind=kind, calls=len(each), seconds=sum(each), is_border=kind in (*ROUNDING, *_REORDERS))
+        for kind, each in seconds.items()
+    )
+
+
+def numbered(content: bytes, names: Sequence[str]) -> bytes:
     """Return a file in which the nodes called ``names`` have names by which their kernels are known.
 
     A kernel that computes a product with the operations behind it may be called as the tensor that it returns, so
@@ -151,7 +133,7 @@ def _numbered(content: bytes, names: Sequence[str]) -> bytes:
     return graph.content()
 
 
-def _scaled(kernels: Sequence[Kernel], count: int, rate: float) -> tuple[NDArray[np.float64], float]:
+def by_product(kernels: Sequence[Kernel], count: int, rate: float = 1.0) -> tuple[NDArray[np.float64], float]:
     """Return the seconds of the kernels of each of ``count`` products, and of all others, times ``rate``."""
     seconds = np.zeros(count)
     for kernel in kernels:
@@ -170,7 +152,9 @@ def shapes_of(network: bytes, batch: int) -> dict[str, Shape]:
     return {graph.inputs[0]: images} | {name: tuple(value.shape) for name, value in values.items()}
 
 
-def _products(graph: OnnxGraph, owners: Mapping[str, str], shapes: Mapping[str, Shape]) -> dict[str, tuple[str, Shape]]:
+def products_of(
+    graph: OnnxGraph, owners: Mapping[str, str], shapes: Mapping[str, Shape]
+) -> dict[str, tuple[str, Shape]]:
     """Return layers that are products with weights, each with the name of its node and the shape of its output."""
     found = dict[str, tuple[str, Shape]]()
     for node in graph.nodes:
@@ -192,34 +176,19 @@ def wall_seconds(opened: Sequence[Network], shape: Shape) -> NDArray[np.float64]
     return np.array([quick_seconds(each) for each in times(opened, torch.zeros(shape), turns=15)])
 
 
-def _largest(kernels: Sequence[Kernel]) -> dict[str, Kernel]:
-    """Return the kernel of each kind that reads the largest tensor, which tells best what a value takes."""
-    return {each.kind: each for each in sorted(kernels, key=lambda each: each.values) if each.values}
+def _seconds_of_a_value(kernels: Sequence[Sequence[Kernel]], kinds: Collection[str]) -> float:
+    found = [each for each in chain(*kernels) if each.kind in kinds]
+    return sum(each.seconds for each in found) / max(1, sum(each.values for each in found))
 
 
-def _border_seconds(largest: Mapping[str, Kernel], dims: int) -> float:
-    """Return what a value of a tensor costs on its way from float to int8 or back, the mean of both ways.
-
-    It is rounded one way and made float the other, which take about as long; maps get another order of memory, too.
-    """
-
-    def rate(*kinds: str) -> float:
-        found = max((largest[kind] for kind in kinds if kind in largest), key=lambda each: each.values, default=None)
-        return 0.0 if found is None else found.seconds / found.values
-
-    reordered = (rate("ReorderInput") + rate("ReorderOutput")) / 2 + rate("Transpose") if dims == 4 else 0.0
-    return rate(*ROUNDING) + reordered
-
-
-def crossings(
+def _crossings(
     graph: OnnxGraph, owners: Mapping[str, str], ends: set[str], shapes: Mapping[str, Shape]
-) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return pairs of neighbours that may differ, each with the values and dimensions of the tensor between them.
+) -> Iterator[tuple[str, str, Shape]]:
+    """Yield pairs of neighbours, each with the shape of a tensor between them.
 
     ``ends`` are the nodes that can compute in int8; what lies between two of them passes values on as they are. What
     the runtime always computes in float parts them: what that costs is in the times of layers.
     """
-    found: dict[tuple[str, str], tuple[int, int]] = {}
     carried: dict[str, str] = {graph.inputs[0]: FLOAT}
     for node in graph.nodes:
         sources = [name for name in node.input if name in carried]
@@ -227,18 +196,8 @@ def crossings(
             continue
         if node.name in ends or node.name in owners:
             own = owners.get(node.name, INT8)
-            for name in sources:
-                _add(found, carried[name], own, shapes[name])
+            yield from ((carried[name], own, shapes[name]) for name in sources)
             carried |= dict.fromkeys(node.output, own)
         elif sources:
             carried |= dict.fromkeys(node.output, carried[sources[0]])
-    for name in graph.outputs:
-        if name in carried:
-            _add(found, carried[name], FLOAT, shapes[name])
-    return found
-
-
-def _add(found: dict[tuple[str, str], tuple[int, int]], first: str, second: str, shape: Shape) -> None:
-    if first != second and {first, second} != {FLOAT, INT8}:
-        count = found.get((first, second), (0, 0))[0]
-        found[first, second] = count + math.prod(shape), len(shape)
+    yield from ((carried[name], FLOAT, shapes[name]) for name in graph.outputs if name in carried)

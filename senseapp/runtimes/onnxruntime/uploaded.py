@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import onnx
-import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import Network
+from senseapp.networks.network import Network, in_calls
 from senseapp.networks.onnx.difference import difference
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.modules import ImageInput
@@ -21,12 +20,11 @@ from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.records.deployment import OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights
-from senseapp.runtimes.onnx_network import OnnxSession
-from senseapp.runtimes.onnxruntime.file_writer import ROUNDING, UNPACKED
 from senseapp.runtimes.onnxruntime.float_graph import FOLDED_WEIGHT, FloatGraph, check_quantizable
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING, UNPACKED
+from senseapp.runtimes.onnxruntime.runtime import OnnxSession
 
 _FOLDED = (
     "Among the nodes left out are norms and constants behind convolutions: they are folded into the weights before "
@@ -44,30 +42,6 @@ class UploadedExporter(Exporter):
     def write(self, model: nn.Module) -> bytes:
         """Return the uploaded file with the weights of ``model``; raises InvalidSpec where they have no place in it."""
         return with_weights(self._opened, model).content
-
-
-class UploadedModel:
-    """An edited file that is open: it takes images and returns its outputs as the network of the uploaded one does."""
-
-    def __init__(
-        self, file: OnnxSession, images: ImageInput, *, reader: Callable[[object], object] | None = None
-    ) -> None:
-        self._file, self._images = file, replace(images, batch=file.fixed_batch)
-        self._reader = reader
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
-        return self._file.fixed_batch
-
-    def run(self, batch: Tensor) -> object:
-        """Return the outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images."""
-        found = self._file.tensors(self._images.of(batch)).values()
-        outputs = tuple(
-            each[: len(batch)].float() if each.is_floating_point() else each[: len(batch)] for each in found
-        )
-        whole = outputs[0] if len(outputs) == 1 else outputs
-        return whole if self._reader is None else self._reader(whole)
 
 
 class UploadedRuntime(OnnxRuntime):
@@ -90,17 +64,26 @@ class UploadedRuntime(OnnxRuntime):
         """Return what writes weights of ``model`` and compressed copies of it into the uploaded file."""
         return UploadedExporter(self._opened, model, example)
 
-    def open(self, content: bytes, *, threads: int | None = None) -> UploadedModel:
+    def open(self, content: bytes, *, threads: int | None = None) -> Network:
         """Open an edited file; where only outputs count, it computes those that are measured."""
-        shown = content if threads is not None else with_outputs(content, self._opened.outputs)
-        return self._as_network(self.opened(shown, threads=threads))
+        return super().open(content if threads is not None else self._shown(content), threads=threads)
 
-    def in_float(self, content: bytes) -> Network:
-        """Return a QDQ file with the outputs that are measured, and its products in float."""
-        return self._as_network(RuntimeModel(with_outputs(content, self._opened.outputs), fused=False))
+    def unsaturated(self, content: bytes) -> Network | None:
+        """Return a QDQ file with the outputs that are measured, and its products in float, where these saturate."""
+        return super().unsaturated(self._shown(content))
 
-    def _as_network(self, file: OnnxSession) -> UploadedModel:
-        return UploadedModel(file, self._images, reader=self._opened.network.reader)
+    def as_network(self, file: OnnxSession) -> Network:
+        """Return an open file as the network that was read from the uploaded one."""
+        file.nesting, file.images, file.reader = None, self._images, self._opened.network.reader
+        return file
+
+    def _shown(self, content: bytes) -> bytes:
+        """Return a file that computes the outputs that are measured, which may be any of its values."""
+        graph = OnnxGraph(content)
+        if graph.outputs == self._opened.outputs:
+            return content
+        graph.return_values(self._opened.outputs)
+        return graph.content()
 
     def layers_of_nodes(self, content: bytes, layers: Collection[str]) -> dict[str, str]:
         """Return the layer that each node of a float file is, by its name in the copies."""
@@ -179,16 +162,6 @@ class UploadedRuntime(OnnxRuntime):
 
     def inputs(self, batches: Sequence[Tensor]) -> list[Tensor]:
         """Return batches as calls of the file take them."""
-        count = self.open(self._opened.content).fixed_batch
-        parts = [part for batch in batches for part in (torch.split(batch, count) if count else (batch,))]
-        taken = replace(self._images, batch=count)
-        return [taken.of(part) for part in parts]
-
-
-def with_outputs(content: bytes, outputs: Sequence[str]) -> bytes:
-    """Return a file that computes ``outputs``, which may be any of its values."""
-    graph = OnnxGraph(content)
-    if list(graph.outputs) == list(outputs):
-        return content
-    graph.return_values(outputs)
-    return graph.content()
+        file = self.opened(self._opened.content)
+        taken = replace(self._images, batch=file.fixed_batch)
+        return [taken.of(part) for batch in batches for part in in_calls(file, batch)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.runtimes.base import Runtime
-from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
-from senseapp.runtimes.onnx_network import OnnxSession, processor
-from senseapp.runtimes.onnxruntime.file_writer import ROUNDING
+from senseapp.runtimes.call_times import RUNS, Kernel, processor, usual_input
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OnnxRuntime
+from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING
+from senseapp.runtimes.onnxruntime.runtime import OnnxSession
 from senseapp.runtimes.onnxruntime.uploaded import UploadedRuntime
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting
@@ -59,9 +58,7 @@ class OpenVino(OnnxRuntime):
 
     def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
         """Return the kernels of a file: nodes that OpenVINO fuses are one kernel, named by the first of them."""
-        found = executed_seconds(content, threads, batch).values()
-        names = ((node.parts[0] if node.parts else node.name, node, seconds) for node, seconds in found)
-        return [Kernel(name, _kind(node), seconds, node.values) for name, node, seconds in names]
+        return executed_kernels(content, threads, batch)
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return OpenVINO on edited copies of an uploaded file."""
@@ -76,11 +73,8 @@ class OpenVino(OnnxRuntime):
         return None
 
 
-def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tuple[ExecutedNode, float]]:
-    """Return the executed nodes of a network, each with its seconds, in order, by name.
-
-    The network runs a few times on :func:`~senseapp.runtimes.call_times.usual_input`.
-    """
+def executed_kernels(content: bytes, threads: int, batch: int) -> list[Kernel]:
+    """Return the kernels of a network that runs a few times on :func:`~senseapp.runtimes.call_times.usual_input`."""
     network = read(content)
     feeds = [
         usual_input(
@@ -97,8 +91,11 @@ def executed_seconds(content: bytes, threads: int, batch: int) -> dict[str, tupl
             request.infer(feeds, share_inputs=True)
             for each in request.get_profiling_info():
                 averages.setdefault(each.node_name, []).append(each.real_time.total_seconds())
-    nodes = executed_nodes(network)
-    return {each.name: (each, undisturbed(averages[each.name])) for each in nodes if each.name in averages}
+    return [
+        Kernel((*each.parts, each.name)[0], _kind(each), undisturbed(averages[each.name]), each.values)
+        for each in executed_nodes(network)
+        if each.name in averages
+    ]
 
 
 def undisturbed(averages: Sequence[float]) -> float:
@@ -135,22 +132,14 @@ class OpenVinoModel(OnnxSession):
     def __init__(self, content: bytes, *, threads: int | None = None) -> None:
         self._content, self._threads = content, threads or torch.get_num_threads()
         network = read(content)
-        (self._input,) = network.inputs
+        (taken,) = network.inputs
+        size = taken.partial_shape[0]
+        self.fixed_batch = size.get_length() if size.is_static else None
+        self.input_type = str(np.dtype(taken.element_type.to_dtype()))
         model = onnx.load_from_string(content)
         self._names = tuple(each.name for each in model.graph.output)
         self.nesting = next((each.value for each in model.metadata_props if each.key == OUTPUTS), None)
-        self._requests: OrderedDict[tuple[int, ...], Any] = OrderedDict()
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have; None for any number."""
-        size = self._input.partial_shape[0]
-        return size.get_length() if size.is_static else None
-
-    @property
-    def input_type(self) -> str:
-        """Type of the numbers that it takes, as ``float32``."""
-        return str(np.dtype(self._input.element_type.to_dtype()))
+        self._requests: dict[tuple[int, ...], Any] = {}
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Return all outputs for ``images``, as many as :attr:`fixed_batch` says, by name.
@@ -168,10 +157,9 @@ class OpenVinoModel(OnnxSession):
 
     def _request(self, shape: tuple[int, ...]) -> Any:
         if shape not in self._requests:
+            if len(self._requests) == 2:  # of a batch, and of the rest that is smaller
+                del self._requests[next(iter(self._requests))]
             self._requests[shape] = compiled(self._network(), shape, threads=self._threads).create_infer_request()
-            if len(self._requests) > 2:  # of a batch, and of the rest that is smaller
-                self._requests.popitem(last=False)
-        self._requests.move_to_end(shape)
         return self._requests[shape]
 
 

@@ -22,40 +22,15 @@ COMPAT = ROOT / "senseapp" / "compat"
 
 NAMES = {
     # torch
-    "torch.utils._python_dispatch:TorchDispatchMode": "watching which operations a forward pass is made of",
     "torch.fx:config.do_not_emit_stack_traces": "exports without the lines of source of nodes",
     "torch:ops.aten.hardtanh_.default._schema": "telling views from new tensors in a traced graph",
-    "torch:Tensor._version": "seeing what a forward pass writes into in place",
-    "torch:UntypedStorage._cdata": "telling views of one tensor from others on the meta device",
     "torch:ops.aten._to_copy": "following a weight through casts",
     "torch:ops.aten._unsafe_view": "following a weight through reshapes",
     "torch:ops.aten._weight_norm_interface": "following a weight through weight normalisation",
-    "torch:ops.aten._native_multi_head_attention": "counting the products of nn.MultiheadAttention",
-    "torch:ops.aten._transformer_encoder_layer_fwd": "counting the products of nn.TransformerEncoderLayer",
-    "torch:ops.aten._scaled_dot_product_flash_attention_for_cpu": "counting the products of attention on a processor",
-    "torch:ops.aten._scaled_dot_product_flash_attention": "counting the products of attention on a graphics card",
-    "torch:ops.aten._scaled_dot_product_efficient_attention": "counting the products of attention on a graphics card",
-    "torch:ops.aten._scaled_dot_product_cudnn_attention": "counting the products of attention on a graphics card",
-    "torch:ops.aten._scaled_dot_product_fused_attention_overrideable": "counting the products of attention elsewhere",
     # torch-pruning
-    "torch_pruning.dependency.index_mapping:update_concat_index_mapping": "graphs whose construction divides by zero",
-    "torch_pruning.dependency.index_mapping:update_split_index_mapping": "graphs whose construction divides by zero",
-    "torch_pruning.dependency.index_mapping:update_reshape_index_mapping": "graphs whose construction divides by zero",
-    "torch_pruning.dependency.index_mapping:update_unbind_index_mapping": "graphs whose construction divides by zero",
-    "torch_pruning.dependency.index_mapping:update_expand_index_mapping": "graphs whose construction divides by zero",
-    "torch_pruning.dependency.index_mapping:update_slice_index_mapping": "graphs whose construction divides by zero",
-    "torch_pruning._helpers:GroupItem": "groups that importances are computed of",
-    "torch_pruning.dependency.index_mapping:_FlattenIndexMapping": "following channels through torch-pruning's graph",
-    "torch_pruning.dependency.index_mapping:_ConcatIndexMapping": "following channels through torch-pruning's graph",
-    "torch_pruning.dependency.index_mapping:_SplitIndexMapping": "following channels through torch-pruning's graph",
-    "torch_pruning.dependency.index_mapping:_SliceIndexMapping": "following channels through torch-pruning's graph",
-    "torch_pruning.ops:OPTYPE.OUTPUT": "keeping the number of the model's outputs",
     "torch_pruning:DependencyGraph.get_pruner_of_module": "the widths of layers in torch-pruning's graph",
     "torch_pruning:DependencyGraph.is_out_channel_pruning_fn": "telling what a cut shrinks",
     "torch_pruning:DependencyGraph.is_in_channel_pruning_fn": "telling what a cut shrinks",
-    # timm
-    "timm.layers.attention:Attention": "pruning attention heads",
-    "timm.models.swin_transformer:WindowAttention": "pruning attention heads",
     # torchvision
     "torchvision.datasets:CIFAR10.url": "the address of CIFAR-10 and CIFAR-100, in messages about downloads",
     "torchvision.datasets:MNIST.mirrors": "the address of the MNIST family, in messages about downloads",
@@ -63,23 +38,14 @@ NAMES = {
     "torchvision.datasets:Imagenette._ARCHIVES": "the address of Imagenette, in messages about downloads",
     "torchvision.datasets:Flowers102._download_url_prefix": "the address of Flowers102, in messages about downloads",
     "torchvision.datasets:OxfordIIITPet._RESOURCES": "the address of Oxford-IIIT Pet, in messages about downloads",
-    # Altair
-    "altair.utils.schemapi:disable_debug_mode": "building charts without checking each part of them",
     # Streamlit
     "streamlit.config:_config_options_template": "settings from the environment, before Streamlit reads its files",
     "streamlit:App": "serving the app with middleware of our own",
     "streamlit.runtime:get_instance": "removing the uploads of sessions that have ended",
-    "streamlit.runtime.memory_uploaded_file_manager:MemoryUploadedFileManager.remove_file": "freeing uploads in memory",
     "streamlit.runtime.pages_manager:PagesManager.uses_pages_directory": "never showing a page without app.py",
-    "streamlit.runtime.state.session_state:WStates.__getitem__": "ignoring states of widgets that no page sends",
-    "streamlit.runtime.state.session_state:Serialized": "ignoring states of widgets that no page sends",
-    "streamlit.runtime.state.session_state:Value": "ignoring states of widgets that no page sends",
     "streamlit.runtime.scriptrunner:get_script_run_ctx": "knowing whose uploads a page may take",
-    "streamlit.web.server.starlette.starlette_server:get_max_message_size_bytes": "limiting what a page sends at once",
     # only tests
     "streamlit.runtime.scriptrunner.script_runner:_mpa_v1": "page tests that open a page by its address",
-    "streamlit.web.server.starlette.starlette_routes:create_upload_routes": "tests of uploads by Streamlit's route",
-    "streamlit.web.server.starlette.starlette_routes:create_metrics_routes": "knowing where metrics are, to hide them",
     "streamlit.testing.v1.element_tree:Block": "page tests that look at all elements",
     "streamlit.proto.BackMsg_pb2:BackMsg": "the soak tests' visitors, who speak Streamlit's protocol",
     "streamlit.proto.ForwardMsg_pb2:ForwardMsg": "the soak tests' visitors, who speak Streamlit's protocol",
@@ -447,9 +413,6 @@ UNDOCUMENTED = (
     "streamlit.proto",
     "streamlit.runtime",
     "streamlit.web",
-    "timm.data.",
-    "timm.layers.",
-    "timm.models.",
     "torch.nn.modules",
     "torch.nn.parameter",
     "torch_pruning.dependency.",
@@ -515,7 +478,6 @@ class Own:
 """
     tree = ast.parse(program)
     assert private(tree) == {"tensor._version"}
-    assert undocumented(tree) == {"torch.nn.modules.conv._ConvNd", "timm.data.config.resolve_model_data_config"}
 
 
 def test_captions_are_readable_on_white():

@@ -138,7 +138,7 @@ NOT_ON_PAGES = (
     "cli",
     "formats",
     "store/device_times",
-    "runtimes/onnxruntime/file_format",
+    "runtimes/onnxruntime/operations",
     "app/server",
     "app/schedule/files",
 )

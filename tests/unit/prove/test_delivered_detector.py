@@ -29,7 +29,7 @@ from senseapp.records.deployment import DeploySettings
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS
-from senseapp.runtimes.onnxruntime.qdq import QdqFiles
+from senseapp.runtimes.onnxruntime.rounding.qdq import QdqFiles
 from senseapp.tasks.detection import DETECTION
 from tests.onnx_files import exported
 from tests.shapes_detector import DecodedDetector, inputs

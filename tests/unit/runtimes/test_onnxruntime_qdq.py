@@ -19,13 +19,13 @@ from torch.nn import functional
 
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnxruntime.default_quantizer import _Images
 from senseapp.runtimes.onnxruntime.float_graph import FloatGraph
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, int8_nodes
-from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
-from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
+from senseapp.runtimes.onnxruntime.operations import _Images
 from senseapp.runtimes.onnxruntime.rounding.products import products
+from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors
 from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
+from senseapp.runtimes.onnxruntime.rounding.weights import rounded_products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from tests.cases import first_of
 from tests.onnx_graphs import file_of, node, weights
@@ -253,10 +253,10 @@ def test_a_bias_takes_up_what_rounded_weights_change_of_the_mean() -> None:
     network = onnx_model(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1)).eval(), IMAGES)
     graph = OnnxGraph(network)
     product, first = products(graph)[0], graph.nodes[0].output[0]
-    found = ranges(network, images, rounded_tensors(network), ["minmax"])["minmax"]
+    found = ranges(network, images, rounded_tensors(network), "minmax")
     fitted = rounded_products(network, images, [product], found, largest=3, progress=lambda _step: None)
     writer, means = Int8Writer(network, images), []
-    for each in (fitted, {name: replace(one, float_offsets=None) for name, one in fitted.items()}):
+    for each in (fitted, {name: replace(one, float_bias=None) for name, one in fitted.items()}):
         writer.rounding = Rounding(ranges=found, products=each)
         both = (writer.write(weights_only=[product.node, graph.nodes[1].name]), network)
         change, exact = (tensor_of(content, first, images[0]) for content in both)

@@ -11,24 +11,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from senseapp.compressions.obs import damped, squared_error
-from senseapp.compressions.quantization.grid import fake_quantize_input
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.reconstruct.write import onnx_model
-from senseapp.runtimes.onnx_network import saturates
-from senseapp.runtimes.onnxruntime.default_quantizer import quantized
-from senseapp.runtimes.onnxruntime.int8 import Int8Writer
-from senseapp.runtimes.onnxruntime.qdq import Rounding, rounded_tensors
-from senseapp.runtimes.onnxruntime.rounding import fit, weights
-from senseapp.runtimes.onnxruntime.rounding.fit import chosen_rounding
-from senseapp.runtimes.onnxruntime.rounding.fitted_weights import rounded_products
+from senseapp.runtimes.call_times import saturates
+from senseapp.runtimes.onnxruntime.int8 import Int8Writer, chosen_rounding
+from senseapp.runtimes.onnxruntime.operations import default_int8
+from senseapp.runtimes.onnxruntime.rounding import weights
 from senseapp.runtimes.onnxruntime.rounding.products import products
-from senseapp.runtimes.onnxruntime.rounding.ranges import range_of_pixels, ranges
-from senseapp.runtimes.onnxruntime.rounding.weights import DAMPING, rounded
+from senseapp.runtimes.onnxruntime.rounding.qdq import Rounding, rounded_tensors
+from senseapp.runtimes.onnxruntime.rounding.ranges import ranges
+from senseapp.runtimes.onnxruntime.rounding.weights import DAMPING, rounded, rounded_products
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 from senseapp.runtimes.quantizers import Fitting
 from tests.cases import first_of
@@ -229,7 +226,7 @@ def test_no_processor_saturates(inputs, kernel, groups):
 
 
 def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, error_of):
-    writer, usual = Int8Writer(network, [FITTED]), error_of(quantized(network, [FITTED]))
+    writer, usual = Int8Writer(network, [FITTED]), error_of(default_int8(network, [FITTED]).content)
     reference = RuntimeModel(network).run(OTHERS)
     writer.rounding = chosen_rounding(
         writer, fitting_of(lambda opened: [float((opened.run(OTHERS) - reference).square().mean())]), RuntimeModel
@@ -241,50 +238,49 @@ def test_fitted_rounding_does_less_harm_than_the_quantizer_as_it_comes(network, 
     assert set(writer.rounding.products) == {each.node for each in products(OnnxGraph(network))}
 
 
-@pytest.mark.parametrize("brightest", [128, 255])
-def test_pixels_lie_near_steps_of_their_range_and_none_is_clipped(brightest):
-    """Pixels of 8 bits on a scale of -1 to 1 all lie on ties of a range of just that."""
-    pixels = torch.randint(brightest + 1, (8, 3, 64, 64), generator=torch.Generator().manual_seed(0))
-    pixels[0, 0, 0, :2] = torch.tensor([0, brightest])
-    images = pixels / 127.5 - 1
-    low, high = range_of_pixels([images[:5], images[5:]])
-    assert (low, images.max()) == (-1, pytest.approx(high, rel=0.02))
-    assert high >= images.max()
+def test_no_pixel_is_clipped(network):
+    """Clipping bright pixels would suit dark pictures only."""
+    images = FITTED.clone()
+    images[0, 0, 0, 0] = 40.0
+    name = OnnxGraph(network).inputs[0]
+    assert ranges(network, [images], [name], "mse") == {name: (float(images.min()), 40.0)}
 
-    def error(*ends: float) -> float:
-        return float((fake_quantize_input(images, *ends, bits=8) - images).square().mean())
 
-    assert error(low, high) <= error(-1.0, float(images.max())) * (0.45 if brightest == 255 else 1)
+@pytest.mark.parametrize(("reduce_range", "largest", "words"), [(False, 127, ""), (True, 64, "7-bit weights, ")])
+def test_weights_of_the_usual_quantizer_have_7_bits_where_8_saturate(network, reduce_range, largest, words):
+    made = default_int8(network, FITTED.split(16), reduce_range=reduce_range)
+    stored = map(numpy_helper.to_array, onnx.load_from_string(made.content).graph.initializer)
+    found = [each.astype(int) for each in stored if each.dtype == np.int8 and each.ndim == 4]
+    assert max(int(np.abs(each).max()) for each in found) == largest
+    assert made.setting == f"quantize_static, per channel, unsigned activations, {words}min-max"
 
 
 @pytest.mark.wide
 def test_ranges_are_of_least_error_unless_the_widest_are_clearly_better(network, monkeypatch):
     """A gain on one part of the images, and a loss on another, is one by chance."""
-    wide = ranges(network, [FITTED], rounded_tensors(network), ["minmax"])["minmax"]
+    wide = ranges(network, [FITTED], rounded_tensors(network), "minmax")
     found = {"mse": {name: (0.7 * low, 0.7 * high) for name, (low, high) in wide.items()}, "minmax": wide}
-    monkeypatch.setattr(fit, "ranges", lambda *_args, **_options: found)
+    monkeypatch.setattr(Int8Writer, "ranges", lambda _writer, _batches, observer: found[observer])
 
     def chosen(gains: tuple[float, ...]) -> dict[str, tuple[float, float]]:
-        def damages(_opened: Network) -> list[float]:
-            ends = found["mse"]
-            return [1.0 - gain * (writer.rounding.ranges != ends) for gain in gains]
-
+        harms = iter(([1.0] * len(gains), [1.0 - gain for gain in gains]))  # of files by one observer and the other
         writer = Int8Writer(network, [FITTED])
-        return dict(chosen_rounding(writer, fitting_of(damages), RuntimeModel).ranges)
+        return dict(chosen_rounding(writer, fitting_of(lambda _opened: next(harms)), RuntimeModel).ranges)
 
     assert chosen((0.9, -0.3, 0.8, -0.2)) == found["mse"]
     assert chosen((0.3, 0.31, 0.29, 0.3)) == found["minmax"]
 
 
 def test_biases_keep_the_mean_of_outputs(network):
-    found = ranges(network, [FITTED], rounded_tensors(network), ["minmax"])["minmax"]
+    found = ranges(network, [FITTED], rounded_tensors(network), "minmax")
     nodes = products(OnnxGraph(network))
     fitted = rounded_products(network, [FITTED], nodes, found, progress=lambda _sentence: None)
     first = fitted[nodes[0].node]
-    low, high = found[first.product.input]
+    product, (low, high) = nodes[0], found[nodes[0].input]
     seen = np.round((FITTED.numpy() - low) / ((high - low) / 255)) * ((high - low) / 255) + low
-    before = torch.nn.functional.conv2d(FITTED, first.product.values, first.product.offsets, stride=2)
-    after = torch.nn.functional.conv2d(torch.from_numpy(seen).float(), first.weight, first.offsets, stride=2)
+    before = torch.nn.functional.conv2d(FITTED, product.values, product.offsets, stride=2)
+    weight, bias = torch.from_numpy(first.integers * first.spread), torch.from_numpy(first.bias)
+    after = torch.nn.functional.conv2d(torch.from_numpy(seen).float(), weight, bias, stride=2)
     torch.testing.assert_close(after.mean((0, 2, 3)), before.mean((0, 2, 3)), atol=2e-3, rtol=0)
 
 

@@ -23,11 +23,10 @@ from senseapp.descriptions.runtimes import RUNTIMES, RuntimeDescription, install
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.base import runtime_named
-from senseapp.runtimes.onnxruntime.default_quantizer import quantized
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
 from senseapp.runtimes.onnxruntime.operations import OPERATIONS as ONNXRUNTIME
+from senseapp.runtimes.onnxruntime.operations import default_int8
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.runtimes.onnxruntime.uploaded import UploadedModel
 from senseapp.runtimes.openvino import OPENVINO
 from senseapp.runtimes.openvino.operations import OPERATIONS, compiled, read, undisturbed
 from senseapp.runtimes.quantizers import Fitting
@@ -143,12 +142,11 @@ def test_only_files_of_others_saturate_where_products_of_8_bits_have_no_instruct
     files = {"fitted": quantizer.write()}
     quantizer = OPERATIONS.quantizer(content, [images])
     files["not fitted"] = quantizer.write()
-    files["of others"] = quantized(content, [images])
+    files["of others"] = default_int8(content, [images]).content
     torch.save((files, images), tmp_path / "files.pt")
     script = (
-        "import torch; from senseapp.runtimes import onnx_network; "
-        "from senseapp.runtimes.onnxruntime import operations; "
-        "operations.saturates = onnx_network.saturates = lambda: True; "  # its flags tell of the true processor
+        "import torch; from senseapp.runtimes import call_times; from senseapp.runtimes.onnxruntime import operations; "
+        "operations.saturates = call_times.saturates = lambda: True; "  # its flags tell of the true processor
         "from senseapp.runtimes.openvino.operations import OPERATIONS; "
         "files, images = torch.load('files.pt'); "
         "found = {name: OPERATIONS.open(each).run(images) for name, each in files.items()}; "
@@ -246,8 +244,8 @@ def test_a_file_of_half_precision_with_a_fixed_batch_takes_what_it_declares() ->
     assert (opened.fixed_batch, opened.input_type) == (2, "float16")
     given = torch.arange(96.0).reshape(2, 3, 4, 4)
     assert torch.equal(opened.run(given), -given)
-    uploaded = UploadedModel(opened, ImageInput(dtype=torch.float16))
-    assert torch.equal(uploaded.run(given[:1]), -given[:1])  # fewer images than a call has
+    opened.images = ImageInput(dtype=torch.float16)
+    assert torch.equal(opened.run(given[:1]), -given[:1])  # fewer images than a call has
 
 
 @pytest.mark.parametrize(

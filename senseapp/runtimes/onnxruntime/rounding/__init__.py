@@ -1,10 +1,10 @@
 """How an int8 file rounds, step by step; each step is fitted to calibration images, what was done before it given.
 
 1. :mod:`.ranges` of activations.
-2. :mod:`.fitted_weights`: integers of :mod:`.weights` for each product (:mod:`.products`), and its bias.
+2. :mod:`.weights`: integers for each product (:mod:`.products`), and its bias.
 3. :mod:`.bias`: biases that keep the means of products through the whole network.
-4. :mod:`.fit` takes these steps in order, each where files do less harm with it.
-5. :mod:`senseapp.runtimes.onnxruntime.qdq` inserts QuantizeLinear and DequantizeLinear around all nodes
-   but those in float.
-6. :mod:`senseapp.prove.mixed_precision` searches for these nodes.
+4. :mod:`.qdq` inserts QuantizeLinear and DequantizeLinear around all nodes but those in float.
+
+:mod:`senseapp.runtimes.onnxruntime.int8` takes these steps in order, each where files do less harm with it, and
+:mod:`senseapp.prove.mixed_precision` searches for nodes in float.
 """

@@ -6,7 +6,7 @@ kernels for them on processors and computes in float between roundings.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from onnx import NodeProto
@@ -37,53 +37,52 @@ def causes(
     """
     steps = {name: float(activation_grid(*ends)[1]) for name, ends in ranges.items()}
     looked_at = [node for node in OnnxGraph(network).nodes if nodes is None or node.name in nodes]
-    wanted = {name for node in looked_at for name in (*node.input, *node.output) if name in steps}
-    if not wanted:
-        return []
-    # enough to see whole parts lost; all tensors of both are held
-    values = next(iter(tensors_of(network, [batches[0][:2]], sorted(wanted))))
-    found = [cause for node in looked_at for cause in _of_node(node, values, steps)]
+    wanted = sorted({node.output[0] for node in looked_at} & steps.keys())
+    # enough to see whole parts lost; all tensors of both images are held
+    values = next(iter(tensors_of(network, [batches[0][:2]], wanted))) if wanted else {}
+    found = [*filter(None, (_of_curve(node, steps) for node in looked_at))]
+    found += filter(None, (_of_channels(node, values, steps) for node in looked_at))
     worst = {cause.tensor: cause for cause in sorted(found, key=lambda each: each.lost)}
     return sorted(worst.values(), key=lambda each: -each.lost)
 
 
-def _of_node(node: NodeProto, values: Mapping[str, Tensor], steps: Mapping[str, float]) -> Iterator[RoundingCause]:
-    output = node.output[0]
-    if node.op_type in _CURVED and node.input[0] in steps:
-        step = steps[node.input[0]]
-        move = _CURVED[node.op_type] * step / 2
-        if move > 0.05:  # of an output between 0 and 1, by one step
-            yield RoundingCause(
-                node=node.name,
-                tensor=node.input[0],
-                lost=min(1.0, move),
-                sentence=f"“{node.input[0]}” goes into a {node.op_type} in steps of {step:.2g}, which moves its output "
-                f"by up to {move:.2g}.",
-            )
-    if output in steps and output in values:
-        yield from _of_channels(node, values[output], steps[output])
+def _of_curve(node: NodeProto, steps: Mapping[str, float]) -> RoundingCause | None:
+    """Return a cause where one step of the input moves the output, between 0 and 1, by more than .05."""
+    tensor = next(iter(node.input), "")
+    move = _CURVED.get(node.op_type, 0) * steps.get(tensor, 0) / 2
+    if move <= 0.05:
+        return None
+    return RoundingCause(
+        node=node.name,
+        tensor=tensor,
+        lost=min(1.0, move),
+        sentence=f"“{tensor}” goes into a {node.op_type} in steps of {steps[tensor]:.2g}, which moves its output by up "
+        f"to {move:.2g}.",
+    )
 
 
-def _of_channels(node: NodeProto, values: Tensor, step: float) -> Iterator[RoundingCause]:
-    """Yield a cause where channels, along the axis that torch and ONNX share, span a few steps of the tensor's."""
-    if values.ndim < 3 or not values.is_floating_point():
-        return
-    axis = 1 if values.ndim == 4 else values.ndim - 1
-    flat = values.movedim(axis, 0).flatten(1)
+def _of_channels(node: NodeProto, values: Mapping[str, Tensor], steps: Mapping[str, float]) -> RoundingCause | None:
+    """Return a cause where channels, along the axis that torch and ONNX share, span a few steps of the tensor's."""
+    tensor = node.output[0]
+    if tensor not in values or values[tensor].ndim < 3 or not values[tensor].is_floating_point():
+        return None
+    axis = 1 if values[tensor].ndim == 4 else -1
+    flat = values[tensor].movedim(axis, 0).flatten(1)
     widths = flat.amax(1) - flat.amin(1)
     alive = widths > 0
-    few = alive & (widths < _FEW_STEPS * step)
+    few = alive & (widths < _FEW_STEPS * steps[tensor])
     share = float(few.sum()) / max(1, int(alive.sum()))
     # share of the channels, from which one scale for all is named as the cause
-    if share >= 0.25 and bool((~few & alive).any()):
-        times = float(widths.max() / widths[alive].median())
-        yield RoundingCause(
-            node=node.name,
-            tensor=node.output[0],
-            lost=share / 2,  # a few steps are left
-            sentence=f"One scale of “{node.output[0]}” leaves {int(few.sum())} of its {len(widths)} channels fewer "
-            f"than {_FEW_STEPS} of 256 steps: the widest channel is {times:.0f} times as wide as the median one.",
-        )
+    if share < 0.25 or not bool((~few & alive).any()):
+        return None
+    times = float(widths.max() / widths[alive].median())
+    return RoundingCause(
+        node=node.name,
+        tensor=tensor,
+        lost=share / 2,  # a few steps are left
+        sentence=f"One scale of “{tensor}” leaves {int(few.sum())} of its {len(widths)} channels fewer than "
+        f"{_FEW_STEPS} of 256 steps: the widest channel is {times:.0f} times as wide as the median one.",
+    )
 
 
 def calibration_warnings(

@@ -86,10 +86,8 @@ class WeightedNode:
         windows = functional.pad(values, sides)  # (N, C, H, W)
         for axis in range(spatial):
             windows = windows.unfold(2 + axis, dilations[axis] * (kernel[axis] - 1) + 1, strides[axis])
-        for axis, step in enumerate(dilations):
-            taps = torch.arange(0, windows.shape[2 + spatial + axis], step)
-            windows = windows.index_select(2 + spatial + axis, taps) if step > 1 else windows
-        windows = windows.movedim(1, -1)  # (N, H, W, k, k, C)
+        taps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in dilations))
+        windows = windows[taps].movedim(1, -1)  # (N, H, W, k, k, C)
         places = windows.shape[: 1 + spatial]
         chosen = torch.randperm(math.prod(places), generator=generator)[:positions]
         picked = windows[torch.unravel_index(chosen, places)]  # (S, k, k, C)

@@ -1,17 +1,33 @@
-"""Weights in int8 with the least change of a layer's output, without saturation on any processor."""
+"""Weights in int8 and biases of each product that change its output least, without saturation on any processor."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from senseapp.compressions import obs
+from senseapp.compressions.quantization.grid import fake_quantize_input
+from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.core.steps import SEPARATOR
 from senseapp.records.deployment import INT8_BITS
+from senseapp.runtimes.onnxruntime.integer_weights import integers_of
+from senseapp.runtimes.onnxruntime.rounding.products import WeightedNode
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, activation_grid, tensors_of
 
 LARGEST = int(torch.iinfo(torch.int8).max)
 MOST_OF_A_PAIR = int(torch.iinfo(torch.int16).max) // int(torch.iinfo(torch.uint8).max)
 """What two neighbouring weights of one sign add up to at most: 255 · 128 fits in the 16 bits of ``VPMADDUBSW``."""
+BIAS_STEPS = 2.0**30
+"""Of a bias in 32 bits: half of what they hold, so that a bias and what is added to it fit."""
+_ROWS = (1024, 8192)  # least and most that second moments of a node are taken over; a few for each of their columns
 _SHARES = tuple(1 - step / 20 for step in range(8))  # of the scale under which nothing is clipped
 _NARROW = 64  # columns, up to which a scale that happens to suit a row makes a difference
 _FINE_SHARES = tuple(2.0 ** (step / 50) for step in range(-30, 31))
@@ -24,6 +40,114 @@ DAMPING = 0.5
 do. Beside 0.01, files of seven networks did .94 times the damage on other photographs, with activations in float .78
 times (1.0: .90 and .90; 0.2: .97 and .88)."""
 _LEAST_SCALE = torch.finfo(torch.float32).tiny ** 0.5  # of channels that hold next to nothing: it is divided by
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundedProduct:
+    """Weights of one node as an int8 file holds them.
+
+    Attributes:
+        integers: int8, as the weight lies.
+        scale: of all integers, or of each index of ``axis``.
+        axis: of output channels; None where one scale must do.
+        bias: in float (O,), which also takes up what rounding changes of the output's mean; None without one.
+        float_bias: the same where the input is not rounded; None where it stays as it was.
+    """
+
+    integers: Array
+    scale: Array
+    axis: int | None
+    bias: Array | None = None
+    float_bias: Array | None = None
+
+    @property
+    def spread(self) -> Array:
+        """The scales in a shape that broadcasts."""
+        if self.axis is None:
+            return self.scale
+        return self.scale.reshape([-1 if axis == self.axis else 1 for axis in range(self.integers.ndim)])
+
+
+def rounded_products(
+    network: bytes,
+    batches: Sequence[Tensor],
+    products: Sequence[WeightedNode],
+    inputs: Mapping[str, Range],
+    *,
+    integers: Mapping[str, IntegerWeight] | None = None,
+    largest: int = LARGEST,
+    any_order: bool = False,
+    progress: Callable[[str], None],
+) -> dict[str, RoundedProduct]:
+    """Return by node the weights and biases that change its output least, given that inputs are rounded to ``inputs``.
+
+    With ``any_order``, sums of products fit in 16 bits also where a runtime pairs weights otherwise than onnxruntime.
+    A weight that is made of ``integers``, by node those of its layer, keeps them if they are small enough for this.
+    The bias takes up the difference that rounded inputs and weights make to the mean of the output, so weights are
+    fitted to the covariance of inputs where there is one (Nagel et al. 2019, "Data-free quantization", section 4.2).
+    """
+    wanted = [each for each in products if each.input in inputs]
+    moments, found = _moments(network, batches, wanted, inputs), dict[str, RoundedProduct]()
+    for index, each in enumerate(wanted):
+        progress(f"Rounding weights{SEPARATOR}{index} of {len(wanted)} layers")
+        most = min(largest, MOST_OF_A_PAIR // 2) if any_order and each.order_varies else largest
+        layer = (integers or {}).get(each.node)
+        own = None if layer is None else integers_of(each, layer)
+        found[each.node] = _rounded_product(each, moments[each.node], inputs[each.input], most, own)
+    return found
+
+
+def _moments(
+    network: bytes, batches: Sequence[Tensor], products: Sequence[WeightedNode], inputs: Mapping[str, Range]
+) -> dict[str, list[Tensor]]:
+    """Return by node the second moments of its rounded inputs (G, K, K), and means (G, K) of these and the others."""
+    generator, images, sums = torch.Generator().manual_seed(0), sum(map(len, batches)), dict[str, list[Tensor]]()
+    for values in tensors_of(network, batches, sorted({each.input for each in products})):
+        for each in products:
+            # second moments of fewer rows than columns are singular; this is well beyond that
+            width = each.matrix(each.values).shape[2]
+            count = math.ceil(min(max(16 * width, _ROWS[0]), _ROWS[1]) / images) * len(values[each.input])
+            rows = each.rows(values[each.input], count, generator)
+            seen = fake_quantize_input(rows, *inputs[each.input], bits=INT8_BITS)
+            part = [
+                seen.transpose(1, 2) @ seen,
+                seen.sum(1).double(),
+                rows.sum(1).double(),
+                torch.tensor(rows.shape[1]),
+            ]
+            before = sums.get(each.node)
+            sums[each.node] = (
+                part if before is None else [one.add_(more) for one, more in zip(before, part, strict=True)]
+            )
+    return {node: [each / count for each in found] for node, (*found, count) in sums.items()}
+
+
+def _rounded_product(
+    product: WeightedNode, moments: Sequence[Tensor], ends: Range, largest: int, own: IntegerWeight | None
+) -> RoundedProduct:
+    weight, offsets, (second, seen, mean) = product.matrix(product.values), product.offsets, moments
+    least = torch.zeros_like(weight[:, :, :1])
+    if offsets is not None:
+        second = second - (seen[:, :, None] * seen[:, None, :]).float()
+        least = offsets.abs().view_as(least) / (BIAS_STEPS * float(activation_grid(*ends)[1]))
+    kept = None
+    if own is not None:
+        kept = product.matrix(own.values.float()), own.scale.reshape(-1).expand(least.numel()).view_as(least)
+    steps, scale = rounded(weight, second, least_scale=least, largest=largest, paired=not product.depthwise, own=kept)
+    exact, integers = weight.double() @ mean[:, :, None], (steps * scale).double()
+    biases = [
+        None if offsets is None else (offsets + (exact - integers @ each[:, :, None]).reshape(-1)).float().numpy()
+        for each in (seen, mean)
+    ]
+    return RoundedProduct(
+        integers=product.tensor(steps).numpy().astype(np.int8),
+        scale=scale.reshape(-1).numpy(),
+        axis=product.channel_axis,
+        bias=biases[0],
+        float_bias=biases[1],
+    )
 
 
 def rounded(
@@ -53,9 +177,9 @@ def rounded(
     """
     moments, least_scale = obs.damped(second, least=DAMPING), least_scale.clamp_min(_LEAST_SCALE)
     highest = weight.abs().amax(2, keepdim=True)
-    full = torch.maximum(highest / largest, _largest_pair(weight) / MOST_OF_A_PAIR) if paired else highest / largest
-    wanted = weight.permute(2, 0, 1)
-    allowed = _allowed(wanted, largest, paired)
+    pairs = MOST_OF_A_PAIR if paired else 2 * largest  # which no two weights exceed
+    full = torch.maximum(highest / largest, _sums_of_pairs(weight).amax(2, keepdim=True) / pairs)
+    wanted, allowed = weight.permute(2, 0, 1), _allowed(weight, largest, pairs)
 
     def in_turn(steps: Tensor, scale: Tensor) -> Tensor:
         columns = obs.in_turn(wanted, moments, steps.permute(2, 0, 1), scale[..., 0], allowed)
@@ -67,7 +191,7 @@ def rounded(
     shares = (*_SHARES, *_FINE_SHARES) if narrow else _SHARES
     for candidate in (*(share * full for share in shares), *(highest / most for most in _FEWER_BITS)):
         tried = torch.maximum(candidate, least_scale)
-        found = _nearest(weight / tried, largest, paired)
+        found = _nearest(weight / tried, largest, pairs)
         found = in_turn(found, tried) if narrow else found
         error = obs.squared_error(weight - found * tried, moments)[..., None]
         better = error < least
@@ -75,7 +199,7 @@ def rounded(
         steps = torch.where(better, found, steps)
     keeps = torch.zeros_like(scale, dtype=torch.bool)
     if own is not None:
-        keeps = (_nearest(own[0], largest, paired) == own[0]).all(2, keepdim=True) & (own[1] >= least_scale)
+        keeps = (_nearest(own[0], largest, pairs) == own[0]).all(2, keepdim=True) & (own[1] >= least_scale)
         steps, scale = torch.where(keeps, own[0], steps), torch.where(keeps, own[1], scale)
     for _ in range(2):  # rounds of coordinate descent over the columns; each takes as long as the first
         steps = in_turn(steps, scale)
@@ -84,39 +208,25 @@ def rounded(
     return steps, scale
 
 
-def _pairs(weight: Tensor) -> Tensor:
-    """Return ``weight`` as (G, O, pairs, 2); a column without a neighbour has 0 beside it."""
-    even = functional.pad(weight, (0, weight.shape[2] % 2))
-    return even.view(*even.shape[:2], -1, 2)
+def _sums_of_pairs(weight: Tensor) -> Tensor:
+    """Return what columns 2i and 2i + 1 of ``weight`` (G, O, K) add up to, without sign, for both; 0 of two signs."""
+    pairs = functional.pad(weight, (0, weight.shape[2] % 2)).reshape(*weight.shape[:2], -1, 2)
+    sums: Tensor = pairs.sum(3).abs() * (pairs[..., 0].sign() == pairs[..., 1].sign())
+    return sums.repeat_interleave(2, dim=2)[:, :, : weight.shape[2]]
 
 
-def _largest_pair(weight: Tensor) -> Tensor:
-    pairs = _pairs(weight)
-    return torch.maximum(pairs.clamp_min(0).sum(3), -pairs.clamp_max(0).sum(3)).amax(2, keepdim=True)
-
-
-def _nearest(values: Tensor, largest: int, paired: bool) -> Tensor:
+def _nearest(values: Tensor, largest: int, pairs: int) -> Tensor:
     """Return the integers nearest to ``values`` (G, O, K), of pairs that are too large both made smaller."""
     steps = values.round().clamp(-largest, largest)
-    if not paired:
-        return steps
-    pairs = _pairs(steps)
-    positive, negative = pairs.clamp_min(0), pairs.clamp_max(0)
-    for part, sign in ((positive, 1), (negative, -1)):
-        excess = (sign * part.sum(3) - MOST_OF_A_PAIR).clamp_min(0)
-        part -= sign * torch.stack([(excess / 2).ceil(), (excess / 2).floor()], dim=3)
-    return (positive + negative).flatten(2)[:, :, : values.shape[2]]
+    return (steps * (pairs / _sums_of_pairs(steps).clamp_min(pairs))).trunc()
 
 
-def _allowed(weight: Tensor, largest: int, paired: bool) -> obs.Nearest:
+def _allowed(weight: Tensor, largest: int, pairs: int) -> obs.Nearest:
     """Return the projection onto integers that cannot saturate with their neighbour; a weight of 0 stays as it is."""
 
     def nearest(column: int, values: Tensor, steps: Tensor) -> Tensor:
-        low, high = torch.full_like(values, -largest), torch.full_like(values, largest)
-        if paired and (column ^ 1) < len(steps):
-            beside = steps[column ^ 1]
-            low = low.maximum(-MOST_OF_A_PAIR - beside.clamp_max(0))
-            high = high.minimum(MOST_OF_A_PAIR - beside.clamp_min(0))
-        return torch.where(weight[column] != 0, values.round().maximum(low).minimum(high), steps[column])
+        beside = steps[column ^ 1] if (column ^ 1) < len(steps) else torch.zeros_like(values)
+        low, high = (-pairs - beside.clamp_max(0)).clamp_min(-largest), (pairs - beside.clamp_min(0)).clamp_max(largest)
+        return torch.where(weight[:, :, column] != 0, values.round().maximum(low).minimum(high), steps[column])
 
     return nearest

@@ -16,10 +16,10 @@ Source of the rules by which a tensor is rounded: ``onnxruntime/quantization/ope
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,15 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from senseapp.networks.onnx.graph import OnnxGraph, attributes_of
-from senseapp.runtimes.onnxruntime.file_writer import AFTER, CODES, ROUNDING, UNPACKED, Codes, FileWriter
-from senseapp.runtimes.onnxruntime.rounding.fitted_weights import BIAS_STEPS, RoundedProduct
+from senseapp.runtimes.onnxruntime.integer_weights import unpacking
 from senseapp.runtimes.onnxruntime.rounding.ranges import Range, activation_grid
+from senseapp.runtimes.onnxruntime.rounding.weights import BIAS_STEPS, RoundedProduct
 
+ROUNDING = ("QuantizeLinear", "DequantizeLinear")
+"""What turns values into integers and back."""
+UNPACKED = ".unpacked"
+"""Behind the name of a weight in 8 bits, where a node in float reads it."""
+_AFTER, _CODES = "_DequantizeLinear_Output", "_QuantizeLinear_Output"  # behind the name of a tensor that is rounded
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Products, with a weight as second input."""
 FUSED = ("Clip", "Relu")
@@ -68,6 +73,48 @@ class Rounding:
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     products: Mapping[str, RoundedProduct] = field(default_factory=dict)
+
+
+class _File(OnnxGraph):
+    """A file of ``network`` that is being written, whose constants are stored as integers."""
+
+    def __init__(self, network: OnnxGraph) -> None:
+        super().__init__(network.model)
+        self.initializers = dict(network.initializers)
+        self._first: dict[str, Sequence[NodeProto]] = {}
+
+    def stored(self, name: str, values: Array) -> str:
+        """Store a constant, and return its name."""
+        self.initializers[name] = numpy_helper.from_array(values, name)
+        return name
+
+    def grid(self, name: str, zero_point: Array, scale: Array) -> list[str]:
+        """Store scale and zero point of a tensor, and return their names."""
+        return [self.stored(f"{name}_scale", scale), self.stored(f"{name}_zero_point", zero_point)]
+
+    def dequantized(
+        self, name: str, integers: Array, scale: Array, *, axis: int | None = None, zero_point: Array | None = None
+    ) -> str:
+        """Return the name of a constant in float, made of integers where it is read; no zero point is 0."""
+        result = name + _AFTER
+        if result not in self._first:
+            zero_point = np.zeros(scale.shape, integers.dtype) if zero_point is None else zero_point
+            given = [self.stored(f"{name}_quantized", integers), *self.grid(name, zero_point, scale)]
+            by: dict[str, Any] = {} if axis is None else {"axis": axis}
+            self._first[result] = [helper.make_node(ROUNDING[1], given, [result], f"{name}_{ROUNDING[1]}", **by)]
+        return result
+
+    def unpacked(self, name: str, weight: RoundedProduct) -> str:
+        """Return the name of a weight in float that runtimes make of integers when they open the file."""
+        integers, result = self.stored(f"{name}_quantized", weight.integers), f"{name}{UNPACKED}"
+        self._first[result] = unpacking(result, integers, self.stored(f"{result}.scale", weight.spread))
+        return result
+
+    def content(self) -> bytes:
+        """Return the bytes of the file, without rounding and constants that nothing reads."""
+        self.nodes = [*chain(*self._first.values()), *self.nodes]
+        self.prune()
+        return super().content()
 
 
 @dataclass(slots=True)
@@ -108,7 +155,7 @@ class QdqFiles:
         So do ``weights_only``, with weights stored in 8 bits where these are not small.
         """
         plan = self._plan(self._with_fused({*in_float, *weights_only}))
-        file = FileWriter(self._graph)
+        file = _File(self._graph)
         stored = set(weights_only).difference(in_float, self._small)
         for name in self._graph.inputs:
             self._round(file, name, plan)
@@ -121,7 +168,10 @@ class QdqFiles:
             if node.name in plan.in_int8:
                 own.output[0] = self._made_by(node, plan)
             elif node.name in stored and node.name in self._weights:
-                self._store_in_8_bits(file, own, node)
+                weight = self._weights[node.name]
+                own.input[1] = file.unpacked(node.input[1], weight)
+                if weight.float_bias is not None:
+                    own.input[2] = file.stored(f"{node.input[2]}{UNPACKED}", weight.float_bias)
             file.nodes.append(own)
             for name in (own.output[0], *node.output[1:]):
                 self._round(file, name, plan)
@@ -188,7 +238,7 @@ class QdqFiles:
 
     # ---- nodes of a file
 
-    def _read(self, node: NodeProto, place: int, plan: _Plan, file: FileWriter) -> str:
+    def _read(self, node: NodeProto, place: int, plan: _Plan, file: _File) -> str:
         """Return what an input of a node reads in a file."""
         name: str = node.input[place]
         if name in self._graph.initializers:
@@ -199,17 +249,30 @@ class QdqFiles:
             return name
         if place == 0 and node.name not in plan.in_int8 and node.op_type in WEIGHTED[:3]:
             return self._by_channel(node, file)
-        return name + AFTER
+        return name + _AFTER
 
-    def _constant(self, node: NodeProto, place: int, file: FileWriter) -> str:
+    def _constant(self, node: NodeProto, place: int, file: _File) -> str:
         name: str = node.input[place]
         if self._graph.initializers[name].data_type != TensorProto.FLOAT:
             return name
-        if node.op_type in WEIGHTED and place == 1:
-            return file.dequantized(name, self._weights[node.name])
-        if node.op_type in WEIGHTED and place == 2 and node.name in self._weights and node.input[0] in self._ranges:
-            return file.dequantized(f"{node.name}.bias", self._bias(node))
-        return file.dequantized(f"{name}.rounded", self._values(name)) if node.op_type in _WITH_CONSTANTS else name
+        weight = self._weights.get(node.name)
+        if weight is not None and place == 1:
+            return file.dequantized(name, weight.integers, weight.scale, axis=weight.axis)
+        if weight is not None and place == 2 and node.input[0] in self._ranges:
+            return self._bias(node, weight, file)
+        if node.op_type not in _WITH_CONSTANTS:
+            return name
+        values = numpy_helper.to_array(self._graph.initializers[name])
+        zero_point, scale = activation_grid(float(values.min(initial=0)), float(values.max(initial=0)))
+        integers = (np.round(values / scale) + zero_point).clip(0, 255).astype(np.uint8)
+        return file.dequantized(f"{name}.rounded", integers, scale, zero_point=zero_point)
+
+    def _bias(self, node: NodeProto, weight: RoundedProduct, file: _File) -> str:
+        values = self._graph.array(node.input[2]) if weight.bias is None else weight.bias
+        assert values is not None
+        scale, limits = np.asarray(self._grid(node.input[0])[1] * weight.scale, np.float32), np.iinfo(np.int32)
+        integers = (values.astype(np.float64) / scale).round().clip(limits.min, limits.max).astype(np.int32)
+        return file.dequantized(f"{node.name}.bias", integers, scale, axis=0 if scale.ndim else None)
 
     def _made_by(self, node: NodeProto, plan: _Plan) -> str:
         """Return the first output of a node in int8, or what the activations behind it make."""
@@ -218,15 +281,15 @@ class QdqFiles:
             name = self._output_of[name]
         return name
 
-    def _round(self, file: FileWriter, name: str, plan: _Plan) -> None:
+    def _round(self, file: _File, name: str, plan: _Plan) -> None:
         """Add the nodes that round a tensor, where it is rounded."""
         if name in plan.rounded:
             given = file.grid(name, *self._grid(name))
-            file.nodes.append(helper.make_node(ROUNDING[0], [name, *given], [name + CODES], f"{name}_{ROUNDING[0]}"))
-            given = [name + CODES, *given]
-            file.nodes.append(helper.make_node(ROUNDING[1], given, [name + AFTER], f"{name}_{ROUNDING[1]}"))
+            file.nodes.append(helper.make_node(ROUNDING[0], [name, *given], [name + _CODES], f"{name}_{ROUNDING[0]}"))
+            given = [name + _CODES, *given]
+            file.nodes.append(helper.make_node(ROUNDING[1], given, [name + _AFTER], f"{name}_{ROUNDING[1]}"))
 
-    def _by_channel(self, node: NodeProto, file: FileWriter) -> str:
+    def _by_channel(self, node: NodeProto, file: _File) -> str:
         """Return the input of a product in float, with a scale for each channel: the one scale, repeated.
 
         onnxruntime rounds the weights of a float product itself, with one scale for the whole tensor, where its input
@@ -236,60 +299,32 @@ class QdqFiles:
         """
         name: str = node.input[0]
         if (weight := self._graph.tensor(node.input[1])) is None:
-            return name + AFTER
+            return name + _AFTER
         attributes = attributes_of(node)
         groups = attributes.get("group", 1) if node.op_type == "Conv" else 1
         channels = groups * weight.dims[1 if node.op_type == "Conv" or attributes.get("transB", 0) else 0]
         result = f"{node.name}.input"
-        given = [name + CODES, *file.grid(result, *(np.resize(each, channels) for each in self._grid(name)))]
+        given = [name + _CODES, *file.grid(result, *(np.resize(each, channels) for each in self._grid(name)))]
         file.nodes.append(helper.make_node(ROUNDING[1], given, [result], f"{node.name}.dequantize", axis=1))
         return result
-
-    def _store_in_8_bits(self, file: FileWriter, own: NodeProto, node: NodeProto) -> None:
-        """Let a product in float read its weight from integers, with the bias that goes with them."""
-        own.input[1] = file.unpacked(node.input[1], self._weights[node.name])
-        product = self._products.get(node.name)
-        if product is not None and product.float_offsets is not None:
-            own.input[2] = file.stored(f"{node.input[2]}{UNPACKED}", product.float_offsets.numpy())
 
     # ---- integers
 
     def _grid(self, name: str) -> tuple[Array, Array]:
         return activation_grid(*self._ranges[name])
 
-    def _values(self, name: str) -> Codes:
-        values = numpy_helper.to_array(self._graph.initializers[name])
-        zero_point, scale = activation_grid(float(values.min(initial=0)), float(values.max(initial=0)))
-        integers = (np.round(values / scale) + zero_point).clip(0, 255).astype(np.uint8)
-        return Codes(integers, scale, zero_point)
-
-    def _bias(self, node: NodeProto) -> Codes:
-        product, values = self._products.get(node.name), self._graph.array(node.input[2])
-        if product is not None and product.offsets is not None:
-            values = product.offsets.numpy()
-        scale = np.asarray(self._grid(node.input[0])[1] * self._weights[node.name].scale, np.float32)
-        assert values is not None
-        limits = np.iinfo(np.int32)
-        integers = (values.astype(np.float64) / scale).round().clip(limits.min, limits.max).astype(np.int32)
-        return Codes(integers, scale, np.zeros(scale.shape, np.int32), 0 if scale.ndim else None)
-
     @cached_property
-    def _weights(self) -> dict[str, Codes]:
-        """The integers of the weight of each product, by node."""
-        found, nearest = dict[str, Codes](), dict[str, Codes]()
+    def _weights(self) -> dict[str, RoundedProduct]:
+        """The weight of each product, by node."""
+        found, nearest = dict(self._products), dict[str, RoundedProduct]()
         for node in self._graph.nodes:
-            name = node.input[1] if node.op_type in WEIGHTED else ""
-            if (product := self._products.get(node.name)) is not None:
-                scale, integers = product.scale.numpy(), product.steps.numpy().astype(np.int8)
-                axis = product.product.channel_axis
-                found[node.name] = Codes(integers, scale, np.zeros(scale.shape, np.int8), axis)
-            elif name in self._graph.initializers:
-                if name not in nearest:
-                    nearest[name] = self._nearest(name, node)
-                found[node.name] = nearest[name]
+            if node.op_type in WEIGHTED and node.name not in found and node.input[1] in self._graph.initializers:
+                if node.input[1] not in nearest:
+                    nearest[node.input[1]] = self._nearest(node.input[1], node)
+                found[node.name] = nearest[node.input[1]]
         return found
 
-    def _nearest(self, name: str, first: NodeProto) -> Codes:
+    def _nearest(self, name: str, first: NodeProto) -> RoundedProduct:
         """Return the integers of 7 bits that are nearest to a weight, with scales at which biases fit in 32 bits."""
         values = numpy_helper.to_array(self._graph.initializers[name]).astype(np.float64)
         axis = _channel_axis(first, values.ndim)
@@ -300,9 +335,8 @@ class QdqFiles:
                 least = np.abs(bias) / (BIAS_STEPS * self._grid(node.input[0])[1])
                 scale = np.maximum(scale, least.max() if axis is None else least)
         scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1.0).astype(np.float32)
-        found = Codes(values, scale, np.zeros(scale.shape, np.int8), axis)
-        integers = np.round(values / found.spread).clip(-_SEVEN_BITS, _SEVEN_BITS).astype(np.int8)
-        return Codes(integers, found.scale, found.zero_point, axis)
+        steps = np.round(values / RoundedProduct(integers=values, scale=scale, axis=axis).spread)
+        return RoundedProduct(integers=steps.clip(-_SEVEN_BITS, _SEVEN_BITS).astype(np.int8), scale=scale, axis=axis)
 
     @cached_property
     def _small(self) -> frozenset[str]:
