@@ -16,6 +16,7 @@ from senseapp.cli.run_arguments import add_timing, data_from, loss_from, model_f
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import write_file
 from senseapp.core.registry import object_at
+from senseapp.descriptions.runtimes import runtime_of_file
 from senseapp.prove.decision import usual_decision
 from senseapp.records.check import FILES_ARE_OPEN, CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -175,8 +176,8 @@ def _is_run(path: Path) -> bool:
 
 
 def _model(arguments: argparse.Namespace, path: Path) -> ModelSpec:
-    """Return a file as a model: an ONNX file by its suffix, else weights of ``--model`` or of a recognised network."""
-    is_onnx = path.suffix.lower() == ".onnx"
+    """Return a file as a model: one of a runtime by its suffix, else weights of ``--model`` or of a known network."""
+    is_onnx = runtime_of_file(path.name) is not None
     asked = argparse.Namespace(
         model="onnx" if is_onnx else arguments.model or "auto",
         checkpoint=str(path),
