@@ -100,78 +100,68 @@ def apply_schedule(
         InvalidSchedule: it belongs to another model, or a layer cannot be compressed in that way.
     """
     check_schedule(schedule, profile)
-    applying = _Applying(copy.deepcopy(model).eval().requires_grad_(False), profile, tuple(calibration), seed)
+    private = copy.deepcopy(model).eval().requires_grad_(False)
+    applied = AppliedModel(model=private, before=profile, after=profile, reached=())
     for kind in sorted({entry.compression for entry in schedule.entries} - {"none"}, key=lambda kind: get(kind).order):
         entries, config = [entry for entry in schedule.entries if entry.compression == kind], configs[kind]
-        if config.description.removes_channels:
-            applying.prune(entries, config)
+        prunes, names = config.description.removes_channels, {entry.layer for entry in entries}
+        layers = tuple(layer for layer in applied.after.layers if prunes or layer.name in names)  # groups have others
+        request = CompressionRequest(model=private, layers=layers, calibration=tuple(calibration), seed=seed)
+        compressor = build_compressor(config, request)
+        if prunes:
+            applied = _pruned(applied, entries, cast(ChannelCompressor, compressor), calibration[0][:1])
         else:
-            applying.change_weights(entries, config)
-    return AppliedModel(
-        model=applying.model,
-        before=profile,
-        after=applying.profile,
-        reached=tuple(applying.reached),
-        notes=tuple(applying.notes),
-        kept_channels=applying.kept,
-        rounded_inputs=tuple(applying.rounded_inputs),
-        constraints=applying.constraints,
-        grids=applying.grids,
+            applied = _with_weights(applied, entries, cast(WeightCompressor, compressor))
+    return applied
+
+
+def _pruned(
+    applied: AppliedModel, entries: Sequence[ScheduleEntry], compressor: ChannelCompressor, image: Tensor
+) -> AppliedModel:
+    ratios = {entry.layer: entry.level for entry in entries}
+    kept, done = compressor.kept_channels(ratios), compressor.prune(ratios)
+    reached = [replace(each, level=done[each.layer].achieved_level) for each in entries if each.layer in done]
+    left = [each for each in entries if each.layer not in done]
+    notes = [f"{each.layer} keeps all channels: {100 * each.level:g} % is less than one." for each in left]
+    old, smaller = applied.after, profile_model(applied.model, image)
+    return replace(
+        applied,
+        after=replace(smaller, title=old.title, pretrained=old.pretrained, notes=old.notes),
+        reached=(*applied.reached, *reached),
+        notes=(*applied.notes, *notes),
+        kept_channels=kept,
     )
 
 
-class _Applying:
-    """The copy during its compression."""
-
-    def __init__(self, model: nn.Module, profile: ModelProfile, calibration: tuple[Tensor, ...], seed: int) -> None:
-        self.model, self.profile = model, profile
-        self._calibration, self._seed = calibration, seed
-        self.reached: list[ScheduleEntry] = []
-        self.notes: list[str] = []
-        self.kept: dict[str, tuple[int, ...]] = {}
-        self.rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
-        self.constraints: dict[str, UpdateConstraint] = {}
-        self.grids: dict[str, tuple[WeightGrid, Tensor]] = {}
-
-    def _request(self, names: set[str]) -> CompressionRequest:
-        layers = tuple(layer for layer in self.profile.layers if layer.name in names)
-        return CompressionRequest(model=self.model, layers=layers, calibration=self._calibration, seed=self._seed)
-
-    def prune(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
-        ratios = {entry.layer: entry.level for entry in entries}
-        request = self._request({layer.name for layer in self.profile.layers})
-        compressor = cast(ChannelCompressor, build_compressor(config, request))
-        self.kept = compressor.kept_channels(ratios)
-        done = compressor.prune(ratios)
-        for entry in entries:
-            if entry.layer in done:
-                self.reached.append(replace(entry, level=done[entry.layer].achieved_level))
-            else:
-                self.notes.append(f"{entry.layer} keeps all channels: {100 * entry.level:g} % is less than one.")
-        smaller = profile_model(self.model, self._calibration[0][:1])
-        self.profile = replace(
-            smaller, title=self.profile.title, pretrained=self.profile.pretrained, notes=self.profile.notes
-        )
-
-    def change_weights(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
-        compressor = cast(WeightCompressor, build_compressor(config, self._request({e.layer for e in entries})))
-        targets = {target.layer: target for target in compressor.targets}
-        for entry in entries:
-            if entry.layer not in targets:
-                reason = compressor.not_applicable.get(entry.layer, "it is not among the layers that can be.")
-                raise InvalidSchedule(f"{entry.layer} has a {entry.compression} level and cannot take one: {reason}")
-            try:
-                prepared = compressor.prepare(targets[entry.layer], entry.level)
-            except MeasurementFailed as error:
-                self.notes.append(f"{entry.layer} was left as it is. {error}")
-                continue
-            parameter = self.model.get_parameter(self.profile.layer(entry.layer).parameter)
-            if prepared.scale is not None and (grid := prepared.constraint.grid) is not None:
-                self.grids[entry.layer] = grid, prepared.scale.clone()
-            parameter.data = prepared.weight()
-            self.reached.append(replace(entry, level=prepared.applied.achieved_level))
-            self.constraints[entry.layer] = self.constraints.get(entry.layer, UpdateConstraint()) | prepared.constraint
-            if prepared.inputs is not None:
-                self.rounded_inputs.append(prepared.inputs)
-        if self.rounded_inputs:
-            self.notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")
+def _with_weights(
+    applied: AppliedModel, entries: Sequence[ScheduleEntry], compressor: WeightCompressor
+) -> AppliedModel:
+    reached, notes, inputs = list(applied.reached), list(applied.notes), list(applied.rounded_inputs)
+    constraints, grids = dict(applied.constraints), dict(applied.grids)
+    targets = {target.layer: target for target in compressor.targets}
+    for entry in entries:
+        if entry.layer not in targets:
+            reason = compressor.not_applicable.get(entry.layer, "it is not among the layers that can be.")
+            raise InvalidSchedule(f"{entry.layer} has a {entry.compression} level and cannot take one: {reason}")
+        try:
+            prepared = compressor.prepare(targets[entry.layer], entry.level)
+        except MeasurementFailed as error:
+            notes.append(f"{entry.layer} was left as it is. {error}")
+            continue
+        if prepared.scale is not None and (grid := prepared.constraint.grid) is not None:
+            grids[entry.layer] = grid, prepared.scale.clone()
+        prepared.parameter.data = prepared.weight()
+        reached.append(replace(entry, level=prepared.applied.achieved_level))
+        constraints[entry.layer] = constraints.get(entry.layer, UpdateConstraint()) | prepared.constraint
+        if prepared.inputs is not None:
+            inputs.append(prepared.inputs)
+    if inputs:
+        notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")
+    return replace(
+        applied,
+        reached=tuple(reached),
+        notes=tuple(notes),
+        rounded_inputs=tuple(inputs),
+        constraints=constraints,
+        grids=grids,
+    )
