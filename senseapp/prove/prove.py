@@ -19,8 +19,7 @@ from senseapp.prove.answers import changed_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.repair_choice import Measured, measured
 from senseapp.prove.strongest import couplings_of
-from senseapp.reconstruct.apply import AppliedModel
-from senseapp.reconstruct.sizes import pass_seconds, sizes_of
+from senseapp.reconstruct.apply import AppliedModel, pass_seconds, sizes_of
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.measurement import RunResult, change_in, loss_with_interval
 from senseapp.records.promise import Promise, verdict_of
