@@ -159,7 +159,7 @@ class Matching(Repair):
             return site.match(goal, pooled(list(found[name].values())), values, images)
 
         _pass(self._model, self.sites, self._reference.batches, chosen, match)
-        finite = all(site.is_finite() for site in self.sites.values())
+        finite = all(bool(each.isfinite().all()) for site in self.sites.values() for each in site.tensors)
         if not finite:
             self.undo()
         return finite

@@ -13,7 +13,7 @@ from senseapp.compat.torch_internals import restored
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import Applied, CompressionRequest, Target, ordinary_tensors
 from senseapp.compressions.moments import InputMoments
-from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_layer, modules_of, positions_of
+from senseapp.compressions.pruning.groups import ChannelGroup, is_layer, modules_of, positions_of, reading_cuts
 from senseapp.compressions.pruning.reconstruction import least_error_order, reading_layers
 from senseapp.compressions.pruning.removal import Removal, kept_channels, remove_units
 from senseapp.compressions.pruning.search import find_groups, unit_order
@@ -167,13 +167,9 @@ def _require_remaining(group: ChannelGroup, units: Sequence[int]) -> None:
 
 
 def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Return the input channels for the units, by reader; depthwise convolutions only pass theirs on."""
-    graph, channels = group.graph, group.channels(units)
-    return {
-        graph.names[cut.layer]: positions_of(cut, channels)
-        for cut in group.cuts
-        if is_layer(cut.module) and graph.is_in_cut(cut) and not is_depthwise(cut.module)
-    }
+    """Return the input channels for the units, by reader."""
+    channels = group.channels(units)
+    return {group.graph.names[cut.layer]: positions_of(cut, channels) for cut in reading_cuts(group)}
 
 
 def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGroup:
