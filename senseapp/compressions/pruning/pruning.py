@@ -12,7 +12,7 @@ from torch import Tensor
 from senseapp.compat.torch_internals import restored
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import Applied, CompressionRequest, Target, ordinary_tensors
-from senseapp.compressions.moments import InputMoments
+from senseapp.compressions.obs import InputMoments
 from senseapp.compressions.pruning.groups import ChannelGroup, is_layer, modules_of, positions_of, reading_cuts
 from senseapp.compressions.pruning.reconstruction import least_error_order, reading_layers
 from senseapp.compressions.pruning.removal import Removal, kept_channels, remove_units

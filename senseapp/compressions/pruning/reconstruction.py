@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from senseapp.compressions import obs
-from senseapp.compressions.moments import InputMoments
 from senseapp.compressions.pruning.groups import ChannelGroup, positions_of, reading_cuts
 from senseapp.core.errors import MeasurementFailed
 from senseapp.networks.layer_product import LayerProduct
@@ -67,7 +66,7 @@ class _Reader:
             self.inverse[gone, gone] = 1
 
 
-def least_error_order(group: ChannelGroup, moments: InputMoments) -> list[int]:
+def least_error_order(group: ChannelGroup, moments: obs.InputMoments) -> list[int]:
     """Return the units of ``group``, ascending by the error after compensation.
 
     Raises:
@@ -101,7 +100,7 @@ def reading_layers(group: ChannelGroup) -> dict[str, LayerProduct]:
     }
 
 
-def _readers(group: ChannelGroup, moments: InputMoments) -> Iterator[_Reader]:
+def _readers(group: ChannelGroup, moments: obs.InputMoments) -> Iterator[_Reader]:
     layers = reading_layers(group)
     for cut in reading_cuts(group):
         name = group.graph.names[cut.layer]
