@@ -133,17 +133,14 @@ class PruningCompressor:
                 f"The layer has only {len(group.units)} {what}, and {100 * level:g} % of them is less than one; choose "
                 f"a level of at least {100 / len(group.units):.3g} %."
             )
-        if target.layer not in self._orders:
-            self._orders[target.layer] = self._order(group)
+        if target.layer not in self._orders and self._config.criterion == "least_error":
+            with ordinary_tensors():
+                self._orders[target.layer] = least_error_order(group, self._moments)
+        elif target.layer not in self._orders:
+            self._orders[target.layer] = unit_order(self._config, group, self._seed)
         units = self._orders[target.layer][:count]
         _require_remaining(group, units)
         return group, units
-
-    def _order(self, group: ChannelGroup) -> list[int]:
-        if self._config.criterion != "least_error":
-            return unit_order(self._config, group, self._seed)
-        with ordinary_tensors():
-            return least_error_order(group, self._moments)
 
     def _remove(self, removals: Sequence[Removal]) -> None:
         try:
