@@ -24,7 +24,7 @@ import safetensors.torch
 import timm
 from torch import Tensor
 
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from scripts.train_demo import Recipe, train
 from senseapp.cli.main import main as command
 from senseapp.core.process import become_measuring

@@ -99,10 +99,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Write, measure, and print one JSON line."""
     folder = first_run(arguments)
     task = _task_of(arguments, folder.load_result())
+    from senseapp.prove.recommend import judged_by  # torch loads here
+
     with phases() as progress:
         context = TaskContext(folder=folder, observer=progress)
         evaluator = open_evaluator(context, task.other)
-        task = _with_tolerance(task, arguments, evaluator)
+        allowed, promise = tolerance_from(arguments, judged_by(evaluator))
+        task = replace(task, allowed_drop=allowed if promise is None else promise.most, promise=promise)
         predicted = _predicted(evaluator, task.settings)
         delivery = task.make(evaluator, context, others=False)
         folder.save(task.key, delivery)
@@ -152,13 +155,6 @@ def _settings_of(arguments: argparse.Namespace) -> DeploySettings:
         runtime=arguments.runtime,
     )
     return settings if most is None else replace(settings, most_changed=loss_from(most, "agreement", flag="--mode"))
-
-
-def _with_tolerance(task: DeliverTask, arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> DeliverTask:
-    from senseapp.prove.recommend import judged_by  # torch loads here
-
-    allowed, promise = tolerance_from(arguments, judged_by(evaluator))
-    return replace(task, allowed_drop=allowed if promise is None else promise.most, promise=promise)
 
 
 def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[Candidate, Deployment]:

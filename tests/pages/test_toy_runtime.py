@@ -176,5 +176,5 @@ def test_the_command_line_deploys_to_it_and_reports(tmp_path: Path, capsys: pyte
 
 
 def test_a_name_that_there_is_not_lists_those_there_are() -> None:
-    with pytest.raises(InvalidSpec, match="The runtime must be one of onnxruntime, openvino, litert, toyrt, got 'abacus'"):
+    with pytest.raises(InvalidSpec, match="must be one of onnxruntime, openvino, litert, toyrt, got 'abacus'"):
         RUNTIMES.named("abacus")

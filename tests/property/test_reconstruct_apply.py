@@ -12,9 +12,8 @@ from torch import nn
 
 from senseapp.compressions import SparsityConfig
 from senseapp.networks.profile import profile_model
-from senseapp.reconstruct.apply import apply_schedule, configs_for
+from senseapp.reconstruct.apply import apply_schedule, configs_for, sizes_of
 from senseapp.reconstruct.repair import Reference, matching_of
-from senseapp.reconstruct.sizes import sizes_of
 from senseapp.records.schedule import Schedule, ScheduleEntry
 
 IMAGES = torch.randn(8, 2, 6, 6, generator=torch.Generator().manual_seed(1))

@@ -12,7 +12,6 @@ from senseapp.compressions.sparsity.criteria import (
     CRITERIA,
     GRANULARITIES,
     InputNorms,
-    ScoreInputs,
     gather_input_norms,
     layer_generator,
 )
@@ -214,7 +213,7 @@ def test_norms_without_any_input_and_wanda_without_norms_say_so():
     with pytest.raises(ValueError, match="no input was seen"):
         InputNorms(0).matched_to(WeightLayout(), 4)
     with pytest.raises(ValueError, match="norms"):
-        CRITERIA["wanda"].score(ScoreInputs(weight=torch.ones(1), generator=layer_generator(0, "")))
+        CRITERIA["wanda"].score(torch.ones(1), layer_generator(0, ""), None)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["usual", "last"])
