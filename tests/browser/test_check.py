@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from senseapp.server.image_report import sample_zip
-from tests.browser.test_uploads import uploader
+from tests.browser.steps import uploader
 from tests.browser.waiting import at_rest
 from tests.check_pairs import PAIRS, Workshop
 from tests.pictures import write_zip

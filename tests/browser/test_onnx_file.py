@@ -11,10 +11,16 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 from torch import Tensor, nn
 
-from tests.browser.analyze_steps import open_block
-from tests.browser.results_steps import make_schedule
-from tests.browser.schedule_steps import AMOUNTS, PROOF_MILLISECONDS, open_part, verify
-from tests.browser.test_uploads import offer_images, run_to_results, uploader
+from tests.browser.steps import (
+    AMOUNTS,
+    RUN_MILLISECONDS,
+    make_schedule,
+    offer_graph,
+    offer_images,
+    open_part,
+    run_to_results,
+    verify,
+)
 from tests.browser.waiting import at_rest
 from tests.onnx_files import exported, with_half, write_export
 from tests.onnx_graphs import file_of, node, weights
@@ -22,13 +28,6 @@ from tests.pictures import png, write_zip
 from tests.small_models import NUM_CLASSES, small_network
 
 pytestmark = pytest.mark.browser
-
-
-def offer_graph(page: Page, path: Path) -> None:
-    open_block(page, "Model")
-    at_rest(page)
-    page.get_by_text("ONNX file", exact=True).first.click()
-    uploader(page, "ONNX file").locator("input[type=file]").set_input_files(path)
 
 
 def outputs(page: Page) -> Locator:
@@ -77,7 +76,7 @@ def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_
     at_rest(page)
     page.get_by_role("button", name=re.compile("^Make (the file|another)")).click()
     button = page.get_by_role("button", name=re.compile(r"^Get the .*ONNX"))
-    expect(button.first).to_be_visible(timeout=PROOF_MILLISECONDS)
+    expect(button.first).to_be_visible(timeout=RUN_MILLISECONDS)
     expect(page.get_by_text(re.compile(r"^.*The uploaded file with \d+ changed tensor")).first).to_be_visible()
     with page.expect_download() as download:
         button.first.click()

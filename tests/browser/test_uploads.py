@@ -12,17 +12,22 @@ from typing import Any
 import pytest
 import timm
 import torch
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.analyze_steps import open_block
-from tests.browser.results_steps import make_schedule, section
-from tests.browser.schedule_steps import AMOUNTS, open_part
 from tests.browser.servers import Server
+from tests.browser.steps import (
+    AMOUNTS,
+    make_schedule,
+    offer_checkpoint,
+    offer_images,
+    open_block,
+    open_part,
+    run_to_results,
+)
 from tests.pictures import png, write_zip
 
 pytestmark = pytest.mark.browser
 
-RUN_MILLISECONDS = 240_000
 NUM_CLASSES = 4
 TRACE = "code-was-run"
 
@@ -35,30 +40,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "colleague.pth"
     torch.save({"state_dict": network.state_dict(), "epoch": 3}, path)
     return path
-
-
-def uploader(page: Page, label: str) -> Locator:
-    return page.get_by_test_id("stFileUploader").filter(has_text=label)
-
-
-def offer_checkpoint(page: Page, path: Path) -> None:
-    open_block(page, "Model")
-    page.get_by_text("Upload a checkpoint", exact=True).click()
-    uploader(page, "Checkpoint").locator("input[type=file]").set_input_files(path)
-
-
-def offer_images(page: Page, path: Path) -> None:
-    open_block(page, "Images")
-    page.get_by_text("Upload images", exact=True).click()
-    uploader(page, "Images").locator("input[type=file]").set_input_files(path)
-
-
-def run_to_results(page: Page) -> None:
-    button = page.get_by_role("button", name="Run", exact=True)
-    expect(button).to_be_enabled()
-    button.click()
-    expect(page).to_have_url(re.compile(r"/(run|results)\?run=[0-9a-f]{32}$"))
-    expect(section(page, "Layers")).to_be_visible(timeout=RUN_MILLISECONDS)
 
 
 def downloaded_schedule(page: Page, folder: Path) -> dict[str, Any]:

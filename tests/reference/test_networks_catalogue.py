@@ -44,10 +44,7 @@ def test_every_installed_architecture_is_in_the_index():
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", first_of(map(pytest.param, sample(10, seed=1))), ids="/".join)
 def test_a_sample_recomputed_gives_the_same_figures(architecture):
-    survey, entry = survey_architecture(*architecture), find_entry(*architecture)
-    assert entry is not None
-    for what in ("num_params", "macs", "input_shape", "num_layers", "num_classes", "pretrained"):
-        assert getattr(survey, what) == getattr(entry, what), what
+    assert survey_architecture(*architecture)[0] == find_entry(*architecture)
 
 
 @pytest.mark.parametrize("name", ["timm/resnet18", "torchvision/mobilenet_v3_small", "timm/test_vit"])
