@@ -5,15 +5,9 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 
 TOGETHER = {
-    "journeys": (
-        "tests/browser/test_journey.py",
-        "tests/browser/test_watching.py",
-        "tests/browser/test_compare.py",
-    ),
+    "journeys": ("tests/browser/test_journey.py", "tests/browser/test_watching.py"),
     "uploads in the browser": (
         "tests/browser/test_uploads.py",
-        "tests/browser/test_restart.py",
-        "tests/browser/test_large_upload.py",
         "tests/browser/test_check.py",
         "tests/browser/test_onnx_file.py",
     ),
@@ -53,7 +47,7 @@ LONGEST = (
 def unit_of(nodeid: str) -> str:
     """Return what is given to one worker as a whole: the tests that share something, or the file of a test.
 
-    >>> unit_of("tests/browser/test_compare.py::test_x[a/b]"), unit_of("tests/unit/test_demo.py::test_y")
+    >>> unit_of("tests/browser/test_look.py::test_x[a/b]"), unit_of("tests/unit/test_demo.py::test_y")
     ('browser', 'tests/unit/test_demo.py')
     """
     return next((name for name, starts in TOGETHER.items() if nodeid.startswith(starts)), nodeid.split("::", 1)[0])

@@ -72,22 +72,19 @@ def gate() -> threading.Semaphore:
 
 @pytest.fixture
 def backend(tmp_path: Path, gate: threading.Semaphore, request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """A backend that works when told to; with the parameter ``"slow"`` in a thread, held by the gate."""
+    """A backend that works when told to; with the parameter ``"slow"`` in a thread, held by the gate.
+
+    A module that says ``REAL_ENGINE = True`` gets the real engine, in this process: only here is known what tests
+    register.
+    """
     slow = getattr(request, "param", "") == "slow"
-    open_session = opener(gate if slow else None)
+    if getattr(request.module, "REAL_ENGINE", False):
+        from senseapp.server.session import open_local_session as open_session  # torch loads here
+    else:
+        open_session = opener(gate if slow else None)
     made = Backend(tmp_path / "home", open_session=open_session, workers=1 if slow else 0, data_roots=(tmp_path,))
     yield made
     gate.release(1000)
-    made.close()
-
-
-@pytest.fixture
-def real_backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here is known what tests register."""
-    from senseapp.server.session import open_local_session  # torch loads here
-
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
     made.close()
 
 
@@ -132,6 +129,12 @@ def a_session(components: BidiComponentManager) -> AppTest:
 
 
 @pytest.fixture
+def analyze(app: AppTest) -> AppTest:
+    """The Analyze page, once it has read the demo."""
+    return wait_for_card(app.run())
+
+
+@pytest.fixture
 def another_app(app: AppTest, components: BidiComponentManager) -> Callable[[], AppTest]:
     """Makes further sessions of the app, as a reload or another tab does."""
     return lambda: a_session(components)
@@ -167,7 +170,8 @@ def open_page(app: AppTest, page: str, **query: str) -> AppTest:
 
 def texts(app: AppTest) -> str:
     """Return the texts in sight and folded away."""
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
+    kinds = (app.markdown, app.caption, app.info, app.success, app.warning, app.error)
+    return " ".join(element.value for kind in kinds for element in kind)
 
 
 def started(service: Service) -> RunSpec:

@@ -22,11 +22,6 @@ from tests.pages.conftest import started, texts, wait_for_card
 from tests.pages.test_words import blocks
 
 
-@pytest.fixture
-def analyze(app: AppTest) -> AppTest:
-    return wait_for_card(app.run())
-
-
 def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Service) -> None:
     app.run()
     assert not app.exception

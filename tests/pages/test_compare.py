@@ -17,7 +17,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, some_figures
 from tests.distiller_tables import TABLE
-from tests.pages.conftest import finish, open_page, tick
+from tests.pages.conftest import finish, open_page, texts, tick
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
 PAGE = "pages/compare.py"
@@ -34,10 +34,6 @@ def open_compare(app: AppTest, *runs: str, **query: Any) -> AppTest:
     open_page(app, PAGE, run=list(runs), **query)
     assert not app.exception
     return app
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.info))
 
 
 def charts(app: AppTest) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import zipfile
 from dataclasses import replace
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import NotFound
 from senseapp.metrics import METRICS
@@ -20,7 +19,7 @@ from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from senseapp.views.frames.files import deployed_rows
 from tests.deployments import a_candidate, a_change, a_deployment, some_figures, usual_figures
-from tests.pages.conftest import open_page
+from tests.pages.conftest import open_page, texts
 
 PAGE = "pages/targets.py"
 OWN = "onnxruntime's quantize_static, per channel, unsigned activations, min-max"
@@ -40,10 +39,6 @@ def keep(backend: Backend, task: DeliverTask, *candidates: Candidate, notes: tup
     folder.save(task.key, Delivery(candidates=candidates, notes=notes))
     for candidate in candidates:
         (folder.path / candidate.file).write_bytes(b"onnx" * 1000)
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.warning))
 
 
 def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: DeliverTask, service: Service) -> None:

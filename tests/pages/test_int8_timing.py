@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from streamlit.testing.v1 import AppTest
-
 from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.int8_timing import Int8Timing
 from senseapp.records.jobs import RunState
@@ -12,15 +10,11 @@ from senseapp.server.layer_tasks import Int8Trial
 from senseapp.server.process.requester import decode_task, encode_task
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, a_deployment, usual_figures
-from tests.pages.conftest import open_page
+from tests.pages.conftest import open_page, texts
 from tests.pages.test_deploy import keep
 from tests.pages.test_deploy import task as task
 
 SLOW = Int8Timing(ratio=Median(value=1.4, low=1.1, high=1.7), machine="a made-up machine", products="")
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.warning))
 
 
 def test_the_schedule_page_times_a_first_file_on_request(app, task, service: Service, backend: Backend) -> None:

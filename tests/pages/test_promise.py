@@ -18,8 +18,7 @@ from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from tests.deployments import a_judged_candidate, some_figures
-from tests.pages.conftest import open_page
-from tests.pages.test_proof import texts
+from tests.pages.conftest import open_page, texts
 
 RESULTS, SCHEDULE = "pages/results.py", "pages/targets.py"
 _ORIGINAL = some_figures(0.01, 1.0, 4000)

@@ -16,7 +16,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_layers, open_page, texts
+from tests.pages.conftest import finish, open_layers, texts
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
 PAGE = "pages/results.py"
@@ -36,11 +36,6 @@ def charts(app: AppTest) -> list[dict[str, Any]]:
 def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
     app.session_state[f"results.tab.{run_id}"] = label
     return app.run()
-
-
-def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
-    open_page(app, PAGE)
-    assert "There are no results to show" in texts(app)
 
 
 def test_the_headline_can_be_read_out_and_the_source_of_the_numbers_is_among_the_details(
@@ -155,13 +150,6 @@ def test_layers_that_cannot_be_pruned_are_apart_with_the_reason(
     apart = app.dataframe[-1].value
     assert list(apart["Layer"]) == [NOT_PRUNABLE]
     assert "Its channels are added" in apart["Reason"].iloc[0]
-
-
-def test_every_chart_and_table_has_a_text_alternative(results: AppTest, finished_run: str) -> None:
-    for label in ("Layers", "Curves", "Heat map", "Table"):
-        open_tab(results, finished_run, label)
-        for element in (*results.get("vega_lite_chart"), *results.get("arrow_data_frame")):
-            assert len(element.proto.alt) > 10
 
 
 @pytest.mark.parametrize("label", ["Layers", "Curves", "Heat map"])

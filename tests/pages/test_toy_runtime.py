@@ -30,6 +30,8 @@ from tests.pictures import png
 from tests.toy_runtime import OPERATIONS, TOY, unpacked
 from tests.toy_source import TOY as TOYS
 
+REAL_ENGINE = True
+
 pytestmark = pytest.mark.slow  # traces a network, which takes seconds
 
 
@@ -37,11 +39,6 @@ pytestmark = pytest.mark.slow  # traces a network, which takes seconds
 def _registered(registries: None) -> None:
     RUNTIMES.register(TOY)
     SOURCES.register(TOYS)
-
-
-@pytest.fixture
-def backend(real_backend: Backend) -> Backend:
-    return real_backend
 
 
 def a_spec() -> RunSpec:

@@ -25,17 +25,14 @@ from tests.pages.conftest import finish, open_layers, open_page, wait_for_card
 from tests.pictures import png
 from tests.toy_task import ERROR, REGRESSION, SHIFT
 
+REAL_ENGINE = True
+
 NUM_IMAGES = 24
 
 
 @pytest.fixture(autouse=True)
 def _registered(registries: None) -> None:
     TASKS.register(REGRESSION)
-
-
-@pytest.fixture
-def backend(real_backend: Backend) -> Backend:
-    return real_backend
 
 
 @pytest.fixture
