@@ -26,7 +26,7 @@ from senseapp.runtimes.openvino.operations import OPERATIONS
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_page, texts
+from tests.pages.conftest import delivered, open_page, texts
 from tests.toy_source import TOY as TOYS
 
 REAL_ENGINE = True
@@ -39,24 +39,14 @@ def _registered(registries: None) -> None:
     SOURCES.register(TOYS)
 
 
+def runs_to_measure(_: Path) -> dict[str, RunSpec]:
+    settings = SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4), num_samples=48, device="cpu")
+    return {"bits": RunSpec(model=parse_model("toys/second"), data=DataSpec(kind="random"), sensitivity=settings)}
+
+
 @pytest.fixture
-def run_id(service: Service, backend: Backend) -> str:
-    compression = QuantizationConfig()
-    spec = RunSpec(
-        model=parse_model("toys/second"),
-        data=DataSpec(kind="random"),
-        sensitivity=SensitivitySpec(compression=compression, levels=(8, 4), num_samples=48, device="cpu"),
-    )
-    return finish(service, backend, spec)
-
-
-def made(service: Service, backend: Backend, task: DeliverTask):
-    service.work.start(task)
-    while backend.runner.run_next():
-        pass
-    delivery = service.work.outcome(task)
-    assert delivery is not None
-    return delivery
+def run_id(measured: dict[str, str]) -> str:
+    return measured["bits"]
 
 
 @pytest.mark.wide
@@ -66,7 +56,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
     found = {}
     for name, other in (("onnxruntime", "openvino"), ("openvino", "onnxruntime")):
         task = DeliverTask(run_id=run_id, settings=DeploySettings(kind="int8", runtime=name))
-        (found[name],) = made(service, backend, task).candidates
+        (found[name],) = delivered(service, backend, task)
         record = found[name].deployment
         assert record is not None
         (elsewhere,) = record.elsewhere
