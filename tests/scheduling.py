@@ -6,11 +6,7 @@ from xdist.scheduler import LoadFileScheduling
 
 TOGETHER = {
     "journeys": ("tests/browser/test_journey.py", "tests/browser/test_watching.py"),
-    "uploads in the browser": (
-        "tests/browser/test_uploads.py",
-        "tests/browser/test_check.py",
-        "tests/browser/test_onnx_file.py",
-    ),
+    "uploads in the browser": ("tests/browser/test_uploads.py",),
     "explorer and two people": ("tests/browser/test_explorer.py", "tests/browser/test_two_people.py"),
     "browser": ("tests/browser/",),
     "cluster": ("tests/cluster/",),

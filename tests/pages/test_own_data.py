@@ -133,6 +133,7 @@ def test_files_that_hold_no_labels_are_said_with_the_reason_and_block_nothing(
 
 def test_files_that_come_alone_ask_for_their_pictures(app: AppTest, tmp_path: Path) -> None:
     app.run().button_group(key="analyze.data.source").set_value("Upload images").run()
+    assert "Download a sample zip" in [button.label for button in app.get("download_button")]
     app.file_uploader[0].set_value([(name, content, "") for name, content in TABLE.items()]).run()
     wait_for_card(app)
     assert "truth.csv came without pictures. Add the pictures" in app.info[0].value
