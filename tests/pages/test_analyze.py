@@ -151,7 +151,7 @@ def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: 
         assert (said in texts(analyze)) is is_said, (kind, goal)
 
 
-@pytest.mark.parametrize("goal", ["faster", "targets", "look"])
+@pytest.mark.parametrize("goal", ["faster", "look"])
 def test_the_goal_chooses_what_is_measured(
     analyze: AppTest, another_app: Callable[[], AppTest], service: Service, goal: Goal
 ) -> None:
