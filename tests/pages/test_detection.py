@@ -36,6 +36,7 @@ def _registered(registries: None) -> None:
     SOURCES.register(shapes_detector.SOURCE)
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_command_line_measures_deploys_and_reports_a_detector(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

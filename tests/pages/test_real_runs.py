@@ -19,6 +19,7 @@ from senseapp.records.measurement import RunResult, Status
 from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
+from senseapp.server.layer_tasks import LayerAnswers
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from tests import shapes_detector, toy_segmentation, toy_source
@@ -59,11 +60,6 @@ class Case:
     check: Callable[[RunResult, Proof], None] = lambda _result, _proof: None
 
 
-def pictures_of(model: ModelSpec, files: Callable[[int], dict[str, bytes]]):
-    """Return inputs whose pictures lie in a folder."""
-    return lambda folder: (model, DataSpec(kind="folder", path=str(write_folder(folder / "set", files(NUM_PICTURES)))))
-
-
 def a_detector(result: RunResult, proof: Proof) -> None:
     assert (result.has_labels, result.metric, result.method) == (True, "detection_kl", "replay")
     assert f"{NUM_PICTURES} pictures with boxes." in result.notes
@@ -97,6 +93,17 @@ def a_file(result: RunResult, _proof: Proof) -> None:
     assert {layer.name for layer in result.profile.layers} >= {"stem", "blocks.0.conv1", "head"}
 
 
+def rectangles(folder: Path) -> tuple[ModelSpec, DataSpec]:
+    pictures = write_folder(folder / "set", toy_segmentation.picture_files(NUM_PICTURES))
+    model = ModelSpec(library=toy_segmentation.SOURCE.name, name="rectangles", task="segmentation")
+    return model, DataSpec(kind="folder", path=str(pictures))
+
+
+def shapes(folder: Path) -> tuple[ModelSpec, DataSpec]:
+    pictures = write_folder(folder / "set", shapes_detector.picture_files(NUM_PICTURES))
+    return ModelSpec(library="shapes", name="ssd", task="detection"), DataSpec(kind="folder", path=str(pictures))
+
+
 def two_outputs(folder: Path) -> tuple[ModelSpec, DataSpec]:
     network = write_network(folder / "net.onnx", "boxes and prototypes")
     pictures = DataSpec(kind="folder", path=str(write_pictures(folder / "set", NUM_PICTURES)))
@@ -108,12 +115,10 @@ def an_export(folder: Path) -> tuple[ModelSpec, DataSpec]:
     return ModelSpec(library="onnx", checkpoint=str(file), task="classification"), DataSpec(kind="random")
 
 
-SSD = ModelSpec(library="shapes", name="ssd", task="detection")
-SEGMENTER = ModelSpec(library=toy_segmentation.SOURCE.name, name="rectangles", task="segmentation")
 FILE = {"inputs": an_export, "check": a_file}
 CASES = {
     "segmentation": Case(
-        inputs=pictures_of(SEGMENTER, toy_segmentation.picture_files),
+        inputs=rectangles,
         least_agreement=0.4,  # Spearman of three layers
         metrics=("miou",),
         check=a_segmenter,
@@ -130,7 +135,7 @@ CASES = {
     "ONNX file, channels": Case(compression=PruningConfig(), levels=(0.3, 0.6), target=0.2, **FILE),
     "source of another package": Case(inputs=lambda _: (parse_model("toys/second"), DataSpec(kind="random"))),
     "detection": Case(
-        inputs=pictures_of(SSD, shapes_detector.picture_files),
+        inputs=shapes,
         levels=(0.5, 0.7),
         least_agreement=0.8,  # of nine layers
         metrics=("map", "map50", "objects_f1", "agreement_map", "agreement_map50"),
@@ -161,6 +166,15 @@ def test_it_is_measured_scheduled_proven_and_shown(
         assert proven[metric].num_samples == NUM_PICTURES - NUM_MEASURED
         assert proven[metric].ci_low <= proven[metric].delta <= proven[metric].ci_high
     case.check(result, proof)
+    measured = result.measurements[0]
+    answers = LayerAnswers(run_id=run_id, layer=measured.layer, level=measured.level)
+    service.work.start(answers)
+    assert backend.runner.run_next()
+    changed = service.work.outcome(answers)
+    assert changed is not None
+    assert changed.subject.startswith(f"{measured.layer} at ")
+    if model.task == "classification":
+        assert changed.num_changed == round(measured.change("agreement").delta * result.num_samples)
     for page in ("results", "targets", "compare", "runs", "present"):
         open_page(app, f"pages/{page}.py", run=run_id)
         assert not app.exception, page
