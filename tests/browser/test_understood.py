@@ -32,6 +32,7 @@ UNKNOWN = re.compile("It is not known how images of export.onnx are read")
 CARD = ".st-key-block_what-we-understood_open"
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(600)
 def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Page, tmp_path: Path) -> None:
     pictures = shape_pictures(tmp_path / "set", 40, labelled=False) / "images"

@@ -51,7 +51,7 @@ WIDE = pytest.mark.wide
         pytest.param("bright first", 1, marks=WIDE),
     ],
 )
-@pytest.mark.parametrize("kind", LEVELS)
+@pytest.mark.parametrize("kind", ["sparsity", "pruning", pytest.param("quantization", marks=WIDE)])
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_every_layer_is_measured_as_by_whole_passes(name: str, kind: str, order: str, size: int) -> None:
     data = labelled(images(*ORDERS[order]), NUM_CLASSES)
@@ -97,7 +97,7 @@ def _analyzed(model: nn.Module, data: Tensor, kind: str, size: int, *, plain: bo
     ("order", "size"),
     [
         ("dark first", 3),
-        ("bright first", 1),
+        pytest.param("bright first", 1, marks=WIDE),
         pytest.param("dark first", 1, marks=WIDE),
         pytest.param("bright first", 3, marks=WIDE),
     ],

@@ -62,9 +62,7 @@ def figure(choice: PreparationChoice) -> str:
     return choice.chosen.result
 
 
-@pytest.mark.parametrize(
-    "form", ["object", "pair", *(pytest.param(form, marks=pytest.mark.wide) for form in FORMS if form != "object")]
-)
+@pytest.mark.parametrize("form", ["pair", *(pytest.param(form, marks=pytest.mark.wide) for form in FORMS)])
 def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path, form: str) -> None:
     """All forms hold the same boxes, so the right reading of each finds the same."""
     wanted = choose_preparation(asked(exported_detector(tmp_path / "a.onnx", "columns"), labelled))
