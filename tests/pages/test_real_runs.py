@@ -183,7 +183,7 @@ def test_it_is_measured_scheduled_proven_and_shown(
 def test_a_name_that_a_source_does_not_have_lists_those_that_it_has() -> None:
     with pytest.raises(InvalidSpec, match="The toys networks are toys/first, toys/second, got toys/third"):
         parse_model("toys/third")
-    with pytest.raises(UnknownModel, match="A model is written demo, auto, onnx, toys, timm/NAME or torchvision/NAME"):
+    with pytest.raises(UnknownModel, match=r"A model is written demo, .*toys, timm/NAME or torchvision/NAME"):
         parse_model("games/third")
 
 
