@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server, serving
 from tests.browser.steps import RUN_MILLISECONDS, open_options
-from tests.browser.test_journey import ask_for_many_levels
+from tests.browser.test_journey import ask_for_many_levels, fill
 
 pytestmark = [pytest.mark.browser, pytest.mark.wide]
 
@@ -41,6 +41,7 @@ def test_a_run_survives_a_server_that_is_asked_to_end(visitor: Callable[[], Page
     page = visitor()
     page.goto(server.url)
     open_options(page)
+    fill(page.get_by_role("spinbutton", name="Images to measure on"), "128")
     ask_for_many_levels(page)
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}$"))
