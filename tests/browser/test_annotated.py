@@ -36,14 +36,14 @@ DETECTION = Annotated(
     network=shapes_detector,
     task="Detection: boxes with a class",
     annotations="boxes",
-    figure=r"mAP.* is \d+\.\d % over",
+    figure=r"Detection score is \d+\.\d % over",
     changed=r"Of \d+ objects, \d+ (is|are) lost or moved",
 )
 SEGMENTATION = Annotated(
     network=toy_segmentation,
     task="Segmentation: one class per pixel",
     annotations="masks",
-    figure=r"Mean IoU is \d+\.\d % over",
+    figure=r"(Right pixels|Mean IoU) is \d+\.\d % over",
     changed=r"Of 100 pixels, .* keep their class",
 )
 

@@ -113,7 +113,7 @@ def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_
     expect(page.get_by_text(AMOUNTS)).to_be_visible()
     verify(page)
     open_part(page, "File that runs")
-    page.get_by_text("Float", exact=True).click()
+    page.get_by_text("Full precision", exact=True).click()
     at_rest(page)
     page.get_by_role("button", name=re.compile("^Make (the file|another)")).click()
     button = page.get_by_role("button", name=re.compile(r"^Get the .*ONNX"))
