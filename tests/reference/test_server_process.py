@@ -94,6 +94,7 @@ def test_work_on_a_run_is_done_there_too(backend: Backend, finished: str) -> Non
     assert processes_of(backend).pids() == pids
 
 
+@pytest.mark.wide
 def test_a_run_whose_process_is_killed_fails_with_a_sentence_and_goes_on_where_it_was(backend: Backend) -> None:
     service = Service(backend)
     run_id = service.start(LONG)

@@ -10,6 +10,7 @@ PLAIN = (
     "descriptions",
     "metrics",
     "tasks",
+    "measure.cluster.plan",
     "compressions",
     "records.spec",
     "records.measurement",
@@ -34,7 +35,7 @@ import importlib, pkgutil, sys
 import senseapp
 for package in sys.argv[1:]:
     importlib.import_module(package)
-    heavy = ["torch", "timm", "torchvision", "torch_pruning", "sklearn"]
+    heavy = ["torch", "timm", "torchvision", "torch_pruning", "sklearn", "ray"]
     if not package.startswith("senseapp.app"):
         heavy.append("streamlit")
     print(package, *(name for name in heavy if name in sys.modules))

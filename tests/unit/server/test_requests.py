@@ -221,6 +221,7 @@ def test_a_file_that_takes_more_memory_than_files_may_gets_a_sentence() -> None:
     assert len(bytearray(10**9)) == 10**9
 
 
+@pytest.mark.wide
 def test_a_file_whose_process_was_killed_before_it_was_asked_can_be_read_again(weights: Path) -> None:
     process = JobProcess()
     process.kill()

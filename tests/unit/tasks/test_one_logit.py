@@ -140,6 +140,7 @@ def test_layers_together_are_predicted_from_the_bernoulli() -> None:
     assert together == pytest.approx(divergence(logits_of(logits), logits_of(logits + changes)), rel=0.05)
 
 
+@pytest.mark.wide
 def test_a_file_that_runs_is_judged_by_the_bernoulli() -> None:
     network, changed = centred(one_logit()), centred(one_logit())
     with torch.no_grad():
