@@ -23,7 +23,7 @@ from benchmarks.networks import BITS, NETWORKS, SPARSE
 from benchmarks.real.network import ARCHITECTURE
 from benchmarks.real.pruned import LEVELS as PRUNED
 from benchmarks.real.pruned import pruned_schedule
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from benchmarks.scans import ADAPTED_ON, SCORED, Scan, unseen
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.process import become_measuring

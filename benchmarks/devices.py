@@ -35,7 +35,12 @@ from tests.architectures import ARCHITECTURES, QUICK_ARCHITECTURES
 _NEAR = 1e-3  # relative difference, beyond which a file counts as wrong
 _OTHERS = ("efficientnet_lite0", "poolformer_s12", "pvt_v2_b0", "inception_next_atto", "tv_swin")
 FLOAT = tuple(name for name in (*QUICK_ARCHITECTURES, *_OTHERS) if name in ARCHITECTURES)
-DEMOS = {"Lite0": "demo/efficientnet_lite0", "digits": "demo", "detector": "demo/shapes_detector"}
+DEMOS = {
+    "Lite0": ("demo/efficientnet_lite0", "photographs"),
+    "digits": ("demo", "demo"),
+    "detector": ("demo/shapes_detector", "shapes"),
+}
+"""Model and images of each."""
 TRAINED = {"digits, ResNet-18": "resnet", "digits, MobileNetV3": "mobilenet", "digits, ViT": "vit"}
 
 
@@ -99,7 +104,7 @@ def int8_row(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run, out = str(Path(folder) / "run"), str(Path(folder) / "file.tflite")
         if name in DEMOS:
-            model = ["--model", DEMOS[name]]
+            model = ["--model", DEMOS[name][0], "--data", DEMOS[name][1]]
         else:
             path = Path(folder) / "network.onnx"
             path.write_bytes(onnx_copy(trained(TRAINED[name]), torch.zeros(2, 1, 32, 32)))

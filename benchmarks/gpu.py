@@ -29,18 +29,18 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.cases import clock
-from benchmarks.segmentation import network as segmentation_network
-from benchmarks.segmentation import scenes, with_statistics_of
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.session import Session
 from senseapp.measure.sweep import Sweep
 from senseapp.networks.sources.demo import DETECTOR
+from senseapp.networks.sources.load import load_model
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION, SEGMENTATION
 from tests.onnx_files import exported
+from tests.toy_rectangles import scene
 
 LEVEL = 0.5
 _LARGE = (("resnet50", 224, 256), ("vit_base_patch16_224", 224, 128))
@@ -181,10 +181,33 @@ def _run(model: ModelSpec, data: DataSpec, spec: SensitivitySpec) -> tuple[Sweep
     return sweep, _measured(sweep)
 
 
+def scenes(count: int) -> tuple[Tensor, Tensor]:
+    """Return pictures, float32 (N, 3, H, W), and their masks, uint8 (N, H, W)."""
+    found = [scene(number, (64, 64)) for number in range(count)]
+    pictures = torch.stack([torch.from_numpy(each.picture) for each in found]).permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(each)[:, None, None] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    return (pictures - mean) / std, torch.stack([torch.from_numpy(each.mask) for each in found])
+
+
+def with_statistics_of(module: nn.Module, images: Tensor) -> nn.Module:
+    """Return the network with the statistics of ``images`` in its norms: else what early layers do is rounded away."""
+    for each in module.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            each.reset_running_stats()
+            each.momentum = None
+    module.train()
+    with torch.no_grad():
+        for part in images.split(32):
+            module(part)
+    return module.eval()
+
+
 def _segmenting(spec: SensitivitySpec) -> tuple[Sweep, list[LayerMeasurement]]:
     torch.manual_seed(0)
-    images, masks = scenes(0, _COMPARED_IMAGES)
-    network = with_statistics_of(segmentation_network(), images).requires_grad_(False)
+    images, masks = scenes(_COMPARED_IMAGES)
+    name = "lraspp_mobilenet_v3_large"
+    model = ModelSpec(library="torchvision", name=name, num_classes=3, task=SEGMENTATION.name)
+    network = with_statistics_of(load_model(model).module, images).requires_grad_(False)
     sweep = Sweep.open(network, TensorImages(images, masks), spec, task=SEGMENTATION)
     return sweep, _measured(sweep)
 

@@ -6,6 +6,7 @@ import csv
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -60,3 +61,25 @@ def keep(name: str, row: Mapping[str, object], *, named_by: int = 1, device: tor
         writer = csv.DictWriter(file, [*columns, *_OF_RUN], restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A claim about the product, what was measured of it, and whether it holds.
+
+    Attributes:
+        what: was measured, in a few words.
+        wanted: in the reader's words and units.
+        found: likewise.
+        holds: whether what was found is what is wanted.
+    """
+
+    what: str
+    wanted: str
+    found: str
+    holds: bool
+
+    def keep(self, table: str) -> None:
+        """Print it, and put it into a table of the results."""
+        cells = {"what": self.what, "wanted": self.wanted, "found": self.found}
+        keep(table, {**cells, "holds": "yes" if self.holds else "no"})

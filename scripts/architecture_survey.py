@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
 
 import timm
 import torch
@@ -13,79 +13,55 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from scripts.fingerprints import fingerprint_of
+from senseapp.networks.checkpoints.fingerprint import BuiltWith, Fingerprint, Shapes
 from senseapp.networks.profile import compressible_weights
+from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, CatalogueEntry
 from senseapp.networks.sources.libraries import build_on_meta, input_configuration, output_width
 from senseapp.networks.sources.torchvision_networks import prepared_for, task_of
 from senseapp.records.spec import ModelSpec
+from senseapp.tasks import CLASSIFICATION
 
-OTHER_CLASSES = 1013
-OTHER_CHANNELS = 5
-_IMAGENET_CLASSES = 1000
-
-Shapes = dict[str, tuple[int, ...]]
+_OTHER = {"num_classes": 1013, "in_chans": 5}
+"""Settings of the second build of each architecture, which no architecture has by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """One architecture as its library builds it, and once more with other classes, channels and image size.
+def survey_architecture(library: str, name: str) -> tuple[CatalogueEntry, Fingerprint]:
+    """Build the architecture twice on the ``meta`` device, run one image through it, and return its rows of the index.
 
-    Attributes:
-        shapes: of the state dict, by name.
-        other_shapes: the same with ``OTHER_CLASSES`` and, where they can be chosen, ``OTHER_CHANNELS`` and
-            ``other_size``.
-        shape_classes: number of classes behind ``shapes``; 1,000 where the architecture has none of its own.
-        other_size: side of the image behind ``other_shapes``; ``input_shape``'s own where it cannot be chosen.
+    The fingerprint is that of the architecture with 1,000 classes where it has none of its own.
     """
-
-    library: str
-    name: str
-    num_params: int
-    macs: int | None
-    input_shape: tuple[int, int, int]
-    num_layers: int
-    num_classes: int
-    pretrained: bool
-    shapes: Shapes
-    other_shapes: Shapes
-    shape_classes: int
-    other_size: int
-    task: str = "classification"
-
-
-def survey_architecture(library: str, name: str) -> Survey:
-    """Build the architecture twice on the ``meta`` device and run one image through it."""
     module = build_on_meta(library, name)
-    config = _config(library, name, module)
-    shapes = _shapes(module)
-    shape_classes = config["num_classes"]
-    num_params = sum(parameter.numel() for parameter in module.parameters())
-    num_layers = sum(1 for _ in compressible_weights(module))
-    macs = count_macs(module, config["input_shape"])
-    if shape_classes == 0:
-        shape_classes = _IMAGENET_CLASSES
-        shapes = _shapes(build_on_meta(library, name, num_classes=shape_classes))
-    other_shapes, other_size = _build_other(library, name, config["input_shape"][-1])
-    return Survey(
+    shape, num_classes, weights = _described(library, name, module)
+    entry = CatalogueEntry(
         library=library,
         name=name,
-        num_params=num_params,
-        macs=macs,
-        num_layers=num_layers,
-        shapes=shapes,
-        other_shapes=other_shapes,
-        shape_classes=shape_classes,
-        other_size=other_size,
-        **config,
+        num_params=sum(parameter.numel() for parameter in module.parameters()),
+        macs=count_macs(module, shape),
+        input_shape=shape,
+        num_layers=sum(1 for _ in compressible_weights(module)),
+        num_classes=num_classes,
+        weights=weights,
+        task=CLASSIFICATION.name if library == "timm" else task_of(name),
     )
+    if num_classes == 0:
+        num_classes = IMAGENET_CLASSES
+        module = build_on_meta(library, name, num_classes=num_classes)
+    other_shapes, other_side = _build_other(library, name, shape[-1])
+    fingerprint = fingerprint_of(
+        library,
+        name,
+        shapes=_shapes(module),
+        built=BuiltWith(num_classes=num_classes, in_chans=shape[0], img_size=shape[-1]),
+        other_shapes=other_shapes,
+        other=BuiltWith(**_OTHER, img_size=other_side),
+    )
+    return entry, fingerprint
 
 
 def _build_other(library: str, name: str, side: int) -> tuple[Shapes, int]:
     """Return the shapes with everything chosen differently that can be, and the image side behind them."""
-    attempts: tuple[dict[str, int], ...] = (
-        {"num_classes": OTHER_CLASSES, "in_chans": OTHER_CHANNELS, "img_size": 2 * side},
-        {"num_classes": OTHER_CLASSES, "in_chans": OTHER_CHANNELS},
-        {"num_classes": OTHER_CLASSES},
-    )
+    attempts = (_OTHER | {"img_size": 2 * side}, _OTHER, {"num_classes": _OTHER["num_classes"]})
     for attempt in attempts:
         with contextlib.suppress(TypeError, ValueError, RuntimeError, AssertionError):
             return _shapes(build_on_meta(library, name, **attempt)), attempt.get("img_size", side)
@@ -96,21 +72,20 @@ def _shapes(module: nn.Module) -> Shapes:
     return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
-def _config(library: str, name: str, module: nn.Module) -> dict[str, Any]:
+def _described(library: str, name: str, module: nn.Module) -> tuple[tuple[int, int, int], int, str]:
+    """Return input shape, number of classes, and where the library finds its default weights.
+
+    These are named as in the cache, so that it can be told whether they are there: a repository of the Hub, or a file.
+    """
     if library == "timm":
         published = timm.get_pretrained_cfg(name)
-        return {
-            "input_shape": tuple(input_configuration(module)["input_size"]),
-            "num_classes": output_width(module),
-            "pretrained": published is not None and bool(published.has_weights),
-        }
-    weights = torchvision.models.get_model_weights(name).DEFAULT
-    return {
-        "input_shape": prepared_for(ModelSpec(library=library, name=name), module, weights).input_shape,
-        "num_classes": len(weights.meta["categories"]),
-        "pretrained": True,
-        "task": task_of(name),
-    }
+        weights = ""
+        if published is not None and published.has_weights:
+            weights = str(published.hf_hub_id or PurePosixPath(urlsplit(str(published.url)).path).name)
+        return tuple(input_configuration(module)["input_size"]), output_width(module), weights
+    found = torchvision.models.get_model_weights(name).DEFAULT
+    shape = prepared_for(ModelSpec(library=library, name=name), module, found).input_shape
+    return shape, len(found.meta["categories"]), PurePosixPath(urlsplit(found.url).path).name
 
 
 def count_macs(module: nn.Module, input_shape: tuple[int, int, int]) -> int | None:

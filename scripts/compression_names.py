@@ -10,19 +10,18 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+from scripts.markup import report, searched
 from senseapp import descriptions
 
-_ROOT = Path(__file__).resolve().parent.parent
-_SEARCHED = ("senseapp", "pages", "app.py")
 _OWN_FOLDERS = {"compressions", "descriptions"}
 _OTHER_TOOLS = {"config_formats", "distiller", "fraction_formats"}
 """Folders and modules that read or write files of other tools."""
 _TYPE_TESTS = {"isinstance", "issubclass"}
+_ASK = "ask its description in senseapp.compressions instead"
 
 
-def names_in(source: str) -> Iterator[tuple[int, str]]:
+def names_in(source: str, _file: str = "") -> Iterator[tuple[int, str]]:
     """Yield line and reason of each place in ``source`` that depends on which compression there is.
 
     A default of a parameter is none: it says what is usual, and nothing is decided by it.
@@ -33,11 +32,11 @@ def names_in(source: str) -> Iterator[tuple[int, str]]:
     defaults = {id(node) for node in _defaults(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in kinds and id(node) not in defaults:
-            yield node.lineno, f"names {node.value!r}"
+            yield node.lineno, f"names {node.value!r}; {_ASK}"
         elif isinstance(node, ast.MatchClass) and (tested := _named(node.cls) & classes):
-            yield node.cls.lineno, f"tests for {', '.join(sorted(tested))}"
+            yield node.cls.lineno, f"tests for {', '.join(sorted(tested))}; {_ASK}"
         elif _tests_types(node) and (tested := _named(node) & classes):
-            yield getattr(node, "lineno", 0), f"tests for {', '.join(sorted(tested))}"
+            yield getattr(node, "lineno", 0), f"tests for {', '.join(sorted(tested))}; {_ASK}"
 
 
 def _defaults(tree: ast.AST) -> Iterator[ast.AST]:
@@ -57,24 +56,6 @@ def _named(node: ast.AST) -> set[str]:
     return names | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
 
 
-def _searched() -> Iterator[Path]:
-    for name in _SEARCHED:
-        path = _ROOT / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            if not {*file.relative_to(_ROOT).with_suffix("").parts} & (_OWN_FOLDERS | _OTHER_TOOLS):
-                yield file
-
-
-def main() -> int:
-    """Print what is found; return the exit status."""
-    found = [
-        f"{file.relative_to(_ROOT)}:{line}: {reason}; ask its description in senseapp.compressions instead"
-        for file in _searched()
-        for line, reason in names_in(file.read_text())
-    ]
-    print("\n".join(found) or "No code outside its folder depends on which compression there is.")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    files = (file for file in searched() if not {*file.with_suffix("").parts} & (_OWN_FOLDERS | _OTHER_TOOLS))
+    sys.exit(report(names_in, files, "No code outside its folder depends on which compression there is."))

@@ -28,11 +28,6 @@ def _starts(path: str) -> bool:
         return False
 
 
-def can_install() -> bool:
-    """Tell whether Debian packages can be installed from here."""
-    return os.geteuid() == 0 and shutil.which("apt-get") is not None
-
-
 def install_browser() -> None:
     """Install Debian's ``chromium``; what apt-get says is shown only when it fails."""
     print("No Chrome or Chromium found: installing Debian's chromium package", flush=True)
@@ -54,7 +49,7 @@ def install_browser() -> None:
 def main() -> int:
     """Find or install a browser; return the exit status."""
     browser = find_browser()
-    if browser is None and can_install():
+    if browser is None and os.geteuid() == 0 and shutil.which("apt-get"):
         install_browser()
         browser = find_browser()
     if browser is None:

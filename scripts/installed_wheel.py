@@ -7,17 +7,14 @@ measured, and the app serves its first page.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
 import urllib.request
 import venv
 from pathlib import Path
 
-_PATIENCE = 120.0  # seconds until a server that has just been installed answers
+from tests.serving import free_port, wait_for_health
 
 
 def use(wheel: Path, place: Path) -> None:
@@ -28,28 +25,17 @@ def use(wheel: Path, place: Path) -> None:
     subprocess.run([command, "--version"], check=True, cwd=place)
     demo = ("analyze", "--model", "demo", "--data", "demo", "--mode", "quick", "--out", "run")
     subprocess.run([command, *demo], check=True, cwd=place, env=home)
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    server = subprocess.Popen([command, "serve", "--port", port], cwd=place, env=home)
+    port, log = free_port(), place / "server.log"
+    url, serve = f"http://localhost:{port}", [command, "serve", "--port", str(port)]
+    with log.open("wb") as written:
+        server = subprocess.Popen(serve, cwd=place, env=home, stdout=written, stderr=subprocess.STDOUT)
     try:
-        _answer(f"http://localhost:{port}/")
+        wait_for_health(url, server, log)
+        with urllib.request.urlopen(url, timeout=10) as page:
+            print(f"{url} answers with {page.status}")
     finally:
         server.terminate()
         server.wait()
-
-
-def _answer(url: str) -> None:
-    started = time.monotonic()
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=10) as page:
-                print(f"{url} answers with {page.status}")
-                return
-        except urllib.error.URLError:
-            if time.monotonic() - started > _PATIENCE:
-                raise
-            time.sleep(0.5)
 
 
 if __name__ == "__main__":

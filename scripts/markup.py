@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from string import Formatter
 
@@ -96,22 +96,23 @@ def _texts(tree: ast.AST, given: set[int]) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def _searched() -> Iterator[Path]:
+def searched() -> Iterator[Path]:
+    """Yield the modules of the package and the pages, relative to the repository."""
     for name in _SEARCHED:
         path = _ROOT / name
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        yield from (each.relative_to(_ROOT) for each in (sorted(path.rglob("*.py")) if path.is_dir() else [path]))
 
 
-def main() -> int:
-    """Print what is found; return the exit status."""
+def report(find: Callable[[str, str], Iterable[tuple[int, str]]], files: Iterable[Path], sound: str) -> int:
+    """Print the lines that ``find`` yields of the text and name of each file, or ``sound``; return the exit status."""
     found = [
-        f"{file.relative_to(_ROOT)}:{line}: {reason}"
-        for file in _searched()
-        for line, reason in markup_in(file.read_text("utf-8"), file.relative_to(_ROOT).as_posix())
+        f"{file}:{line}: {reason}"
+        for file in files
+        for line, reason in find((_ROOT / file).read_text("utf-8"), file.as_posix())
     ]
-    print("\n".join(found) or "Every text on a page is shown as it is written, but for markup of ours.")
+    print("\n".join(found) or sound)
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report(markup_in, searched(), "Every text on a page is shown as it is written, but for markup of ours."))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Locator, Page, ViewportSize, expect, sync_playwright
 
 from scripts.ensure_browser import find_browser
 from senseapp.compressions import QuantizationConfig, SparsityConfig
@@ -27,6 +27,7 @@ from senseapp.server.inputs import PHOTOGRAPHS_DEMO
 from senseapp.server.service import Service
 from senseapp.views.report.document import ReportContents, build_report
 from soak.served import served
+from tests.browser.waiting import at_rest
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "assets" / "screenshots"
@@ -36,6 +37,7 @@ PATIENCE_MILLISECONDS = 240_000
 _MEASURED = PHOTOGRAPHS_DEMO.sensitivity
 BITS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, compression=QuantizationConfig(), levels=(8, 6, 4, 3)))
 LEVEL = "4 bits"
+CHART = "[data-testid=stVegaLiteChart] svg"
 ZEROS = replace(PHOTOGRAPHS_DEMO, sensitivity=replace(_MEASURED, compression=SparsityConfig(), levels=(0.4, 0.6, 0.8)))
 _RUNS = {"bits": BITS, "zeros": ZEROS}
 
@@ -64,8 +66,13 @@ def main(names: list[str]) -> None:
             page.set_default_timeout(PATIENCE_MILLISECONDS)
             expect.set_options(timeout=PATIENCE_MILLISECONDS)
             SHOTS[name](page, stage)
-            size = save(page.screenshot(), FOLDER / f"{name}.png")
-            print(f"{name}: {size // 1000} kB", flush=True)
+            file = FOLDER / f"{name}.png"
+            Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(
+                file, optimize=True
+            )  # colours tell bands apart
+            print(f"{name}: {file.stat().st_size // 1000} kB", flush=True)
+            if file.stat().st_size > MOST_BYTES:
+                sys.exit(f"The repository takes pictures of {MOST_BYTES} bytes at most.")
             page.close()
         browser.close()
 
@@ -90,28 +97,18 @@ def staged(folder: Path) -> Iterator[Stage]:
         yield Stage(url=server.url, bits=bits, zeros=zeros, report=report)
 
 
-def save(png: bytes, path: Path) -> int:
-    """Write a picture in all its colours, which tell bands apart, and return its size in bytes."""
-    Image.open(io.BytesIO(png)).convert("RGB").save(path, optimize=True)
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        sys.exit(f"{path.name} has {size} bytes; the repository takes pictures of {MOST_BYTES} at most.")
-    return size
-
-
-def settled(page: Page) -> None:
-    """Wait until the page has run and its charts are drawn."""
-    page.wait_for_selector("[data-testid='stApp'][data-test-script-state='notRunning']", state="attached")
-    expect(page.get_by_test_id("stSkeleton")).to_have_count(0)
-    page.wait_for_load_state("networkidle")
+def opened(page: Page, url: str, shown: Locator | None = None) -> None:
+    """Go to an address, and wait until ``shown`` is there, the page has run, and its charts are drawn."""
+    page.goto(url)
+    if shown is not None:
+        expect(shown.filter(visible=True).first).to_be_visible()
+        at_rest(page)
+        page.wait_for_load_state("networkidle")
 
 
 def analyze(page: Page, stage: Stage) -> None:
     """Show the start page with the demo filled in."""
-    page.goto(stage.url)
-    expect(page.get_by_role("button", name="Run", exact=True)).to_be_enabled()
-    expect(page.get_by_text("222 k parameters, 23 layers")).to_be_visible()
-    settled(page)
+    opened(page, stage.url, page.get_by_text("222 k parameters, 23 layers"))
 
 
 def run(page: Page, stage: Stage) -> None:
@@ -124,56 +121,44 @@ def run(page: Page, stage: Stage) -> None:
 
 def answer(page: Page, stage: Stage) -> None:
     """Show the answer of a run, and its folded sections."""
-    page.goto(f"{stage.url}/results?run={stage.bits}")
-    expect(page.locator("[data-testid=stVegaLiteChart] svg").first).to_be_visible()
-    settled(page)
+    opened(page, f"{stage.url}/results?run={stage.bits}", page.locator(CHART))
 
 
-def results(tab: str) -> Callable[[Page, Stage], None]:
-    """Show one view of the results, once its charts are drawn."""
+def view(tab: str, *more: str) -> Callable[[Page, Stage], None]:
+    """Show one view of the results, after a press of each of ``more``."""
 
     def show(page: Page, stage: Stage) -> None:
-        page.goto(f"{stage.url}/results?run={stage.bits}&show-layers=yes")
+        opened(page, f"{stage.url}/results?run={stage.bits}&show-layers=yes", page.locator(CHART))
         page.get_by_text(LEVEL, exact=True).first.click()
-        settled(page)
-        page.get_by_role("tab", name="More" if tab == "Network" else tab, exact=True).click()
-        expect(page.locator("[data-testid=stVegaLiteChart] svg").filter(visible=True).first).to_be_visible()
-        settled(page)
+        at_rest(page)
+        page.get_by_role("tab", name=tab, exact=True).click()
+        for name in more:
+            page.get_by_role("radio", name=name, exact=True).or_(page.get_by_role("button", name=name)).click()
+        shown = page.get_by_text("Become zero") if more else page.locator(CHART).filter(visible=True).first
+        expect(shown).to_be_visible()
+        at_rest(page)
 
     return show
 
 
-def histograms(page: Page, stage: Stage) -> None:
-    """Show a layer's weights on their grid."""
-    page.goto(f"{stage.url}/results?run={stage.bits}&show-layers=yes")
-    page.get_by_role("tab", name="More", exact=True).click()
-    page.get_by_role("radio", name="Histograms", exact=True).click()
-    page.get_by_role("button", name="Show histogram").click()
-    expect(page.get_by_text("Become zero")).to_be_visible()
-    settled(page)
-
-
 def schedule(page: Page, stage: Stage) -> None:
     """Show the schedule that is recommended."""
-    page.goto(f"{stage.url}/schedule?run={stage.bits}")
-    expect(page.get_by_text("How many bits does each layer get?")).to_be_visible()
-    settled(page)
+    opened(page, f"{stage.url}/schedule?run={stage.bits}", page.get_by_text("How many bits does each layer get?"))
 
 
 def compare(page: Page, stage: Stage) -> None:
     """Show bits beside zeros."""
-    page.goto(f"{stage.url}/compare?run={stage.bits}&run={stage.zeros}&level=4&level=0.6&metric=kl")
-    expect(page.get_by_role("heading", name=re.compile("A and B rank"))).to_be_visible()
+    query = f"run={stage.bits}&run={stage.zeros}&level=4&level=0.6&metric=kl"
+    opened(page, f"{stage.url}/compare?{query}", page.get_by_role("heading", name=re.compile("A and B rank")))
     expect(page.get_by_text("Reading these pictures")).to_be_hidden()
-    settled(page)
+    at_rest(page)
 
 
 def runs(page: Page, stage: Stage) -> None:
     """Show the table of runs."""
-    page.goto(f"{stage.url}/runs")
-    expect(page.get_by_test_id("stDataFrame")).to_be_visible()
+    opened(page, f"{stage.url}/runs", page.get_by_test_id("stDataFrame"))
     page.wait_for_timeout(10_000)  # the small bars, drawn on a canvas, come after the table
-    settled(page)
+    at_rest(page)
 
 
 def report(page: Page, stage: Stage) -> None:
@@ -186,10 +171,10 @@ SHOTS: dict[str, Callable[[Page, Stage], None]] = {
     "analyze": analyze,
     "run": run,
     "results": answer,
-    "curves": results("Curves"),
-    "heat_map": results("Heat map"),
-    "network": results("Network"),
-    "histograms": histograms,
+    "curves": view("Curves"),
+    "heat_map": view("Heat map"),
+    "network": view("More"),
+    "histograms": view("More", "Histograms", "Show histogram"),
     "schedule": schedule,
     "compare": compare,
     "runs": runs,

@@ -111,10 +111,7 @@ def read_only_from_the_start(begun: Path, home: Path) -> None:
 def read_only_and_empty(begun: Path, home: Path) -> None:
     """The same for a home that nobody has used."""
     home.mkdir()
-    with _disk(home, home, free_mb=10):
-        _mount("-o", "remount,ro", home)
-        with _served(home) as server:
-            _each_says(run_async(open_pages(server)), "writable")
+    read_only_from_the_start(home, home)
 
 
 def read_only_while_it_runs(begun: Path, home: Path) -> None:
@@ -127,8 +124,7 @@ def read_only_while_it_runs(begun: Path, home: Path) -> None:
             _each_says(run_async(open_pages(server, _finished(begun))), "writable")
         finally:
             _unmount(home)
-        said = run_async(open_pages(server, _finished(begun)))
-        assert not any(said.values()), f"the pages still say {said}"
+        _says_nothing(server, _finished(begun))
         check_home(home)
 
 
@@ -151,8 +147,7 @@ def _damaged(begun: Path, home: Path, damage: Callable[[bytes], bytes]) -> None:
         _each_says(run_async(open_pages(server)), "senseapp.sqlite3")
     database.write_bytes(sound)
     with _served(home) as server:
-        said = run_async(open_pages(server, _finished(home)))
-        assert not any(said.values()), f"the pages still say {said}"
+        _says_nothing(server, _finished(home))
         check_home(home)
 
 
@@ -172,8 +167,7 @@ def database_damaged_under(server: Served, run_id: str) -> None:
     database.write_bytes(sound[:4096] + os.urandom(len(sound) - 4096))
     _each_says(run_async(open_pages(server, run_id)), "senseapp.sqlite3")
     database.write_bytes(sound)
-    said = run_async(open_pages(server, run_id))
-    assert not any(said.values()), f"the pages still say {said}"
+    _says_nothing(server, run_id)
 
 
 def a_second_server(begun: Path, home: Path) -> None:
@@ -181,8 +175,7 @@ def a_second_server(begun: Path, home: Path) -> None:
     shutil.copytree(begun, home)
     with _served(home) as server:
         _second_is_refused(server)
-        said = run_async(open_pages(server, _finished(home)))
-        assert not any(said.values()), said
+        _says_nothing(server, _finished(home))
 
 
 def a_second_server_while_the_first_measures(begun: Path, home: Path) -> None:
@@ -210,8 +203,7 @@ def a_second_server_after_the_first_was_killed(begun: Path, home: Path) -> None:
     with _served(home) as server:
         kill_server(server)
         with _served(home) as second:
-            said = run_async(open_pages(second, _finished(home)))
-            assert not any(said.values()), said
+            _says_nothing(second, _finished(home))
             check_home(home)
 
 
@@ -230,6 +222,11 @@ CONDITIONS: dict[str, tuple[Callable[[Path, Path], None], ...]] = {
 def _each_says(said: dict[str, list[str]], what: str) -> None:
     silent = {page: sentences for page, sentences in said.items() if not any(what in one for one in sentences)}
     assert not silent, f"these pages do not say {what!r}: {silent}"
+
+
+def _says_nothing(server: Served, run_id: str) -> None:
+    said = run_async(open_pages(server, run_id))
+    assert not any(said.values()), f"the pages still say {said}"
 
 
 def _second_is_refused(server: Served) -> None:

@@ -15,7 +15,6 @@ import io
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +25,7 @@ import numpy as np
 import safetensors.numpy
 
 from soak.hostile_files import HostileFile, Kind, Sound, hostile_files
-from soak.served import MB, Held, Peaks, Served, served
+from soak.served import MB, Held, Peaks, Served, health_seconds, served
 from soak.visitor import PageBroke, Visitor
 from tests.asynchronous import run_async
 from tests.pictures import png, write_zip
@@ -174,7 +173,7 @@ async def _warm_up(server: Served, sound: Sound, warming: tuple[str, ...]) -> No
 async def _watch_health(server: Served, report: Report) -> None:
     report.peaks = report.peaks or Peaks(server)
     while True:
-        report.health_seconds = max(report.health_seconds, await asyncio.to_thread(_health, server.url))
+        report.health_seconds = max(report.health_seconds, await asyncio.to_thread(health_seconds, server.url))
         await asyncio.to_thread(report.peaks.look)
         await asyncio.sleep(0.1)
 
@@ -189,13 +188,6 @@ async def _import_beside(server: Served, run_file: bytes, report: Report) -> Non
             await visitor.wait_until(lambda page: page.page == "results")
             report.sound_seconds = max(report.sound_seconds, time.perf_counter() - began)
         await asyncio.sleep(1)
-
-
-def _health(url: str) -> float:
-    began = time.perf_counter()
-    with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:
-        answer.read()
-    return time.perf_counter() - began
 
 
 def hostile(

@@ -291,7 +291,8 @@ class InWrite(Moment):
 
     async def strike(self, server: Served, page: Visitor) -> None:
         if self.scene.victim == "server":
-            await self._strike_import(server, page)
+            self.inner = _WritingImport(self.scene)
+            await self.inner.strike(server, page)
             return
         name, kind = (
             ("head.json", _WritingRun),
@@ -299,11 +300,8 @@ class InWrite(Moment):
             ("compressed-.*safetensors", _WritingProof),
             ("validation-.*json", _WritingProof),
         )[self.scene.number]
-        self.inner = kind(self.scene, rf"^\.{name}\.\d+\.[0-9a-f]{{32}}$")
-        await self.inner.strike(server, page)
-
-    async def _strike_import(self, server: Served, page: Visitor) -> None:
-        self.inner = _WritingImport(self.scene, self.scene.number)
+        self.inner = kind(self.scene)
+        self.inner.name = rf"^\.{name}\.\d+\.[0-9a-f]{{32}}$"
         await self.inner.strike(server, page)
 
     async def go_on(self, server: Served, page: Visitor) -> None:
@@ -314,31 +312,27 @@ class InWrite(Moment):
 
 
 class _WritingRun(InRun):
-    def __init__(self, scene: Scene, name: str) -> None:
-        super().__init__(scene)
-        self._name = name
+    name = ""
 
     async def strike(self, server: Served, page: Visitor) -> None:
         self.run_id = await start_run(page, images=IMAGES, seed=7, more_levels=LEVELS)
-        await _kill_at(self.scene, server, self._name)
+        await _kill_at(self.scene, server, self.name)
 
 
 class _WritingProof(InProof):
-    def __init__(self, scene: Scene, name: str) -> None:
-        super().__init__(scene)
-        self._name = name
+    name = ""
 
     async def strike(self, server: Served, page: Visitor) -> None:
         await self.begin(page)
-        await _kill_at(self.scene, server, self._name)
+        await _kill_at(self.scene, server, self.name)
 
 
 class _WritingImport(Moment):
     """Files that the server itself writes: settings of a run that starts, an imported table, a run file, a download."""
 
-    def __init__(self, scene: Scene, number: int) -> None:
+    def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._what = ("start", "table", "run file", "download")[number]
+        self._what = ("start", "table", "run file", "download")[scene.number]
         self._runs = len(RunStore(scene.home).list(LOCAL_OWNER))
 
     async def strike(self, server: Served, page: Visitor) -> None:
@@ -357,9 +351,7 @@ class _WritingImport(Moment):
         if self._what == "start":
             await start_run(page, images=IMAGES, seed=7)
         elif self._what == "download":
-            await page.go("runs")
-            await page.tick_first_row()
-            await page.address_of("Download run (")
+            await _ask_for_download(page)
         else:
             await self._import(page)
 
@@ -381,9 +373,7 @@ class _WritingImport(Moment):
             await self.press_again(page, says=STOPPED)
             await page.wait_until(lambda shown: shown.has_finished, seconds=_DONE_SECONDS)
         elif self._what == "download":
-            await page.go("runs")
-            await page.tick_first_row()
-            await page.address_of("Download run (")
+            await _ask_for_download(page)
         else:
             assert len(records) == self._runs, "half an import is taken for a run"
             await self._import(page)
@@ -427,6 +417,12 @@ async def _ask_for_pictures(page: Visitor) -> None:
     await page.go("")
     await page.wait_until(lambda shown: " layers × " in shown.text(), seconds=_DONE_SECONDS)
     await page.set("button_group", "Where they come from", string_array_value=["Upload images"])
+
+
+async def _ask_for_download(page: Visitor) -> None:
+    await page.go("runs")
+    await page.tick_first_row()
+    await page.address_of("Download run (")
 
 
 def _offers_again(page: Visitor) -> bool:

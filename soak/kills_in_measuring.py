@@ -26,7 +26,7 @@ from senseapp.records.measurement import LayerMeasurement, PassSettings, RunResu
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from senseapp.server.session import OpenSession
+from senseapp.server.tasks import OpenSession
 from tests.fake_session import FakeEngine, fake_calibration
 
 Numbers = dict[tuple[str, float], LayerMeasurement]
@@ -59,7 +59,7 @@ def _slow_fake() -> FakeEngine:
 def load_torch() -> None:
     """Load torch once, in one thread: every process killed later is a copy that has it already."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    from senseapp.server.session import load_engine
+    from senseapp.server.machine import load_engine
 
     load_engine()
     import torch

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -58,6 +60,14 @@ class Served:
     def log(self) -> str:
         """Return what it has logged."""
         return (self.home / "server.log").read_text()
+
+
+def health_seconds(url: str) -> float:
+    """Return how long a server takes to say that it is well."""
+    began = time.perf_counter()
+    with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:
+        assert answer.read() == b"ok"
+    return time.perf_counter() - began
 
 
 class Peaks:

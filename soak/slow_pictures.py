@@ -78,45 +78,42 @@ def tiff_strips(step: int) -> bytes:
     return head.ljust(200, b"\0") + struct.pack("<I", 8) * (2 * count)
 
 
+def _put_in(kind: str, mark: bytes, pieces: bytes, *, before: int = 0) -> bytes:
+    """Return a small picture with further pieces so many bytes before the first ``mark``."""
+    sound = _saved(8, kind, "P" if kind == "GIF" else "L")
+    start = sound.index(mark) - before
+    return sound[:start] + pieces + sound[start:]
+
+
 def gif_comments(step: int) -> bytes:
     """A GIF with one comment in many pieces, which are joined one by one."""
-    gif = _saved(8, "GIF", "P")
-    pieces = (b"\xff" + b"x" * 255) * (30_000 * step)
-    start = gif.index(b"\x2c")
-    return gif[:start] + b"\x21\xfe" + pieces + b"\0" + gif[start:]
+    return _put_in("GIF", b"\x2c", b"\x21\xfe" + (b"\xff" + b"x" * 255) * (30_000 * step) + b"\0")
 
 
 def gif_extensions(step: int) -> bytes:
     """A GIF with a million extensions before its first frame."""
-    gif = _saved(8, "GIF", "P")
-    start = gif.index(b"\x2c")
-    return gif[:start] + b"\x21\xf9\x04\0\0\0\0\0" * (400_000 * step) + gif[start:]
+    return _put_in("GIF", b"\x2c", b"\x21\xf9\x04\0\0\0\0\0" * (400_000 * step))
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    """Return a chunk of a PNG file."""
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 def png_chunks(step: int) -> bytes:
     """A PNG with millions of empty chunks before its pixels."""
-    png = _saved(8, "PNG")
-    start = png.index(b"IDAT") - 4
-    return png[:start] + _chunk(b"tEXt", b"a\0b") * (200_000 * step) + png[start:]
+    return _put_in("PNG", b"IDAT", png_chunk(b"tEXt", b"a\0b") * (200_000 * step), before=4)
 
 
 def png_empty_data(step: int) -> bytes:
     """A PNG whose pixels come after millions of empty pieces of data."""
-    png = _saved(8, "PNG")
-    start = png.index(b"IDAT") - 4
-    return png[:start] + _chunk(b"IDAT", b"") * (400_000 * step) + png[start:]
+    return _put_in("PNG", b"IDAT", png_chunk(b"IDAT", b"") * (400_000 * step), before=4)
 
 
 def png_texts(step: int) -> bytes:
     """A PNG with compressed texts that unpack to a thousand times their size."""
-    png = _saved(8, "PNG")
-    start = png.index(b"IDAT") - 4
-    text = _chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(900_000), 9))
-    return png[:start] + text * (100 * step) + png[start:]
+    text = png_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(900_000), 9))
+    return _put_in("PNG", b"IDAT", text * (100 * step), before=4)
 
 
 def webp_frames(step: int) -> bytes:

@@ -25,13 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.exceptions import ConnectionClosed
 
 from senseapp.app.common.texts import LONGEST_TEXT
 from soak.large_run_files import SOUND_RUN, import_run
-from soak.served import Held, Served, served
-from soak.visitor import PageBroke, Visitor
+from soak.served import Held, Served, health_seconds, served
+from soak.visitor import PageBroke, Visitor, state_of
 from tests.asynchronous import run_async
 
 FOREIGN_HOSTS = (
@@ -113,7 +112,7 @@ def idle(server: Served, connections: int) -> Idle:
     """Open that many connections that say nothing, and ask the server how it is until they are gone."""
     server.process.rlimit(psutil.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
     own = urllib.parse.urlsplit(server.url).netloc
-    before, slowest, most = server.process.num_fds(), _ask(server.url), 0
+    before, slowest, most = server.process.num_fds(), health_seconds(server.url), 0
     opened = []
     try:
         for number in range(connections):
@@ -121,10 +120,10 @@ def idle(server: Served, connections: int) -> Idle:
             if number % 2:
                 opened[-1].sendall(_head("connect", "/_stcore/stream", own, server.url))
             if number % 50 == 0:
-                slowest, most = max(slowest, _ask(server.url)), max(most, server.process.num_fds())
+                slowest, most = max(slowest, health_seconds(server.url)), max(most, server.process.num_fds())
         deadline = time.monotonic() + _GONE_SECONDS
         while server.process.num_fds() > before + _LEFT_OVER and time.monotonic() < deadline:
-            slowest, most = max(slowest, _ask(server.url)), max(most, server.process.num_fds())
+            slowest, most = max(slowest, health_seconds(server.url)), max(most, server.process.num_fds())
             time.sleep(0.2)
         return Idle(health_seconds=slowest, before=before, most=most, after=server.process.num_fds())
     finally:
@@ -196,12 +195,7 @@ async def _closed_by(
     server: Served, place: str, run_id: str, widget_id: str, value: dict[str, str | list[str]]
 ) -> bool:
     """Return whether the server closes the connection of a page that says so of a field."""
-    state = WidgetState(id=widget_id)
-    for name, given in value.items():
-        if isinstance(given, list):
-            getattr(state, name).data.extend(given)
-        else:
-            setattr(state, name, given)
+    state = state_of(widget_id, value)
     async with Visitor(server.url, place, f"run={run_id}") as page:
         try:
             await page.say(state)
@@ -218,15 +212,8 @@ def _is_more(now: Held, before: Held) -> bool:
 
 async def _watch_health(url: str, report: Texts) -> None:
     while True:
-        report.health_seconds = max(report.health_seconds, await asyncio.to_thread(_ask, url))
+        report.health_seconds = max(report.health_seconds, await asyncio.to_thread(health_seconds, url))
         await asyncio.sleep(0.2)
-
-
-def _ask(url: str) -> float:
-    started = time.perf_counter()
-    with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:
-        assert answer.read() == b"ok"
-    return time.perf_counter() - started
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -32,6 +32,17 @@ class PageBroke(Exception):
     """A page showed an error of its own, or never answered."""
 
 
+def state_of(widget_id: str, value: Mapping[str, Any]) -> WidgetState:
+    """Return what a page says of a widget, as ``{"double_value": 16}``; lists are arrays of texts."""
+    state = WidgetState(id=widget_id)
+    for name, given in value.items():
+        if isinstance(given, list):
+            getattr(state, name).data.extend(given)
+        else:
+            setattr(state, name, given)
+    return state
+
+
 class Visitor:
     """One open page.
 
@@ -165,12 +176,7 @@ class Visitor:
 
     async def set(self, kind: str, label: str, **value: Any) -> float:
         """Set a widget, as ``set("number_input", "Images", double_value=16)``, and return the seconds to the answer."""
-        state = WidgetState(id=self.element(kind, label).id)
-        for name, given in value.items():
-            if isinstance(given, list):
-                getattr(state, name).data.extend(given)
-            else:
-                setattr(state, name, given)
+        state = state_of(self.element(kind, label).id, value)
         self._states[state.id] = state
         return await self._rerun()
 

@@ -50,7 +50,7 @@ _MEAN, _STD = DEMO_PREPROCESSING.mean[0], DEMO_PREPROCESSING.std[0]
 Edit = Callable[["Workshop"], ModelProto | Path]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A candidate, what is wrong with it if anything, and the verdict that is right.
 
@@ -65,8 +65,8 @@ class Pair:
 
     name: str
     make: Edit
-    expected: str = HOLDS
     reason: str = ""
+    expected: str = HOLDS
     parts_at: str = ""
     max_time: float | None = None
     detects: bool = False
@@ -326,9 +326,9 @@ def _more_outputs(shop: Workshop) -> ModelProto:
     return model
 
 
-def _kept_norms(shop: Workshop) -> Path:
-    kept = torch.onnx.TrainingMode.PRESERVE
-    return shop.exported(load_demo_model().module, "norms.onnx", training=kept)
+def _exported(name: str, **how: Any) -> Edit:
+    """Export the network otherwise than the reference."""
+    return lambda shop: shop.exported(load_demo_model().module, name, **how)
 
 
 def _by_dynamo(shop: Workshop) -> Path:
@@ -350,11 +350,14 @@ def _half_checkpoint(shop: Workshop) -> Path:
 # ---- broken on purpose
 
 
-def _with_weights(shop: Workshop, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
-    network = copy.deepcopy(load_demo_model().module)
-    with torch.no_grad():
-        change(network.state_dict())
-    return shop.exported(network, "changed.onnx")
+def _changed(change: Callable[[dict[str, torch.Tensor]], None]) -> Edit:
+    def make(shop: Workshop) -> Path:
+        network = copy.deepcopy(load_demo_model().module)
+        with torch.no_grad():
+            change(network.state_dict())
+        return shop.exported(network, "changed.onnx")
+
+    return make
 
 
 def _noise_in_one_layer(weights: dict[str, torch.Tensor]) -> None:
@@ -430,185 +433,125 @@ def _file(shop: Workshop, content: bytes) -> Path:
     return path
 
 
+_broken = partial(Pair, expected=FAILS)
+_refused = partial(Pair, expected=REFUSED)
 _STATIC: dict[str, Any] = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
 
 PAIRS: tuple[Pair, ...] = (
     Pair(
-        name="static int8, QDQ, per channel",
-        make=lambda shop: shop.quantized(quant_format=QuantFormat.QDQ, per_channel=True, **_STATIC),
+        "static int8, QDQ, per channel",
+        partial(Workshop.quantized, per_channel=True, **_STATIC),
     ),
     Pair(
-        name="static int8, QDQ, per tensor",
-        make=lambda shop: shop.quantized(quant_format=QuantFormat.QDQ, per_channel=False, **_STATIC),
+        "static int8, QDQ, per tensor",
+        partial(Workshop.quantized, per_channel=False, **_STATIC),
     ),
     Pair(
-        name="static int8, signed activations",
-        make=lambda shop: shop.quantized(
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QInt8,
-            weight_type=QuantType.QInt8,
-        ),
+        "static int8, signed activations",
+        lambda shop: shop.quantized(per_channel=True, **_STATIC | {"activation_type": QuantType.QInt8}),
     ),
+    Pair("static int8, QOperator", lambda shop: shop.quantized(quant_format=QuantFormat.QOperator, **_STATIC)),
+    Pair("dynamic int8, matrix products", lambda shop: shop.dynamic(op_types_to_quantize=["Gemm", "MatMul"])),
     Pair(
-        name="static int8, QOperator",
-        make=lambda shop: shop.quantized(quant_format=QuantFormat.QOperator, **_STATIC),
+        "dynamic int8, convolutions too",
+        lambda shop: shop.dynamic(op_types_to_quantize=["Conv", "Gemm", "MatMul"], weight_type=QuantType.QUInt8),
     ),
-    Pair(name="dynamic int8, matrix products", make=lambda shop: shop.dynamic(op_types_to_quantize=["Gemm", "MatMul"])),
+    Pair("float16 throughout", partial(_float16, keep_ends=False)),
+    Pair("float16 between float32 ends", partial(_float16, keep_ends=True)),
+    Pair("weights as 8-bit integers", partial(_weights_stored, levels=255)),
+    Pair("norms not folded", _exported("norms.onnx", training=torch.onnx.TrainingMode.PRESERVE)),
+    Pair("other names inside", _renamed),
+    Pair("another exporter, weights in a file beside", _by_dynamo),
     Pair(
-        name="dynamic int8, convolutions too",
-        make=lambda shop: shop.dynamic(op_types_to_quantize=["Conv", "Gemm", "MatMul"], weight_type=QuantType.QUInt8),
+        "input and output renamed",
+        _exported("names.onnx", inputs="x", outputs="y"),
     ),
-    Pair(name="float16 throughout", make=partial(_float16, keep_ends=False)),
-    Pair(name="float16 between float32 ends", make=partial(_float16, keep_ends=True)),
-    Pair(name="weights as 8-bit integers", make=partial(_weights_stored, levels=255)),
-    Pair(name="norms not folded", make=_kept_norms),
-    Pair(name="other names inside", make=_renamed),
-    Pair(name="another exporter, weights in a file beside", make=_by_dynamo),
-    Pair(
-        name="input and output renamed",
-        make=lambda shop: shop.exported(load_demo_model().module, "names.onnx", inputs="x", outputs="y"),
-    ),
-    Pair(name="channels last", make=_channels_last),
-    Pair(name="pixels from 0 to 255, normalised inside", make=partial(_normalising, whole=True)),
-    Pair(name="probabilities in place of scores", make=_probabilities),
-    Pair(name="one image at a time", make=lambda shop: shop.exported(load_demo_model().module, "one.onnx", batch=1)),
-    Pair(name="eight images at a time", make=lambda shop: shop.exported(load_demo_model().module, "8.onnx", batch=8)),
-    Pair(name="features as a further output", make=_more_outputs),
-    Pair(name="opset raised", make=lambda shop: version_converter.convert_version(shop.model, 21)),
-    Pair(
-        name="noise in one layer",
-        make=lambda shop: _with_weights(shop, _noise_in_one_layer),
-        expected=FAILS,
-        reason="points",
+    Pair("channels last", _channels_last),
+    Pair("pixels from 0 to 255, normalised inside", partial(_normalising, whole=True)),
+    Pair("probabilities in place of scores", _probabilities),
+    Pair("one image at a time", _exported("one.onnx", batch=1)),
+    Pair("eight images at a time", _exported("8.onnx", batch=8)),
+    Pair("features as a further output", _more_outputs),
+    Pair("opset raised", lambda shop: version_converter.convert_version(shop.model, 21)),
+    _broken(
+        "noise in one layer",
+        _changed(_noise_in_one_layer),
+        "points",
         parts_at="layer3/layer3.0/conv1",
     ),
-    Pair(
-        name="norm of one layer damaged",
-        make=lambda shop: _with_weights(shop, _other_norms),
-        expected=FAILS,
-        reason="points",
+    _broken(
+        "norm of one layer damaged",
+        _changed(_other_norms),
+        "points",
         parts_at="layer1/layer1.0/conv1",
     ),
-    Pair(name="untrained weights", make=_untrained, expected=FAILS, reason="points", parts_at="conv1"),
-    Pair(
-        name="two classes exchanged",
-        make=lambda shop: _reordered(shop, [1, 0, 2, 3, 4, 5, 7, 6, 9, 8]),
-        expected=FAILS,
-        reason="another order",
+    _broken("untrained weights", _untrained, "points", parts_at="conv1"),
+    _broken("two classes exchanged", lambda shop: _reordered(shop, [1, 0, 2, 3, 4, 5, 7, 6, 9, 8]), "another order"),
+    _broken("classes reversed", lambda shop: _reordered(shop, list(range(9, -1, -1))), "another order"),
+    _broken(
+        "other preprocessing: values from 0 to 255", partial(_normalising, whole=False), "with values from 0 to 255"
     ),
-    Pair(
-        name="classes reversed",
-        make=lambda shop: _reordered(shop, list(range(9, -1, -1))),
-        expected=FAILS,
-        reason="another order",
-    ),
-    Pair(
-        name="other preprocessing: values from 0 to 255",
-        make=partial(_normalising, whole=False),
-        expected=FAILS,
-        reason="with values from 0 to 255",
-    ),
-    Pair(
-        name="not a number in one weight",
-        make=lambda shop: _with_weights(shop, _nan_in_one_layer),
-        expected=FAILS,
-        reason="not finite",
+    _broken(
+        "not a number in one weight",
+        _changed(_nan_in_one_layer),
+        "not finite",
         parts_at="layer2/layer2.0/conv1",
     ),
-    Pair(
-        name="one answer to everything",
-        make=lambda shop: _with_weights(shop, _head_of_one_class),
-        expected=FAILS,
-        reason="answers 0 to every image",
-    ),
-    Pair(
-        name="weights in three levels",
-        make=partial(_weights_stored, levels=3),
-        expected=FAILS,
-        reason="points",
-        parts_at="conv",
-    ),
-    Pair(
-        name="calibrated on pixels that are not normalised",
-        make=lambda shop: shop.quantized(images=(shop.images[:64] * _STD + _MEAN) * 25500, **_STATIC),
-        expected=FAILS,
-        reason="points",
+    _broken("one answer to everything", _changed(_head_of_one_class), "answers 0 to every image"),
+    _broken("weights in three levels", partial(_weights_stored, levels=3), "points", parts_at="conv"),
+    _broken(
+        "calibrated on pixels that are not normalised",
+        lambda shop: shop.quantized(images=(shop.images[:64] * _STD + _MEAN) * 25500, **_STATIC),
+        "points",
         parts_at="from the first tensor on",
     ),
-    Pair(
-        name="a class too few",
-        make=lambda shop: _reordered(shop, list(range(9))),
-        expected=FAILS,
-        reason="gives 9 numbers",
+    _broken("a class too few", lambda shop: _reordered(shop, list(range(9))), "gives 9 numbers"),
+    _broken(
+        "a class too many",
+        lambda shop: _reordered(shop, [0, *range(10)]),
+        "gives 11 numbers for each image, the original 10: perhaps a class for the background",
     ),
-    Pair(
-        name="a class too many",
-        make=lambda shop: _reordered(shop, [0, *range(10)]),
-        expected=FAILS,
-        reason="gives 11 numbers for each image, the original 10: perhaps a class for the background",
+    _broken("smaller images", lambda shop: _sized(shop, 1, 28, 28), "28 × 28 pixels"),
+    _broken("colour images", lambda shop: _sized(shop, 3, 32, 32), "3 channels"),
+    _broken("slower", _slow, "× the time", max_time=1.5),
+    _refused("two inputs", _two_inputs, "2 inputs"),
+    _refused(
+        "cut short", lambda shop: _file(shop, shop.reference.read_bytes()[:20_000]), "ONNX model that was cut short"
     ),
+    Pair("detector as it is", lambda shop: shop.reference, detects=True),
     Pair(
-        name="smaller images",
-        make=lambda shop: _sized(shop, 1, 28, 28),
-        expected=FAILS,
-        reason="28 × 28 pixels",
-    ),
-    Pair(name="colour images", make=lambda shop: _sized(shop, 3, 32, 32), expected=FAILS, reason="3 channels"),
-    Pair(name="slower", make=_slow, expected=FAILS, reason="× the time", max_time=1.5),
-    Pair(name="two inputs", make=_two_inputs, expected=REFUSED, reason="2 inputs"),
-    Pair(
-        name="cut short",
-        make=lambda shop: _file(shop, shop.reference.read_bytes()[:20_000]),
-        expected=REFUSED,
-        reason="ONNX model that was cut short",
-    ),
-    Pair(name="detector as it is", make=lambda shop: shop.reference, detects=True),
-    Pair(
-        name="detector, static int8 of convolutions",
-        make=lambda shop: shop.quantized(
-            quant_format=QuantFormat.QDQ, per_channel=True, op_types_to_quantize=["Conv"], **_STATIC
-        ),
+        "detector, static int8 of convolutions",
+        lambda shop: shop.quantized(per_channel=True, op_types_to_quantize=["Conv"], **_STATIC),
         detects=True,
     ),
-    Pair(name="detector, weights as 8-bit integers", make=partial(_weights_stored, levels=255), detects=True),
-    Pair(
-        name="detector, noise in its first layer",
-        make=lambda shop: cast(DetectorWorkshop, shop).changed(_noise_in_stem),
-        expected=FAILS,
-        reason="Objects lost",
+    Pair("detector, weights as 8-bit integers", partial(_weights_stored, levels=255), detects=True),
+    _broken(
+        "detector, noise in its first layer",
+        lambda shop: cast(DetectorWorkshop, shop).changed(_noise_in_stem),
+        "Objects lost",
         detects=True,
     ),
-    Pair(
-        name="detector, two classes exchanged",
-        make=lambda shop: _reordered(shop, [0, 2, 1, 3], place=1),
-        expected=FAILS,
-        reason="Objects lost",
+    _broken(
+        "detector, two classes exchanged",
+        lambda shop: _reordered(shop, [0, 2, 1, 3], place=1),
+        "Objects lost",
         detects=True,
     ),
-    Pair(
-        name="detector, boxes of half the size",
-        make=_halved_boxes,
-        expected=FAILS,
-        reason="Objects lost",
+    _broken("detector, boxes of half the size", _halved_boxes, "Objects lost", detects=True),
+    _broken(
+        "detector, a class too few",
+        lambda shop: _reordered(shop, [0, 1, 2], place=1),
+        "3 classes in each image, the original 4",
         detects=True,
     ),
-    Pair(
-        name="detector, a class too few",
-        make=lambda shop: _reordered(shop, [0, 1, 2], place=1),
-        expected=FAILS,
-        reason="3 classes in each image, the original 4",
+    _broken(
+        "detector beside a classifier",
+        lambda shop: Workshop(shop.folder).exported(load_demo_model().module, "classifier.onnx"),
+        "1 channel",
         detects=True,
     ),
-    Pair(
-        name="detector beside a classifier",
-        make=lambda shop: Workshop(shop.folder).exported(load_demo_model().module, "classifier.onnx"),
-        expected=FAILS,
-        reason="1 channel",
-        detects=True,
-    ),
-    Pair(name="a text", make=lambda shop: _file(shop, b"%PDF-1.7 no network"), expected=REFUSED, reason="PDF document"),
-    Pair(name="empty", make=lambda shop: _file(shop, b""), expected=REFUSED, reason="nothing in it"),
+    _refused("a text", lambda shop: _file(shop, b"%PDF-1.7 no network"), "PDF document"),
+    _refused("empty", lambda shop: _file(shop, b""), "nothing in it"),
 )
 SHORT = (
     *("static int8, QDQ, per channel", "static int8, QOperator", "float16 throughout", "other names inside"),

@@ -34,7 +34,7 @@ for _name in [name for name in os.environ if name.startswith(("SENSEAPP_", "STRE
 os.environ |= dict.fromkeys(_THREADS, "1") | {"SENSEAPP_HOME": _HOME}
 os.fsync = lambda _: None  # tests outlive no power cut; waiting for disks took a twentieth of their time
 machine.share_left = lambda processors: 1.0  # a quiet machine: no prediction depends on the other tests
-settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any speed", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")  # no example fails because the machine is busy
 
 

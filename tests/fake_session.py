@@ -9,7 +9,9 @@ from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, RunResult, Status, latest
 from senseapp.records.profile import LayerProfile, ModelProfile
 from senseapp.records.spec import RunSpec, SensitivitySpec
+from senseapp.server.backend import Backend
 from senseapp.server.machine import MachineSpeed
+from senseapp.server.service import Service
 
 LAYERS = ("stem", "stage.0.conv", "stage.1.conv", "head")
 SPEC = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5)))
@@ -159,3 +161,16 @@ class FakeEngine:
 
 def fake_calibration() -> MachineSpeed:
     return MachineSpeed(macs_per_second=1e9, seconds_per_call=1e-5)
+
+
+def a_backend(home: Path, engine: FakeEngine | None = None, **options) -> Backend:
+    """Return a server whose jobs are done by ``runner.run_next()``, by ``engine``."""
+    usual = {"data_roots": (), "calibrate": fake_calibration, "workers": 0}
+    return Backend(home, open_session=engine or FakeEngine(), **(usual | options))
+
+
+def carried_out(service: Service, spec: RunSpec = SPEC, title: str = "") -> str:
+    """Start a run, let it end, and return its id."""
+    run_id = service.start(spec, title=title)
+    service._backend.runner.run_next()
+    return run_id

@@ -81,15 +81,6 @@ def fixed_to(content: bytes, batch: int, width: int) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def with_half(content: bytes, width: int) -> bytes:
-    """Return the network in ``content``, of one output (N, width), with a second one that is half of it: ``half``."""
-    model = onnx.load_from_string(content)
-    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "factor"))
-    model.graph.node.append(helper.make_node("Mul", [model.graph.output[0].name, "factor"], ["half"], name="halve"))
-    model.graph.output.append(helper.make_tensor_value_info("half", TensorProto.FLOAT, ("batch", width)))
-    return bytes(model.SerializeToString())
-
-
 def write_export(path: Path, module: nn.Module, **how: int | bool) -> Path:
     """Write :func:`exported` to ``path`` and return it."""
     path.write_bytes(exported(module, **how))  # type: ignore[arg-type]

@@ -5,18 +5,8 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 
 TOGETHER = {
-    "journeys": (
-        "tests/browser/test_journey.py",
-        "tests/browser/test_watching.py",
-        "tests/browser/test_compare.py",
-    ),
-    "uploads in the browser": (
-        "tests/browser/test_uploads.py",
-        "tests/browser/test_restart.py",
-        "tests/browser/test_large_upload.py",
-        "tests/browser/test_check.py",
-        "tests/browser/test_onnx_file.py",
-    ),
+    "journeys": ("tests/browser/test_journey.py", "tests/browser/test_watching.py"),
+    "uploads in the browser": tuple(f"tests/browser/test_{name}.py" for name in ("uploads", "annotated", "understood")),
     "explorer and two people": ("tests/browser/test_explorer.py", "tests/browser/test_two_people.py"),
     "browser": ("tests/browser/",),
     "cluster": ("tests/cluster/",),
@@ -31,21 +21,25 @@ LONGEST = (
     *TOGETHER["journeys"],
     "tests/browser",
     "tests/cluster",
+    "tests/unit/measure/test_reading_search.py",
     "tests/reference/test_formats_readback.py",
     "tests/reference/test_fasterai.py",
-    "tests/unit/cli/test_apply.py",
     "tests/pages/test_detection.py",
-    "tests/unit/cli/test_deploy.py",
     "tests/reference/test_server_process.py",
-    "tests/unit/prove/test_recommend.py",
     "tests/reference/test_delivered_files.py",
-    "tests/unit/prove/test_proofs.py",
-    "tests/unit/server/test_requests.py",
+    "tests/unit/prove/test_recommend.py",
     "tests/reference/test_architectures.py",
+    "tests/unit/cli/test_values.py",
+    "tests/unit/server/test_requests.py",
+    "tests/unit/prove/test_proofs.py",
+    "tests/unit/cli/test_check.py",
+    "tests/unit/cli/test_deploy.py",
+    "tests/unit/test_extending.py",
+    "tests/unit/cli/test_apply.py",
     "tests/unit/cli/test_uploaded.py",
     "tests/unit/server/test_verification.py",
-    "tests/reference",
     "tests/pages",
+    "tests/reference",
 )
 """Files and folders by the time that one work unit of them takes, longest first; the rest follows in its own order."""
 
@@ -53,7 +47,7 @@ LONGEST = (
 def unit_of(nodeid: str) -> str:
     """Return what is given to one worker as a whole: the tests that share something, or the file of a test.
 
-    >>> unit_of("tests/browser/test_compare.py::test_x[a/b]"), unit_of("tests/unit/test_demo.py::test_y")
+    >>> unit_of("tests/browser/test_look.py::test_x[a/b]"), unit_of("tests/unit/test_demo.py::test_y")
     ('browser', 'tests/unit/test_demo.py')
     """
     return next((name for name, starts in TOGETHER.items() if nodeid.startswith(starts)), nodeid.split("::", 1)[0])

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from senseapp.core.errors import UnknownModel
+from senseapp.records.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from senseapp.networks.loaded import LoadedModel
 
 CLASSES = ("background", "red", "green")
 SIDE = 32
@@ -41,3 +51,20 @@ def scene(seed: int, size: tuple[int, int] = (SIDE, SIDE)) -> Scene:
         picture[place], mask[place] = _COLOURS[number], number
         found.append((number, left, top, left + across, top + down))
     return Scene(picture=picture, mask=mask, rectangles=tuple(found))
+
+
+def loaded(spec: ModelSpec, network: nn.Module, report: Callable[[str], None]) -> LoadedModel:
+    """Return a network of three classes as a source of models does; see :class:`ModelSource`."""
+    from senseapp.networks.loaded import LoadedModel, Preprocessing
+
+    if spec.name != "rectangles":
+        raise UnknownModel(f"There is no toy called {spec.name!r}.")
+    report("Making a toy")
+    return LoadedModel(
+        module=network.requires_grad_(False),
+        title=spec.title,
+        preprocessing=Preprocessing(input_shape=(3, SIDE, SIDE), mean=(0.5,) * 3, std=(0.25,) * 3),
+        num_classes=len(CLASSES),
+        pretrained=True,
+        class_names=CLASSES,
+    )

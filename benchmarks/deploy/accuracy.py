@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.real.network import ARCHITECTURE, write_checkpoint
 from benchmarks.real.photographs import MADE_FROM, tensors, write_photographs
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from senseapp.cli.main import main
 from senseapp.data.images import TensorImages
 from senseapp.prove.deploy import deploy, original_source

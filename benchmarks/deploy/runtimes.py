@@ -23,7 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from benchmarks.deploy.cases import case, fitted_file, outputs
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from senseapp.networks.network import Network
 from senseapp.prove.file_times import times_anew
 from senseapp.runtimes.call_times import ratio

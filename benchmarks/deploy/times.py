@@ -16,7 +16,7 @@ import timm
 import torch
 from torch import nn
 
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from senseapp.core.errors import InfeasibleBudget
 from senseapp.descriptions.levels import BitScale
 from senseapp.prove.file_times import FileTimes

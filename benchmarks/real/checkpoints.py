@@ -24,8 +24,8 @@ from torchvision.transforms.functional import to_tensor
 
 from benchmarks.real.network import load_network, published_checkpoint, write_checkpoint
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, photographs, write_photographs
-from benchmarks.real.rows import Row
 from benchmarks.real.small_checkpoints import HALF, IMAGENET, NONE, RAW, TrainedNetwork, trained, write_pictures
+from benchmarks.results import Row
 from senseapp.data.load import load_images
 from senseapp.measure.preparation_search import choose_preparation
 from senseapp.networks.sources.load import load_model

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from scripts.architecture_survey import build_on_meta, plain_attention
 from senseapp.networks.profile import compressible_weights, profile_model
 from senseapp.networks.sources.catalogue import CatalogueEntry, load_catalogue

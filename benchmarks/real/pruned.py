@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
 from benchmarks.real.repair import Run, kl, opened
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from senseapp.compressions import PruningConfig
 from senseapp.data.images import TensorImages
 from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator, couplings_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.real.network import load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig

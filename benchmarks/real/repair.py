@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.real.network import ARCHITECTURE, load_network
 from benchmarks.real.photographs import MADE_FROM, SCORED_ON, tensors
-from benchmarks.real.rows import Row
+from benchmarks.results import Row
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.data.images import ImageSet, TensorImages
 from senseapp.descriptions import BudgetKind, CompressionConfig

@@ -23,12 +23,13 @@ from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, SenseError
 from senseapp.core.markdown import md
+from senseapp.descriptions.runtimes import installed_runtimes, runtime_of_file
 from senseapp.records.candidate import Candidate
 from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import RunRecord, RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
+from senseapp.server.access import UploadPurpose
 from senseapp.server.checks import CheckRecord
-from senseapp.server.uploads import UploadPurpose
 from senseapp.tasks import CLASSIFICATION, Task, task_named
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import (
@@ -103,7 +104,7 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
     path = upload_field(
         "A network in one file (ONNX), or its trained weights",
         purpose=purpose,
-        types=_TYPES,
+        types=_TYPES if purpose == "reference" else _types_of_files(),
         help_text="An ONNX file that any program wrote, quantized or not, is run as it is. Of a checkpoint the "
         "architecture is recognised; a compressed one belongs to that of the original.",
     )
@@ -126,8 +127,14 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
     return reference
 
 
+def _types_of_files() -> list[str]:
+    """Return the suffixes of weights and of files of all installed runtimes, without dots."""
+    return list(dict.fromkeys([*_TYPES, *(each.suffix.removeprefix(".") for each in installed_runtimes())]))
+
+
 def _as_model(path: Path, *, task: str) -> ModelSpec:
-    return ModelSpec(library="onnx" if _is_onnx(path) else "auto", checkpoint=str(path), task=task)
+    is_file = runtime_of_file(path.name) is not None
+    return ModelSpec(library="onnx" if is_file else "auto", checkpoint=str(path), task=task)
 
 
 def _is_onnx(path: Path) -> bool:

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.leaderboard import headline, leaderboard_csv, leaderboard_row, ranked
 from senseapp.server.outputs import write_outputs
 from senseapp.server.process.processes import carry_out_on_cluster
-from senseapp.server.session import open_local_session
-from senseapp.server.tasks import TaskContext
+from senseapp.server.tasks import TaskContext, open_local_session
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import TASKS
 
@@ -187,20 +185,15 @@ def run(arguments: argparse.Namespace) -> None:
     items = batch_of(arguments)
     if arguments.mode == "plan":
         for item in items:
-            _print_plan(_spec_of(arguments, item))
-    elif len(items) == 1 and items[0].folder == arguments.out:
-        _report(_analyze(arguments, items[0]), items[0].folder)
+            _print_plan(run_spec_from(item))
+    elif len(items) == 1 and items[0].out == arguments.out:
+        _report(_analyze(items[0]), arguments.out)
     else:
-        run_batch(items, lambda item: _analyze(arguments, item), arguments.out)
+        run_batch(items, _analyze, arguments.out)
 
 
-def _spec_of(arguments: argparse.Namespace, item: BatchItem) -> RunSpec:
-    return run_spec_from(argparse.Namespace(**(vars(arguments) | {"model": item.model, "checkpoint": item.checkpoint})))
-
-
-def _analyze(arguments: argparse.Namespace, item: BatchItem) -> RunResult:
-    spec = _spec_of(arguments, item)
-    folder = RunFolder(item.folder)
+def _analyze(arguments: argparse.Namespace) -> RunResult:
+    spec, folder = run_spec_from(arguments), RunFolder(arguments.out)
     folder.make()
     with closing(ProgressBar()) as bar:
         task = Measurement(run_id="", spec=spec)
@@ -264,24 +257,15 @@ def _time(seconds: float) -> str:
 TABLE = "leaderboard.csv"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchItem:
-    """One model of several: its name, its checkpoint if the list names one, and the folder of its results."""
-
-    model: str
-    checkpoint: str | None
-    folder: Path
-
-
-def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
-    """Return the models that are asked for; one alone keeps the folder for itself."""
+def batch_of(arguments: argparse.Namespace) -> tuple[argparse.Namespace, ...]:
+    """Return the arguments of each model that is asked for; one alone keeps the folder for itself."""
     asked: list[tuple[str, str | None]] = []
     for model in arguments.model or ():
         asked += _listed(Path(model[1:])) if model.startswith("@") else [(model, arguments.checkpoint)]
     if not asked:
         raise InvalidSpec("Say which model: --model NAME, once or more often, or --model @FILE with one in each line.")
     if len(asked) == 1 and asked[0][0] in arguments.model:
-        return (BatchItem(model=asked[0][0], checkpoint=asked[0][1], folder=arguments.out),)
+        return (_of_one(arguments, *asked[0], arguments.out),)
     if arguments.checkpoint not in (None, PUBLISHED):
         raise InvalidSpec(
             "--checkpoint belongs to one model. For several, give --model @FILE of MODEL,CHECKPOINT lines."
@@ -291,25 +275,32 @@ def batch_of(arguments: argparse.Namespace) -> tuple[BatchItem, ...]:
     if twice:
         raise InvalidSpec(f"Each model may be given once, and {twice} comes more often. Remove one of them.")
     return tuple(
-        BatchItem(model=model, checkpoint=checkpoint, folder=arguments.out / name)
+        _of_one(arguments, model, checkpoint, arguments.out / name)
         for (model, checkpoint), name in zip(asked, names, strict=True)
     )
 
 
-def run_batch(items: Sequence[BatchItem], analyze: Callable[[BatchItem], RunResult], out: Path) -> list[dict[str, Any]]:
+def _of_one(arguments: argparse.Namespace, model: str, checkpoint: str | None, out: Path) -> argparse.Namespace:
+    return argparse.Namespace(**(vars(arguments) | {"model": model, "checkpoint": checkpoint, "out": out}))
+
+
+def run_batch(
+    items: Sequence[argparse.Namespace], analyze: Callable[[argparse.Namespace], RunResult], out: Path
+) -> list[dict[str, Any]]:
     """Analyze each model, write the leaderboard after each, print it, and return it."""
     rows, refused = [], []
     for number, item in enumerate(items, start=1):
-        print(f"{number} of {len(items)}: {item.folder.name}", file=sys.stderr)
+        name = item.out.name
+        print(f"{number} of {len(items)}: {name}", file=sys.stderr)
         try:
             result = analyze(item)
         except ClusterFailed:
             raise
         except SenseError as error:
-            refused.append(item.folder.name)
-            print(f"senseapp: {item.folder.name}: {' '.join(str(error).split())}", file=sys.stderr)
+            refused.append(name)
+            print(f"senseapp: {name}: {' '.join(str(error).split())}", file=sys.stderr)
             continue
-        rows.append(leaderboard_row(result, run=item.folder.name))
+        rows.append(leaderboard_row(result, run=name))
         replace_file(out / TABLE, leaderboard_csv(ranked(rows)))
     width = max((len(row["run"]) for row in rows), default=0)
     for row in ranked(rows):

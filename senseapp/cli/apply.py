@@ -24,7 +24,7 @@ from senseapp.records.deployment import CHECKPOINT, ONNX, small_form
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.server.delivery_tasks import promised_after
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Verification
 
 EPILOG = """\
 CHECKPOINT ends in .safetensors, .pth, .pt or .bin and receives a plain state dict, no smaller for zeros or fewer bits.

@@ -16,6 +16,7 @@ from senseapp.cli.run_arguments import add_timing, data_from, loss_from, model_f
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import write_file
 from senseapp.core.registry import object_at
+from senseapp.descriptions.runtimes import runtime_of_file
 from senseapp.prove.decision import usual_decision
 from senseapp.records.check import FILES_ARE_OPEN, CheckReport, CheckSpec
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-time", type=float, metavar="X", help="largest time, as a multiple of the reference's")
     add_timing(limits)
     limits.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw of --samples")
+    parser.set_defaults(network="", runtime=None, num_classes=None, in_chans=None)  # a file is run as it is
     files = parser.add_argument_group("what is written")
     files.add_argument(
         "--out",
@@ -175,20 +177,10 @@ def _is_run(path: Path) -> bool:
 
 
 def _model(arguments: argparse.Namespace, path: Path) -> ModelSpec:
-    """Return a file as a model: an ONNX file by its suffix, else weights of ``--model`` or of a recognised network."""
-    is_onnx = path.suffix.lower() == ".onnx"
-    asked = argparse.Namespace(
-        model="onnx" if is_onnx else arguments.model or "auto",
-        checkpoint=str(path),
-        network="",
-        onnx_output=arguments.onnx_output if is_onnx else None,
-        runtime=None,  # a file is run as it is
-        num_classes=None,
-        in_chans=None,
-        img_size=arguments.img_size if is_onnx else None,
-        task=arguments.task,
-    )
-    return model_from(asked)
+    """Return a file as a model: one of a runtime by its suffix, else weights of ``--model`` or of a known network."""
+    is_file = runtime_of_file(path.name) is not None
+    asked = vars(arguments) | {"model": "onnx" if is_file else arguments.model or "auto", "checkpoint": str(path)}
+    return model_from(argparse.Namespace(**(asked if is_file else asked | {"onnx_output": None, "img_size": None})))
 
 
 def _file_of_run(path: Path, reference: ModelSpec) -> ModelSpec:

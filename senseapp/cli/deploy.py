@@ -35,7 +35,7 @@ from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import refusal, verdicts
 from senseapp.server.delivery_tasks import DeliverTask
-from senseapp.server.layer_tasks import Int8Trial
+from senseapp.server.run_tasks import Int8Trial
 from senseapp.server.tasks import TaskContext, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
@@ -99,13 +99,16 @@ def run(arguments: argparse.Namespace) -> None:
     """Write, measure, and print one JSON line."""
     folder = first_run(arguments)
     task = _task_of(arguments, folder.load_result())
+    from senseapp.prove.recommend import judged_by  # torch loads here
+
     with phases() as progress:
         context = TaskContext(folder=folder, observer=progress)
         evaluator = open_evaluator(context, task.other)
-        task = _with_tolerance(task, arguments, evaluator)
+        allowed, promise = tolerance_from(arguments, judged_by(evaluator))
+        task = replace(task, allowed_drop=allowed if promise is None else promise.most, promise=promise)
         predicted = _predicted(evaluator, task.settings)
         delivery = task.make(evaluator, context, others=False)
-        task.keep(folder, delivery)
+        folder.save(task.key, delivery)
     candidate, deployment = _file_of(task, delivery, folder)
     files, notes = _written(arguments, candidate, deployment, folder, uploaded=evaluator.onnx is not None)
     allowed = METRICS[candidate.metric].tolerable if task.allowed_drop is None else task.allowed_drop
@@ -152,13 +155,6 @@ def _settings_of(arguments: argparse.Namespace) -> DeploySettings:
         runtime=arguments.runtime,
     )
     return settings if most is None else replace(settings, most_changed=loss_from(most, "agreement", flag="--mode"))
-
-
-def _with_tolerance(task: DeliverTask, arguments: argparse.Namespace, evaluator: ScheduleEvaluator) -> DeliverTask:
-    from senseapp.prove.recommend import judged_by  # torch loads here
-
-    allowed, promise = tolerance_from(arguments, judged_by(evaluator))
-    return replace(task, allowed_drop=allowed if promise is None else promise.most, promise=promise)
 
 
 def _file_of(task: DeliverTask, delivery: Delivery, folder: RunFolder) -> tuple[Candidate, Deployment]:

@@ -16,7 +16,7 @@ from senseapp.core.files import write_file
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.profile import select_layers
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor, patterns_in
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.run_tasks import HistogramTask
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import get_args
 from senseapp.cli.run_arguments import parsed, print_outputs
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import RunMismatch
-from senseapp.records.profile import ModelProfile
 from senseapp.server.leaderboard import headline
 from senseapp.server.model_cards import load_card
 from senseapp.server.outputs import write_outputs
@@ -46,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the table, write the folder, and print the headline and the notes."""
-    read = partial(
-        read_distiller_csv,
-        title=arguments.file.stem,
-        granularity=arguments.granularity,
-        profile=_profile(arguments.model),
-    )
+    profile = None
+    if arguments.model:
+        from senseapp.networks.sources.catalogue import parse_model  # reads it, which other commands do without
+
+        profile = load_card(parse_model(arguments.model)).profile
+    read = partial(read_distiller_csv, title=arguments.file.stem, granularity=arguments.granularity, profile=profile)
     result = parsed(arguments.file, read, what="The table")
     result = replace(result, summary=headline(result))
     folder = RunFolder(arguments.out)
@@ -64,13 +63,3 @@ def run(arguments: argparse.Namespace) -> None:
     write_outputs(result, folder.path)
     print(result.summary)
     print_outputs(result, folder.path)
-
-
-def _profile(model: str) -> ModelProfile | None:
-    if not model:
-        return None
-    from senseapp.networks.sources.catalogue import (
-        parse_model,  # reads the catalogue, which the other commands do without
-    )
-
-    return load_card(parse_model(model)).profile

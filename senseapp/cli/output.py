@@ -127,17 +127,10 @@ class ProgressBar(RunObserver):
             dynamic_ncols=True,
         )
 
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        """Count an estimate where no measurements are planned."""
-        if self._bar is not None and self._bar.total is None:
-            self._step(estimate)
-
     def measured(self, measurement: LayerMeasurement) -> None:
-        """Count a measurement; a layer that is passed over is none."""
-        if measurement.status is not Status.NOT_APPLICABLE:
-            self._step(measurement)
-
-    def _step(self, measurement: LayerMeasurement) -> None:
-        if self._bar is not None:
+        """Count a measurement, and an estimate where none is planned; a layer that is passed over is none."""
+        if self._bar is None or measurement.status is Status.NOT_APPLICABLE:
+            return
+        if not measurement.estimated or self._bar.total is None:
             self._bar.set_description(measurement.layer, refresh=False)
             self._bar.update()

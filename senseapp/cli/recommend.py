@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         allowed, promise = tolerance_from(arguments, judged_by(evaluator))
         task = RecommendationTask(run_id="", allowed_drop=allowed, promise=promise)
         record, found = task.search(evaluator, context)
-        task.keep(folder, record)
+        folder.save(task.key, record)
         scheduled = found.proven.result.schedule if found.proven is not None else None
         sure = promise is None or any(each.schedule == scheduled for each in kept(folder.candidates(), promise))
         if found.proven is not None and record.validation is not None and sure:

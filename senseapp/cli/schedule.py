@@ -155,7 +155,9 @@ def _timed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> 
         from senseapp.store.layer_times import merged
 
         times = merged(_times(words, result) for words in arguments.times)
-        _say_misses(times, result)
+        for what, names in (("Of no layer", times.unmatched), ("Without a time", times.untimed(result.profile))):
+            for name in names:
+                print(f"{what}: {printable(name)}", file=sys.stderr)
         return schedule_within(result, times, arguments.target / 1000, limits=limits)
     from senseapp.prove.evaluator import ScheduleEvaluator
     from senseapp.prove.timed import schedule_for_time  # torch loads here
@@ -187,13 +189,6 @@ def _times(words: str, result: RunResult) -> LayerTimes:
     untouched = scale.untouched if level == 0 else level
     read = partial(read_layer_times, profile=result.profile, scale=scale, name=Path(name).name, level=untouched)
     return parsed(name, read, what="The times", most_bytes=MOST_BYTES)
-
-
-def _say_misses(times: LayerTimes, result: RunResult) -> None:
-    """Print the rows that are of no layer and the layers without a time, all of them."""
-    for what, names in (("Of no layer", times.unmatched), ("Without a time", times.untimed(result.profile))):
-        for name in names:
-            print(f"{what}: {printable(name)}", file=sys.stderr)
 
 
 def _mixed(arguments: argparse.Namespace, result: RunResult, limits: Limits) -> Schedule:

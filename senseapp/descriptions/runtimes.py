@@ -80,6 +80,11 @@ def installed_runtimes() -> tuple[RuntimeDescription, ...]:
     return tuple(each for each in RUNTIMES.values() if each.is_installed)
 
 
+def runtime_of_file(name: str) -> RuntimeDescription | None:
+    """Return the first installed runtime whose files end as ``name`` does; None for weights."""
+    return next((each for each in installed_runtimes() if name.lower().endswith(each.suffix)), None)
+
+
 def usual_runtime() -> str:
     """Return the name of the default runtime, also of records that name none: the first."""
     return next(iter(RUNTIMES))

@@ -65,10 +65,6 @@ class ModelSource:
         return found
 
 
-def _task_of_demo(name: str) -> str:
-    return "detection" if name == "shapes_detector" else "classification"
-
-
 def _task_in_torchvision(name: str) -> str:
     """Return the task in the catalogue; networks of a torchvision that is newer than the catalogue are classifiers."""
     known: str = object_at("senseapp.networks.sources.catalogue:task_of_architecture")("torchvision", name)
@@ -79,7 +75,7 @@ DEMO = ModelSource(
     name="demo",
     label="Demo",
     loader="senseapp.networks.sources.load:load_demo",
-    task=_task_of_demo,
+    task=lambda name: "detection" if name == "shapes_detector" else "classification",
     names=("", "efficientnet_lite0", "shapes_detector"),
     help="They ship with senseapp: nothing to download.",
 )

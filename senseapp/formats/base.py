@@ -82,7 +82,9 @@ class ExportFormat:
         if refusal or self.render is None:
             raise InvalidSchedule(refusal)
         missed = self._missed(schedule, profile)
-        reached = _without(schedule, missed)
+        kept = [tuple(member for member in entry.members if member not in missed) for entry in schedule.entries]
+        entries = [replace(entry, members=members) for entry, members in zip(schedule.entries, kept, strict=True)]
+        reached = replace(schedule, entries=tuple(entries)) if missed else schedule
         if missed and all(entry.compression == "none" or not entry.members for entry in reached.entries):
             raise InvalidSchedule(f"{self.title} cannot take {self.out_of_reach}, and all of these layers are.")
         return self.render(reached, profile, self.notes(schedule, profile))
@@ -110,14 +112,6 @@ class ExportFormat:
     def _missed(self, schedule: Schedule, profile: ModelProfile) -> list[str]:
         layers = levels_by_layer(schedule, *Effect)
         return [layer.name for layer in profile.layers if layer.name in layers and not self.reaches(layer)]
-
-
-def _without(schedule: Schedule, missed: Sequence[str]) -> Schedule:
-    left = (
-        replace(entry, members=tuple(member for member in entry.members if member not in missed))
-        for entry in schedule.entries
-    )
-    return replace(schedule, entries=tuple(left)) if missed else schedule
 
 
 def has_own_weight(layer: LayerProfile) -> bool:

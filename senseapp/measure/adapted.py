@@ -23,7 +23,6 @@ from senseapp.compressions.base import (
     find_weights,
     ordinary_tensors,
 )
-from senseapp.compressions.moments import InputMoments
 from senseapp.networks.layer_product import LayerProduct
 from senseapp.records.spec import SensitivitySpec
 
@@ -55,7 +54,7 @@ class AdaptedCompressor(WeightCompressor):
             for target in self.targets
             if target.layer not in self.left and (weight := self._weights[target.layer])
         }
-        self._moments = InputMoments(request.model, self._products, request.calibration, seed=request.seed)
+        self._moments = obs.InputMoments(request.model, self._products, request.calibration, seed=request.seed)
 
     def prepare(self, target: Target, level: float) -> Prepared:
         """Compress, and adapt the weights; raises MeasurementFailed if the layer cannot be compressed."""

@@ -28,7 +28,7 @@ from senseapp.measure.plan import (
 from senseapp.measure.replay import plain_note
 from senseapp.networks.profile import CONVOLUTIONS, others_note, profile_model, watched_pass
 from senseapp.networks.state import flags_kept, state_kept
-from senseapp.networks.trace import CallTrace, called, map_tensors, tensors_in
+from senseapp.networks.trace import called, map_tensors, tensors_in
 from senseapp.notebook.inputs import (
     Criteria,
     batch_of,
@@ -39,7 +39,7 @@ from senseapp.notebook.inputs import (
     usual_granularity,
 )
 from senseapp.notebook.level_result import LayerSensitivity, SensitivityResult
-from senseapp.records.profile import LayerProfile, ModelProfile, select_layers
+from senseapp.records.profile import ModelProfile, select_layers
 
 _FURTHER_LEVELS = {Effect.ZEROS: (0.0, 1.0), Effect.BITS: FINER_BITS}
 """Levels that the reference takes, of no use in a run: no zeros and nothing else, and bits that harm no layer."""
@@ -148,7 +148,15 @@ class SensitivityAnalyzer:
             evaluation, baseline = self._baseline(image, put_back)
             profile = profile_model(self.model, next(tensors_in(image)), trace=evaluation.trace)
             selected = select_layers(profile, tuple(layers or ()), tuple(layer_types or ()))
-            request = self._request(selected, evaluation.trace, calibration, granularity, bar.set_description)
+            request = CompressionRequest(
+                model=self.model,
+                layers=selected,
+                calibration=(calibration,),
+                seed=self.seed,
+                trace=evaluation.trace,
+                selection=Selection(score=self._score, spanned=spanned(granularity)),
+                progress=bar.set_description,
+            )
             with state_kept(self.model):
                 compressor = build_compressor(config, request)
             outcomes = _measured(evaluation, compressor, image, inner, baseline, bar)
@@ -183,24 +191,6 @@ class SensitivityAnalyzer:
         baseline = evaluation.baseline()
         trace.add_uses(evaluation.further_uses())
         return evaluation, baseline
-
-    def _request(
-        self,
-        layers: tuple[LayerProfile, ...],
-        trace: CallTrace,
-        calibration: Any,
-        granularity: str,
-        progress: Callable[[str], None],
-    ) -> CompressionRequest:
-        return CompressionRequest(
-            model=self.model,
-            layers=layers,
-            calibration=(calibration,),
-            seed=self.seed,
-            trace=trace,
-            selection=Selection(score=self._score, spanned=spanned(granularity)),
-            progress=progress,
-        )
 
     def _on_device(self, values: Any, what: str) -> Any:
         return map_tensors(batch_of(self.model, values, what), lambda tensor: tensor.to(self.device))

@@ -139,7 +139,7 @@ def batch_of(model: nn.Module, sample: Any, what: str = "sample") -> Any:
     Raises:
         InvalidDataset: it holds no tensor, or images of several sizes.
     """
-    if isinstance(sample, list) and sample and all(_is_image(item) for item in sample):
+    if isinstance(sample, list) and sample and all(isinstance(each, Tensor) and each.dim() == 3 for each in sample):
         shapes = sorted({tuple(item.shape) for item in sample})
         if len(shapes) > 1:
             raise InvalidDataset(
@@ -159,10 +159,6 @@ def batch_of(model: nn.Module, sample: Any, what: str = "sample") -> Any:
         first = next(iter(inspect.signature(model.forward).parameters), None)
         return value if name == first else sample
     return sample
-
-
-def _is_image(item: Any) -> bool:
-    return isinstance(item, Tensor) and item.dim() == 3  # (C, H, W)
 
 
 def raised_inside(model: nn.Module, error: BaseException) -> bool:

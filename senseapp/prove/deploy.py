@@ -27,7 +27,7 @@ from senseapp.prove.int8_files import Int8Files, MadeFile, int8_files
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
 from senseapp.prove.prove import Proof
 from senseapp.prove.search_images import score_thresholds, with_held_out
-from senseapp.reconstruct.small_file import stored_integers
+from senseapp.reconstruct.write import stored_integers
 from senseapp.records.answers import FileAnswers
 from senseapp.records.candidate import Candidate, Form, own_bounds
 from senseapp.records.deployment import (

@@ -18,8 +18,7 @@ from senseapp.metrics.predictions import Predictions
 from senseapp.prove.answers import changed_answers
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.prove.repair_choice import measured
-from senseapp.reconstruct.apply import AppliedModel
-from senseapp.reconstruct.sizes import pass_seconds, sizes_of
+from senseapp.reconstruct.apply import AppliedModel, pass_seconds, sizes_of
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.candidate import judged_by
 from senseapp.records.measurement import RunResult, change_in, loss_with_interval

@@ -1,13 +1,15 @@
-"""Application of a whole schedule, permanently, to a private copy of the model."""
+"""Application of a whole schedule, permanently, to a private copy of the model, and what the model costs after it."""
 
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.base import (
@@ -20,10 +22,11 @@ from senseapp.compressions.base import (
 )
 from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSchedule, MeasurementFailed
-from senseapp.descriptions import DENSE_BITS, CompressionConfig, Effect, all_descriptions, get
-from senseapp.networks.profile import profile_model
+from senseapp.descriptions import DENSE_BITS, BudgetKind, CompressionConfig, Effect, all_descriptions, get
+from senseapp.networks.profile import acting_zero_share, profile_model
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule, ScheduleEntry, check_schedule
+from senseapp.solve.curves import weight_bytes
 
 
 def configs_for(*measured: CompressionConfig) -> dict[str, CompressionConfig]:
@@ -100,78 +103,152 @@ def apply_schedule(
         InvalidSchedule: it belongs to another model, or a layer cannot be compressed in that way.
     """
     check_schedule(schedule, profile)
-    applying = _Applying(copy.deepcopy(model).eval().requires_grad_(False), profile, tuple(calibration), seed)
+    private = copy.deepcopy(model).eval().requires_grad_(False)
+    applied = AppliedModel(model=private, before=profile, after=profile, reached=())
     for kind in sorted({entry.compression for entry in schedule.entries} - {"none"}, key=lambda kind: get(kind).order):
         entries, config = [entry for entry in schedule.entries if entry.compression == kind], configs[kind]
-        if config.description.removes_channels:
-            applying.prune(entries, config)
+        prunes, names = config.description.removes_channels, {entry.layer for entry in entries}
+        layers = tuple(layer for layer in applied.after.layers if prunes or layer.name in names)  # groups have others
+        request = CompressionRequest(model=private, layers=layers, calibration=tuple(calibration), seed=seed)
+        compressor = build_compressor(config, request)
+        if prunes:
+            applied = _pruned(applied, entries, cast(ChannelCompressor, compressor), calibration[0][:1])
         else:
-            applying.change_weights(entries, config)
-    return AppliedModel(
-        model=applying.model,
-        before=profile,
-        after=applying.profile,
-        reached=tuple(applying.reached),
-        notes=tuple(applying.notes),
-        kept_channels=applying.kept,
-        rounded_inputs=tuple(applying.rounded_inputs),
-        constraints=applying.constraints,
-        grids=applying.grids,
+            applied = _with_weights(applied, entries, cast(WeightCompressor, compressor))
+    return applied
+
+
+def _pruned(
+    applied: AppliedModel, entries: Sequence[ScheduleEntry], compressor: ChannelCompressor, image: Tensor
+) -> AppliedModel:
+    ratios = {entry.layer: entry.level for entry in entries}
+    kept, done = compressor.kept_channels(ratios), compressor.prune(ratios)
+    reached = [replace(each, level=done[each.layer].achieved_level) for each in entries if each.layer in done]
+    left = [each for each in entries if each.layer not in done]
+    notes = [f"{each.layer} keeps all channels: {100 * each.level:g} % is less than one." for each in left]
+    old, smaller = applied.after, profile_model(applied.model, image)
+    return replace(
+        applied,
+        after=replace(smaller, title=old.title, pretrained=old.pretrained, notes=old.notes),
+        reached=(*applied.reached, *reached),
+        notes=(*applied.notes, *notes),
+        kept_channels=kept,
     )
 
 
-class _Applying:
-    """The copy during its compression."""
+def _with_weights(
+    applied: AppliedModel, entries: Sequence[ScheduleEntry], compressor: WeightCompressor
+) -> AppliedModel:
+    reached, notes, inputs = list(applied.reached), list(applied.notes), list(applied.rounded_inputs)
+    constraints, grids = dict(applied.constraints), dict(applied.grids)
+    targets = {target.layer: target for target in compressor.targets}
+    for entry in entries:
+        if entry.layer not in targets:
+            reason = compressor.not_applicable.get(entry.layer, "it is not among the layers that can be.")
+            raise InvalidSchedule(f"{entry.layer} has a {entry.compression} level and cannot take one: {reason}")
+        try:
+            prepared = compressor.prepare(targets[entry.layer], entry.level)
+        except MeasurementFailed as error:
+            notes.append(f"{entry.layer} was left as it is. {error}")
+            continue
+        if prepared.scale is not None and (grid := prepared.constraint.grid) is not None:
+            grids[entry.layer] = grid, prepared.scale.clone()
+        prepared.parameter.data = prepared.weight()
+        reached.append(replace(entry, level=prepared.applied.achieved_level))
+        constraints[entry.layer] = constraints.get(entry.layer, UpdateConstraint()) | prepared.constraint
+        if prepared.inputs is not None:
+            inputs.append(prepared.inputs)
+    if inputs:
+        notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")
+    return replace(
+        applied,
+        reached=tuple(reached),
+        notes=tuple(notes),
+        rounded_inputs=tuple(inputs),
+        constraints=constraints,
+        grids=grids,
+    )
 
-    def __init__(self, model: nn.Module, profile: ModelProfile, calibration: tuple[Tensor, ...], seed: int) -> None:
-        self.model, self.profile = model, profile
-        self._calibration, self._seed = calibration, seed
-        self.reached: list[ScheduleEntry] = []
-        self.notes: list[str] = []
-        self.kept: dict[str, tuple[int, ...]] = {}
-        self.rounded_inputs: list[Callable[[], AbstractContextManager[object]]] = []
-        self.constraints: dict[str, UpdateConstraint] = {}
-        self.grids: dict[str, tuple[WeightGrid, Tensor]] = {}
 
-    def _request(self, names: set[str]) -> CompressionRequest:
-        layers = tuple(layer for layer in self.profile.layers if layer.name in names)
-        return CompressionRequest(model=self.model, layers=layers, calibration=self._calibration, seed=self._seed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """Costs of one model, each counted exactly.
 
-    def prune(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
-        ratios = {entry.layer: entry.level for entry in entries}
-        request = self._request({layer.name for layer in self.profile.layers})
-        compressor = cast(ChannelCompressor, build_compressor(config, request))
-        self.kept = compressor.kept_channels(ratios)
-        done = compressor.prune(ratios)
-        for entry in entries:
-            if entry.layer in done:
-                self.reached.append(replace(entry, level=done[entry.layer].achieved_level))
-            else:
-                self.notes.append(f"{entry.layer} keeps all channels: {100 * entry.level:g} % is less than one.")
-        smaller = profile_model(self.model, self._calibration[0][:1])
-        self.profile = replace(
-            smaller, title=self.profile.title, pretrained=self.profile.pretrained, notes=self.profile.notes
-        )
+    Attributes:
+        params: all parameters, biases and norms included.
+        weights: numbers in the weights of compressible layers, ``zeros`` of which are zero.
+        compact_bytes: the size that budgets of bytes count, which is not that of a file: the compressible weights at
+            their bits, stored dense or as one bit per position and the non-zero values, whichever is smaller for a
+            layer; everything else as it was loaded. Scales of quantized weights are not counted.
+        macs: multiply-accumulates of one image through the whole model, less those of zeros in layers that were made
+            sparse; weights that were zero before, or were rounded to zero, count in full, as in budgets.
+        average_bits: of the compressible weights.
+    """
 
-    def change_weights(self, entries: Sequence[ScheduleEntry], config: CompressionConfig) -> None:
-        compressor = cast(WeightCompressor, build_compressor(config, self._request({e.layer for e in entries})))
-        targets = {target.layer: target for target in compressor.targets}
-        for entry in entries:
-            if entry.layer not in targets:
-                reason = compressor.not_applicable.get(entry.layer, "it is not among the layers that can be.")
-                raise InvalidSchedule(f"{entry.layer} has a {entry.compression} level and cannot take one: {reason}")
-            try:
-                prepared = compressor.prepare(targets[entry.layer], entry.level)
-            except MeasurementFailed as error:
-                self.notes.append(f"{entry.layer} was left as it is. {error}")
-                continue
-            parameter = self.model.get_parameter(self.profile.layer(entry.layer).parameter)
-            if prepared.scale is not None and (grid := prepared.constraint.grid) is not None:
-                self.grids[entry.layer] = grid, prepared.scale.clone()
-            parameter.data = prepared.weight()
-            self.reached.append(replace(entry, level=prepared.applied.achieved_level))
-            self.constraints[entry.layer] = self.constraints.get(entry.layer, UpdateConstraint()) | prepared.constraint
-            if prepared.inputs is not None:
-                self.rounded_inputs.append(prepared.inputs)
-        if self.rounded_inputs:
-            self.notes.append("Inputs of layers are rounded while measuring; a file of weights does not hold that.")
+    params: float
+    weights: float
+    zeros: float
+    compact_bytes: float
+    macs: float
+    average_bits: float
+
+    def figure(self, kind: BudgetKind, before: ModelSize) -> float:
+        """Return the figure of a budget of ``kind``: the fraction removed relative to ``before``, or the average bits.
+
+        As in budgets, weights that were zero before count as removed.
+        """
+        if kind == "bits":
+            return self.average_bits
+        if kind == "params":
+            return 1 - (self.weights - self.zeros) / before.weights
+        if kind == "bytes":
+            return (before.compact_bytes - self.compact_bytes) / (4 * before.weights)
+        return 1 - self.macs / before.macs if before.macs else 0.0
+
+
+def sizes_of(applied: AppliedModel, dense: nn.Module) -> tuple[ModelSize, ModelSize]:
+    """Return the costs of the model before, as it was loaded, and after."""
+    untouched = AppliedModel(model=dense, before=applied.before, after=applied.before, reached=())
+    return replace(_size(untouched), compact_bytes=applied.before.num_bytes), _size(applied)
+
+
+def _size(applied: AppliedModel) -> ModelSize:
+    weights = zeros = skipped_macs = stored = bits = 0.0
+    sparse = {member for entry in applied.reached_by(Effect.ZEROS) for member in entry.members}
+    seen: set[int] = set()
+    for layer in applied.after.layers:
+        parameter = applied.model.get_parameter(layer.parameter)
+        if id(parameter) in seen:  # a tied weight is stored once
+            continue
+        seen.add(id(parameter))
+        count, empty = parameter.numel(), parameter.numel() - int(parameter.count_nonzero())
+        weights, zeros, bits = weights + count, zeros + empty, bits + count * applied.bits(layer.name)
+        stored += weight_bytes(count, zeros=empty, bits=applied.bits(layer.name)) - 4 * count
+        if layer.name in sparse:
+            skipped_macs += layer.macs * acting_zero_share(applied.model, layer)
+    return ModelSize(
+        params=applied.after.num_params,
+        weights=weights,
+        zeros=zeros,
+        compact_bytes=applied.after.num_bytes + stored,
+        macs=applied.after.macs - skipped_macs,
+        average_bits=bits / weights,
+    )
+
+
+def pass_seconds(models: Sequence[nn.Module], image: Tensor, *, passes: int = 21) -> list[list[float]]:
+    """Return, for each model, the seconds of ``passes`` passes of ``image``, (N, C, H, W).
+
+    The models alternate, so that other work on the machine affects all alike.
+    """
+    seconds: list[list[float]] = [[] for _ in models]
+    with torch.inference_mode():
+        for turn in range(passes + 1):
+            for model, spent in zip(models, seconds, strict=True):
+                started = time.perf_counter()
+                model(image)
+                if image.is_cuda:
+                    torch.cuda.synchronize(image.device)
+                if turn:  # the first pass prepares kernels
+                    spent.append(time.perf_counter() - started)
+    return seconds

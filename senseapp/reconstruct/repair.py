@@ -12,13 +12,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from senseapp.compressions.base import WeightGrid
+from senseapp.compressions.quantization.activations import changed_inputs
 from senseapp.core.texts import plural
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair_sites import (
@@ -158,7 +159,7 @@ class Matching(Repair):
             return site.match(goal, pooled(list(found[name].values())), values, images)
 
         _pass(self._model, self.sites, self._reference.batches, chosen, match)
-        finite = all(site.is_finite() for site in self.sites.values())
+        finite = all(bool(each.isfinite().all()) for site in self.sites.values() for each in site.tensors)
         if not finite:
             self.undo()
         return finite
@@ -215,33 +216,21 @@ def _pass(
     calls: Counter[str] = Counter()
     batch = 0
 
-    def hook_of(name: str) -> Callable[..., Any]:
-        def passing(values: Tensor) -> Tensor:
-            part = batch, calls[name]
-            calls[name] += 1
-            return at_site(name, part, values)
+    def passing(name: str, values: Tensor) -> Tensor:
+        part = batch, calls[name]
+        calls[name] += 1
+        return at_site(name, part, values)
 
-        def before(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (passing(inputs[0]), *inputs[1:]) if inputs else inputs
-
-        def after(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-            return passing(output)
-
-        return before if sites[name].reads_input else after
-
-    handles = []
-    try:
+    with ExitStack() as stack, torch.no_grad():
         for name, site in sites.items():
-            module = model.get_submodule(name)
-            add = module.register_forward_pre_hook if site.reads_input else module.register_forward_hook
-            handles.append(add(hook_of(name)))
-        with torch.no_grad():
-            for batch in chosen:
-                calls.clear()
-                model(batches[batch].clone())  # some networks write into their input
-    finally:
-        for handle in handles:
-            handle.remove()
+            module, change = model.get_submodule(name), partial(passing, name)
+            if site.reads_input:
+                stack.enter_context(changed_inputs(module, change))
+            else:
+                stack.enter_context(module.register_forward_hook(lambda *call, change=change: change(call[-1])))
+        for batch in chosen:
+            calls.clear()
+            model(batches[batch].clone())  # some networks write into their input
 
 
 def matching_of(applied: AppliedModel, reference: Reference, *, scale: bool) -> Matching:

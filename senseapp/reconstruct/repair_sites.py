@@ -128,10 +128,6 @@ class NormSite:
         self._mean.copy_(self._old[0])
         self._variance.copy_(self._old[1])
 
-    def is_finite(self) -> bool:
-        """Return whether every statistic is finite."""
-        return bool(self._mean.isfinite().all() and self._variance.isfinite().all())
-
 
 def _ratio(found: Tensor, goal: Tensor, most: float) -> Tensor:
     """Return found / goal within 1/most to most; 1 where both are zero."""
@@ -224,10 +220,6 @@ class LayerSite:
         """Restore the old weight and bias."""
         self._factor, self._shift = torch.ones_like(self._factor), torch.zeros_like(self._shift)
         self._write()
-
-    def is_finite(self) -> bool:
-        """Return whether weight and bias are finite."""
-        return bool(self._weight.isfinite().all() and self._bias.isfinite().all())
 
     def _write(self) -> None:
         weight, bias = self._old

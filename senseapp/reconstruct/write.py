@@ -1,10 +1,16 @@
-"""Files of the compressed model that other programs read without senseapp."""
+"""Files of the compressed model that other programs read without senseapp.
+
+Weights are a plain state dict and a small file: zeros compressed, rounded weights as integers. Networks are a ``.pt2``
+program or ONNX.
+"""
 
 from __future__ import annotations
 
 import copy
+import gzip
 import io
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,17 +24,20 @@ from senseapp.compat.torch_internals import (
     without_source_paths,
     without_stack_traces,
 )
+from senseapp.compressions.quantization.integers import IntegerWeight
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.core.files import replace_file, storage_errors
+from senseapp.descriptions import Effect
 from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.networks.onnx.write import with_weights
 from senseapp.reconstruct.apply import AppliedModel
-from senseapp.reconstruct.small_file import separate_state, small_file
-from senseapp.records.deployment import ONNX, PROGRAM
+from senseapp.records.deployment import INTEGERS, ONNX, PROGRAM, SPARSE
+from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import ValidationResult
 
 WRITTEN_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+_SCALE, _ZERO_POINT = ".scale", ".zero_point"
 
 
 def write_compressed(
@@ -48,9 +57,9 @@ def write_compressed(
         StorageFailed: a file cannot be written.
     """
     check_suffix(path.suffix)
-    state = separate_state(applied.model)
+    state = _separate_state(applied.model)
     files = {path: _serialized(state, path.suffix)}
-    small, notes = small_file(applied, state, plain_bytes=len(files[path]))
+    small, notes = _small_file(applied, state, plain_bytes=len(files[path]))
     files |= {path.with_suffix(suffix): content for suffix, content in small.items()}
     for suffix, write in _network_writers(applied, example, uploaded).items():
         try:
@@ -83,12 +92,91 @@ def _edited(uploaded: OpenedOnnx, model: nn.Module) -> tuple[bytes, tuple[str, .
     return found.content, found.difference.sentences
 
 
+def _separate_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the state dict in which no tensors share memory, in the default memory order."""
+    return {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in model.state_dict().items()
+    }
+
+
+def _small_file(
+    applied: AppliedModel, state: Mapping[str, Tensor], *, plain_bytes: int
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the small file by its suffix, and sentences on what it does not hold, or why there is none.
+
+    ``state`` is the plain state dict, whose file has ``plain_bytes``. A network that is neither sparse nor quantized
+    has no small file.
+    """
+    integers, names = applied.integers, dict(_rounded(applied))
+    by_name = {name: integers[layer] for name, layer in names.items() if layer in integers}
+    left = [name for name in names if name not in by_name]
+    notes: tuple[str, ...] = ()
+    if left:
+        notes = (
+            f"{len(left)} quantized weights are no multiples of one scale per channel, so files hold them as float32 "
+            f"(first: {left[0]}).",
+        )
+    if not by_name and not applied.reached_by(Effect.ZEROS):
+        return {}, notes
+    form = INTEGERS if by_name else SPARSE
+    stored = {name: value for name, value in state.items() if name not in by_name}
+    for name, weight in by_name.items():
+        parts = {name: weight.values, name + _SCALE: weight.scale, name + _ZERO_POINT: weight.zero_point}
+        stored |= {part: value.clone() for part, value in parts.items()}  # those of tied weights may share no memory
+    levels: dict[str, dict[str, float]] = {}
+    for entry in applied.reached:
+        levels.setdefault(entry.compression, {}).update(dict.fromkeys(entry.members, entry.level))
+    about = {"holds": form.title, "levels": levels, "reading": form.reader(f"FILE{form.suffix}")}
+    metadata = {"senseapp": json.dumps(about)}  # one entry: safetensors writes several in any order
+    # Level 9 takes five times as long for half a percent.
+    content = gzip.compress(safetensors.torch.save(stored, metadata), compresslevel=6, mtime=0)
+    if len(content) >= plain_bytes:
+        return {}, (*notes, f"There is no file of {form.title}: it would be larger than the plain one.")
+    return {form.suffix: content}, notes
+
+
+def stored_integers(weights: Path, profile: ModelProfile) -> dict[str, IntegerWeight]:
+    """Return, by layer of ``profile``, the integers in the small file beside the state dict ``weights``; {} without.
+
+    Raises:
+        StorageFailed: the file cannot be read.
+    """
+    path = weights.with_suffix(INTEGERS.suffix)
+    if not path.is_file():
+        return {}
+    with storage_errors(path.name):
+        stored = safetensors.torch.load(gzip.decompress(path.read_bytes()))
+    return {
+        layer.name: IntegerWeight(
+            values=stored[layer.parameter],
+            scale=stored[layer.parameter + _SCALE],
+            zero_point=stored[layer.parameter + _ZERO_POINT],
+        )
+        for layer in profile.layers
+        if layer.parameter + _SCALE in stored
+    }
+
+
+def _rounded(applied: AppliedModel) -> Iterator[tuple[str, str]]:
+    """Yield the name in the state dict and the layer of each quantized weight; tied ones under each name."""
+    named = list(applied.model.named_parameters(remove_duplicate=False))
+    members = {member for entry in applied.reached_by(Effect.BITS) for member in entry.members}
+    done: set[str] = set()
+    for layer in applied.after.layers:
+        if layer.name in members:
+            weight = applied.model.get_parameter(layer.parameter)
+            for name in (name for name, parameter in named if parameter is weight and name not in done):
+                done.add(name)
+                yield name, layer.name
+
+
 def with_file_sizes(validation: ValidationResult, files: Sequence[Path], dense: nn.Module) -> ValidationResult:
     """Return ``validation`` with the sizes of the files written, and of ``dense`` in the form of the first."""
     plain = files[0]
     with storage_errors(plain.name):
         sizes = {path.name.removeprefix(plain.stem): path.stat().st_size for path in files}
-    before = len(_serialized(separate_state(dense), plain.suffix))
+    before = len(_serialized(_separate_state(dense), plain.suffix))
     return replace(
         validation,
         files=sizes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
@@ -23,6 +23,9 @@ from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.call_times import TURNS, times
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
+
+if TYPE_CHECKING:
+    from senseapp.runtimes.foreign import OpenFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,14 @@ class Runtime(ABC):
         Raises:
             InvalidSpec: the runtime cannot open it.
         """
+
+    def as_it_is(self, content: bytes, *, threads: int | None = None) -> OpenFile:
+        """Open a file of any program, whatever its layout, for a check.
+
+        Raises:
+            InvalidInput: the runtime cannot open it, or it does not take one batch of images.
+        """
+        raise InvalidSpec(f"Files of {self.description.label} are not checked here.")
 
     @abstractmethod
     def machine(self) -> str:

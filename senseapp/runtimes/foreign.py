@@ -1,9 +1,10 @@
-"""ONNX files of any program, run in onnxruntime as they are: any operators that it has, any layout and batch."""
+"""Files of any program, run as they are: any layout and batch; ONNX files in onnxruntime, with all its operators."""
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -95,39 +96,18 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(lengths)})"
 
 
-class ForeignFile:
-    """An ONNX file in memory, open in onnxruntime on the processor.
-
-    Args:
-        content: of the file.
-        threads: that it runs on; None for as many as torch has.
-        extra: values inside of the graph that :meth:`arrays` returns too; the graph is then run node by node, without
-            the runtime's optimizations.
-        fused: whether a QDQ file computes on integers, rather than in float between roundings.
+class OpenFile(ABC):
+    """A file in memory, open in its runtime on the processor, of which nothing but one input of images is known.
 
     Attributes:
+        title: what such files are called.
         facts: what it declares.
-
-    Raises:
-        InvalidCheckpoint: it is no ONNX file, or one with weights in other files.
-        UnsupportedModel: it takes anything but one batch of images.
-        InvalidSpec: onnxruntime cannot open it.
     """
 
-    def __init__(
-        self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = (), fused: bool = True
-    ) -> None:
-        check_loops(parsed_model(content))  # refuses what lies about its sizes before the runtime allocates them
-        self._content, self._threads = content, threads
-        try:
-            self._session = session(content, threads=threads, fused=fused, optimized=not extra, severity=4)
-        except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
-            raise _refusal("open", error) from error
-        self.facts = _facts(self._session)
-        self._chosen = tuple(name for name, _ in self.facts.outputs)
-        nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
-        self._nesting = nesting if nesting and not extra else None
-        self._most_seconds = min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content))
+    title: str
+    facts: FileFacts
+    _chosen: tuple[str, ...]
+    _nesting: str | None
 
     @property
     def fixed_batch(self) -> int | None:
@@ -148,16 +128,12 @@ class ForeignFile:
         self._chosen = names
         self._nesting = None if len(names) < len(known) else self._nesting
 
-    def unsaturated(self) -> ForeignFile | None:
+    def unsaturated(self) -> OpenFile | None:
         """Return it with the chosen outputs as it computes where no sum of products of 8 bits saturates.
 
         None where none does here, or in no int8. Raises UnsupportedModel where it cannot be computed so.
         """
-        if not (saturates() and multiplies_integers(self._content)):
-            return None
-        found = ForeignFile(self._content, threads=self._threads, fused=False)
-        found.choose(self._chosen)
-        return found
+        return None
 
     def fed(self, images: Tensor) -> Tensor:
         """Return float32 images (N, C, H, W) as the input takes them, filled up to the file's batch by the first."""
@@ -169,7 +145,7 @@ class ForeignFile:
         """Return the chosen outputs for ``batch``, (N, C, H, W) of at most :attr:`fixed_batch` images, float32.
 
         Raises:
-            InvalidSpec: onnxruntime fails on it, or takes longer than a file of its size may.
+            InvalidSpec: the runtime fails on it, or takes longer than a file of its size may.
             UnsupportedModel: an output does not list the images one by one.
         """
         found = [
@@ -178,6 +154,62 @@ class ForeignFile:
         if self._nesting is not None:
             return nested(found, self._nesting)
         return found[0] if len(found) == 1 else tuple(found)
+
+    @abstractmethod
+    def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
+        """Return outputs of these names for an input of :meth:`fed`, as the runtime returns them."""
+
+    def _of_images(self, name: str, values: Array, batch: Tensor) -> Tensor:
+        count = self.fixed_batch or len(batch)
+        if not isinstance(values, np.ndarray) or not values.ndim or len(values) != count:
+            shape = getattr(values, "shape", type(values).__name__)
+            raise UnsupportedModel(
+                f"The output “{printable_text(name)}” is {shape} for {count} images: it does not list them one by one."
+            )
+        found = torch.from_numpy(values[: len(batch)].copy())
+        return found.float() if found.is_floating_point() else found
+
+
+class ForeignFile(OpenFile):
+    """An ONNX file in memory, open in onnxruntime on the processor.
+
+    Args:
+        content: of the file.
+        threads: that it runs on; None for as many as torch has.
+        extra: values inside of the graph that :meth:`arrays` returns too; the graph is then run node by node, without
+            the runtime's optimizations.
+        fused: whether a QDQ file computes on integers, rather than in float between roundings.
+
+    Raises:
+        InvalidCheckpoint: it is no ONNX file, or one with weights in other files.
+        UnsupportedModel: it takes anything but one batch of images.
+        InvalidSpec: onnxruntime cannot open it.
+    """
+
+    title = "ONNX"
+
+    def __init__(
+        self, content: bytes, *, threads: int | None = None, extra: Sequence[str] = (), fused: bool = True
+    ) -> None:
+        check_loops(parsed_model(content))  # refuses what lies about its sizes before the runtime allocates them
+        self._content, self._threads = content, threads
+        try:
+            self._session = session(content, threads=threads, fused=fused, optimized=not extra, severity=4)
+        except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
+            raise _refusal("open", error) from error
+        self.facts = _facts(self._session)
+        self._chosen = tuple(name for name, _ in self.facts.outputs)
+        nesting = self._session.get_modelmeta().custom_metadata_map.get(OUTPUTS)
+        self._nesting = nesting if nesting and not extra else None
+        self._most_seconds = min(_MOST_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * len(content))
+
+    def unsaturated(self) -> OpenFile | None:
+        """Return a file in int8 that computes in float between roundings, where its products saturate here."""
+        if not (saturates() and multiplies_integers(self._content)):
+            return None
+        found = ForeignFile(self._content, threads=self._threads, fused=False)
+        found.choose(self._chosen)
+        return found
 
     def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
         """Return outputs of these names for an input of :meth:`fed`, as the runtime returns them."""
@@ -197,16 +229,6 @@ class ForeignFile:
         finally:
             del _CALLS[id(options)]
         return dict(zip(names, found, strict=True))
-
-    def _of_images(self, name: str, values: Array, batch: Tensor) -> Tensor:
-        count = self.fixed_batch or len(batch)
-        if not isinstance(values, np.ndarray) or not values.ndim or len(values) != count:
-            shape = getattr(values, "shape", type(values).__name__)
-            raise UnsupportedModel(
-                f"The output “{printable_text(name)}” is {shape} for {count} images: it does not list them one by one."
-            )
-        found = torch.from_numpy(values[: len(batch)].copy())
-        return found.float() if found.is_floating_point() else found
 
 
 def _stop_late_calls() -> None:

@@ -22,19 +22,25 @@ from senseapp.records.goal import makes_files
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.checks import CheckObserver, CheckTask, folder_of_checks, recover_checks, remove_old_checks
+from senseapp.server.access import DiskUse, check_run_room, sweep_uploads
+from senseapp.server.checks import CheckObserver, CheckTask, folder_of_checks, sweep_checks
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, original_in_int8
 from senseapp.server.execution import LiveRun, Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
 from senseapp.server.leaderboard import headline
-from senseapp.server.machine import MACHINE_LOAD, MachineSpeed, time_convolutions
+from senseapp.server.machine import (
+    MACHINE_LOAD,
+    MachineSpeed,
+    free_bytes,
+    load_engine,
+    memory_limit,
+    time_convolutions,
+)
 from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
-from senseapp.server.quotas import DiskUse, check_run_room, free_bytes, memory_limit, sweep_uploads
-from senseapp.server.session import OpenSession, load_engine, open_local_session
 from senseapp.server.settings import (
     RateLimiter,
     ServerSettings,
@@ -42,7 +48,14 @@ from senseapp.server.settings import (
     configured_data_roots,
     uploads_folder,
 )
-from senseapp.server.tasks import EarlierRun, FinishedRunTask, RunTask, TaskContext
+from senseapp.server.tasks import (
+    EarlierRun,
+    FinishedRunTask,
+    OpenSession,
+    RunTask,
+    TaskContext,
+    open_local_session,
+)
 from senseapp.server.time_estimate import (
     SEARCHES_PER_FILE,
     UNKNOWN_STEPS,
@@ -75,7 +88,6 @@ class Backend:
             ``settings`` say.
         data_roots: folders of the server that runs may read; None: ``SENSEAPP_DATA_ROOTS``.
         workers: threads that measure; 0 for none, where ``runner.run_next()`` does the work; None: as in ``settings``.
-        max_queue: None: as in ``settings``.
         settings: limits on parallel work and on storage.
         calibrate: times this machine, on first use; None: the process that loads the engine first does it.
     """
@@ -87,7 +99,6 @@ class Backend:
         open_session: OpenSession | None = None,
         data_roots: tuple[Path, ...] | None = None,
         workers: int | None = None,
-        max_queue: int | None = None,
         settings: ServerSettings = _USUAL_SETTINGS,
         calibrate: Callable[[], MachineSpeed] | None = None,
     ) -> None:
@@ -105,7 +116,6 @@ class Backend:
         self._open_session = open_session
         self._data_roots = configured_data_roots() if data_roots is None else data_roots
         self._live: dict[str, LiveRun] = {}
-        recover_checks(home)
         self.image_counts: dict[DataSpec, int] = {}  # from the surveys so far; includes classes left out
         self.receiving = threading.Lock()  # of uploads: each is counted before the next is admitted
         self.rate_limiter = RateLimiter(
@@ -117,11 +127,11 @@ class Backend:
         )
         self._warming = threading.Lock()
         self._run_logs = RunLogs(self.store)
-        self.tidy()
-        self.runner: JobRunner[RunTask] = JobRunner(
+        self.tidy(at_start=True)
+        self.runner = JobRunner(
             self._work,
             on_change=self._keep_state,
-            max_queue=settings.max_queue if max_queue is None else max_queue,
+            max_queue=settings.max_queue,
             workers=settings.workers if workers is None else workers,
             short_workers=settings.short_workers if self.processes and workers is None else 0,
             may_run_short=lambda: free_bytes() >= _SHORT_JOB_BYTES,
@@ -186,7 +196,10 @@ class Backend:
         folder = self.store.folder(task.run_id)
         folder.begin(task.key)
         try:
-            self.runner.submit(task, short=self._is_short(task), person=person)
+            short = task.is_short
+            if isinstance(task, RecommendationTask):
+                short = self.recommendation_seconds(folder.load_result()) <= _SHORT_SECONDS
+            self.runner.submit(task, short=short, person=person)
         except QueueFull:
             folder.end(task.key)
             raise
@@ -196,12 +209,6 @@ class Backend:
         waiting = (task for task in self.runner.unfinished() if isinstance(task, CheckTask))
         return self.store.reads_upload(name) or any(task.reads(name) for task in waiting)
 
-    def _is_short(self, task: FinishedRunTask[Any]) -> bool:
-        if not isinstance(task, RecommendationTask):
-            return task.is_short
-        result = self.store.folder(task.run_id).load_result()
-        return self.recommendation_seconds(result) <= _SHORT_SECONDS
-
     def recommendation_seconds(self, result: RunResult) -> float:
         """Return the predicted seconds of the recommendation for a finished run, beside what else runs now."""
         steps = self.speeds.task_steps(result, with_schedule=True, load=MACHINE_LOAD.slowdown())
@@ -209,21 +216,22 @@ class Backend:
 
     def remove_deleted_later(self) -> None:
         """Schedule the removal of a deleted run's files for when the deletion can no longer be undone."""
-        waited = threading.Timer(UNDO_SECONDS + 5, self._remove_deleted)
+
+        def remove() -> None:
+            with suppress(StorageFailed):  # the next deletion or start removes them
+                self.store.remove_deleted(older_seconds=UNDO_SECONDS)
+
+        waited = threading.Timer(UNDO_SECONDS + 5, remove)
         waited.daemon = True
         waited.start()
 
-    def _remove_deleted(self) -> None:
-        with suppress(StorageFailed):  # the next deletion or start removes them
-            self.store.remove_deleted(older_seconds=UNDO_SECONDS)
-
-    def tidy(self) -> None:
-        """Delete the runs and checks that exceed the settings' retention."""
+    def tidy(self, *, at_start: bool = False) -> None:
+        """Delete the runs and checks that exceed the settings' retention; at a start also what is half-written."""
         days = self.settings.keep_days
         for run_id in self.store.unchanged_since(time.time() - days * DAY_SECONDS) if days else ():
             self.store.remove(run_id)
             _log.info("run %s was deleted: nobody touched it for %d days", run_id, days)
-        remove_old_checks(self.home, days)
+        sweep_checks(self.home, days, at_start=at_start)
 
     def warm_up(self, also: Callable[[], None] = lambda: None) -> None:
         """Load torch, time this machine and then call ``also``, in the background; later calls do nothing."""
@@ -315,7 +323,7 @@ class Backend:
         count = num_images(spec, self.image_counts)
         if count is None or not self.speeds.known or not self.cards.knows(spec.model):
             return UNKNOWN_STEPS
-        return self.speeds.run_steps(spec, self.cards.card(spec.model), count, load=load)
+        return self.speeds.run_steps(spec, self.cards.card(spec.model).profile, count, load=load)
 
     def _follow(self, record: RunRecord, result: RunResult, context: TaskContext) -> None:
         """Make what follows a run, as a part of it; a run without it is complete.

@@ -19,10 +19,11 @@ from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.access import Access
-from senseapp.server.process.requester import ANYBODY, Requester, model_bytes
-from senseapp.server.session import load_engine
+from senseapp.server.machine import load_engine
+from senseapp.server.process.requester import ANYBODY, Requester, model_limits
 from senseapp.server.settings import check_paths, owner_name
 from senseapp.server.tasks import RunObserver, TaskContext
+from senseapp.store.run_folder import read_record
 
 if TYPE_CHECKING:
     from senseapp.server.backend import Backend
@@ -61,7 +62,7 @@ class CheckTask:
     def most_bytes(self) -> float:
         """Limit of memory beyond the engine: that of the larger network, and of all files."""
         models = self.spec.reference, self.spec.candidate
-        return max(model_bytes(each, *{*self._files} - {each.checkpoint}) for each in models)
+        return max(model_limits(each, *{*self._files} - {each.checkpoint})[1] for each in models)
 
     @property
     def _files(self) -> tuple[str, str, str]:
@@ -99,16 +100,8 @@ class CheckObserver(RunObserver):
 
 
 def read_report(folder: Path) -> CheckReport | None:
-    """Return the report in the folder of a check, or None before there is one.
-
-    Raises:
-        InvalidFile: it is damaged.
-        StorageFailed: it cannot be read.
-    """
-    if not (folder / _REPORT).is_file():
-        return None
-    with storage_errors(_REPORT):
-        return loads((folder / _REPORT).read_bytes(), CheckReport)
+    """Return the report in the folder of a check, or None before there is one; see :func:`read_record`."""
+    return read_record(folder / _REPORT, CheckReport)
 
 
 def folder_of_checks(home: Path, owner: str) -> Path:
@@ -116,19 +109,17 @@ def folder_of_checks(home: Path, owner: str) -> Path:
     return home / "checks" / owner_name(owner)
 
 
-def recover_checks(home: Path) -> None:
-    """Remove what a server that ended meanwhile left half-written: files, and checks without settings."""
+def sweep_checks(home: Path, keep_days: int, *, at_start: bool = False) -> None:
+    """Delete checks that were begun more than ``keep_days`` ago; 0 days keeps all.
+
+    At the start of a server also what an earlier one left half-written: files, and checks without settings.
+    """
+    oldest = time.time() - keep_days * DAY_SECONDS if keep_days else 0.0
     for folder in (home / "checks").glob("*/*/"):
-        remove_temporaries(folder, beside_others=False)
-        if not _begun_seconds(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_old_checks(home: Path, keep_days: int) -> None:
-    """Delete checks that were begun more than ``keep_days`` ago; 0 days keeps all."""
-    oldest = time.time() - keep_days * DAY_SECONDS
-    for folder in (home / "checks").glob("*/*/") if keep_days else ():
-        if _begun_seconds(folder) < oldest:
+        if at_start:
+            remove_temporaries(folder, beside_others=False)
+        begun = _begun_seconds(folder)
+        if begun < oldest or (at_start and not begun):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -172,13 +163,15 @@ class Checks(Access):
             QueueFull: too many jobs wait.
             RateLimited: this user starts too many in a minute.
         """
-        if not self._owner:
-            raise NotFound("Nobody is logged in, so there is nobody to keep a check for. Log in first.")
+        self.require_owner("a check")
         self._backend.rate_limiter.count(self._owner, "jobs on runs")
         readable = self._backend.readable_folders(self._owner)
         for model in (spec.reference, spec.candidate):
             check_paths(RunSpec(model=model, data=spec.data), (*readable, *self._folder_of_run(model)))
-        self._forget_old()
+        waiting = {task.job_id for task in self._backend.runner.unfinished()}
+        for old in self._all()[_MOST_KEPT - 1 :]:  # before another is added
+            if f"{JOB}{old.name}" not in waiting:
+                shutil.rmtree(old, ignore_errors=True)
         task = CheckTask(check_id=uuid.uuid4().hex, spec=spec, owner=self._owner)
         folder = self._own / task.check_id
         try:
@@ -240,10 +233,3 @@ class Checks(Access):
     def _all(self) -> list[Path]:
         found = [path for path in self._own.glob("*") if _ID.fullmatch(path.name)]
         return sorted(found, key=_begun_seconds, reverse=True)
-
-    def _forget_old(self) -> None:
-        """Remove the oldest checks, before another is added."""
-        waiting = {task.job_id for task in self._backend.runner.unfinished()}
-        for folder in self._all()[_MOST_KEPT - 1 :]:
-            if f"{JOB}{folder.name}" not in waiting:
-                shutil.rmtree(folder, ignore_errors=True)

@@ -17,7 +17,7 @@ from senseapp.records.goal import makes_files
 from senseapp.records.promise import Promise, kept, sequence_after
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Adapting, Schedule
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Verification
 from senseapp.server.tasks import FinishedRunTask, TaskContext, key_of, open_evaluator
 from senseapp.store.run_folder import RunFolder
 
@@ -156,7 +156,7 @@ class DeliverTask(FinishedRunTask[Delivery]):
             promised=promised_after(folder.candidates(), self.promise),
         )
         proof = self.proof(proven.result.adapting)
-        proof.keep(folder, proof.written(evaluator, proven, context))
+        folder.save(proof.key, proof.written(evaluator, proven, context))
         delivery = folder.load(Delivery, proof.key)
         assert delivery is not None  # just written
         return proven_source(evaluator, runtime, proven), delivery.candidates
@@ -211,7 +211,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         allowed = METRICS[judged_by(evaluator)].tolerable if self.allowed_drop is None else self.allowed_drop
         task = original_in_int8(self.run_id, allowed, self.promise)
         if task.outcome(context.folder) is None:
-            task.keep(context.folder, task.make(evaluator, context))
+            context.folder.save(task.key, task.make(evaluator, context))
 
     def keep_scheduled(self, found: Recommended, evaluator: ScheduleEvaluator, context: TaskContext) -> Recommendation:
         """Keep the proof of the found schedule, and its files; return the finished record.
@@ -223,7 +223,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
         if proof is None or found.proven is None:
             return record
         validation = proof.written(evaluator, found.proven, context)
-        proof.keep(context.folder, validation)
+        context.folder.save(proof.key, validation)
         record, schedule = replace(record, validation=validation), proof.schedule
         settings = _quickest(record.allowed_drop)
         in_int8 = schedule.removes_channels and makes_files(evaluator.result.spec.goal)
@@ -234,7 +234,7 @@ class RecommendationTask(FinishedRunTask[Recommendation]):
             promise=self.promise,
             settings=settings if in_int8 else replace(settings, kind="float"),
         )
-        task.keep(context.folder, task.make(evaluator, context))
+        context.folder.save(task.key, task.make(evaluator, context))
         return record
 
 

@@ -21,7 +21,7 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.job_progress import JobControl, PlannedStep
 from senseapp.server.leaderboard import headline
 from senseapp.server.machine import time_convolutions
-from senseapp.server.process.requester import model_bytes, num_bytes
+from senseapp.server.process.requester import model_limits, num_bytes
 from senseapp.server.tasks import RunObserver, TaskContext
 from senseapp.server.time_estimate import file_works
 from senseapp.store.run_folder import RunFolder
@@ -58,7 +58,7 @@ class Measurement:
         """Limit of memory of a run of an ONNX file below 64 KiB, whose network needs no more."""
         model = self.spec.model
         is_tiny = model.library == "onnx" and num_bytes(model.checkpoint) < 2**16
-        return model_bytes(model, self.spec.data.path) if is_tiny else math.inf
+        return model_limits(model, self.spec.data.path)[1] if is_tiny else math.inf
 
     @property
     def cluster(self) -> str:
@@ -101,7 +101,8 @@ class Measurement:
         earlier = folder.measurements.read()
         reused = folder.load_reused()
         notes = () if reused is None else (reused.note,)
-        head = _with_notes(session.result(earlier, folder.load_estimates() or ()), notes)
+        head = session.result(earlier, folder.load_estimates() or ())
+        head = replace(head, notes=(*notes, *head.notes))
         folder.save_head(head)
 
         observer.opened(
@@ -124,7 +125,8 @@ class Measurement:
             observer.measured(measurement)
         resumed = 0.0 if reused is not None else sum(item.seconds for item in earlier)  # another run's time is not ours
         seconds = resumed + time.monotonic() - started
-        return _with_notes(session.result(latest((*earlier, *new)), estimates, seconds=seconds), notes)
+        result = session.result(latest((*earlier, *new)), estimates, seconds=seconds)
+        return replace(result, notes=(*notes, *result.notes))
 
     def _first_file(self, context: TaskContext, so_far: RunResult) -> None:
         """Make the file of the original weights in int8, unless that takes long.
@@ -180,10 +182,6 @@ class _Reuse:
         folder.take_over(found, reused)
 
 
-def _with_notes(result: RunResult, notes: tuple[str, ...]) -> RunResult:
-    return replace(result, notes=(*notes, *result.notes))
-
-
 def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tuple[LayerMeasurement, ...]:
     """Return the estimates; those of the first images are shown too."""
     known = folder.load_estimates()
@@ -192,13 +190,13 @@ def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tup
 
     def preview(estimates: Sequence[LayerMeasurement]) -> None:
         for each in estimates:
-            observer.estimated(each)
+            observer.measured(each)
 
     observer.phase(StepTitle.ESTIMATE)
     found = []
     for estimate in session.estimates(preview=preview):
         found.append(estimate)
-        observer.estimated(estimate)
+        observer.measured(estimate)
     folder.save_estimates(tuple(found))
     return tuple(found)
 
@@ -256,17 +254,11 @@ class LiveRun(RunObserver):
         self._control.plan(self._plan(head, predicted_seconds))
         self._control.measurements(total=total, done=done)
 
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        """Report one estimate, or a better one; only measurements count as steps."""
-        with self._lock:
-            self._estimates.append(estimate)
-        self._control.check()
-
     def measured(self, measurement: LayerMeasurement) -> None:
-        """Report one measurement."""
+        """Report one measurement, or one estimate; only measurements of layers that are not skipped count as steps."""
         with self._lock:
-            self._measurements.append(measurement)
-        if measurement.status is Status.NOT_APPLICABLE:  # skipped, and not counted
+            (self._estimates if measurement.estimated else self._measurements).append(measurement)
+        if measurement.estimated or measurement.status is Status.NOT_APPLICABLE:
             self._control.check()
         else:
             self._control.measured(measurement.layer)

@@ -18,7 +18,7 @@ from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.server.access import Access
+from senseapp.server.access import Access, Uploads, check_run_room
 from senseapp.server.model_cards import same_model
 from senseapp.server.outputs import GraphFiles, read_graph, write_graph, zipped_formats
 from senseapp.server.process.requester import (
@@ -27,12 +27,10 @@ from senseapp.server.process.requester import (
     network_request,
     num_bytes,
 )
-from senseapp.server.quotas import check_run_room
 from senseapp.server.run_requests import find_couplings, show_pictures, solve_schedule, try_picture
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Verification
 from senseapp.server.settings import check_paths
 from senseapp.server.tasks import FinishedRunTask
-from senseapp.server.uploads import Uploads
 
 _INTERRUPTED = "senseapp stopped before this was finished. The run and all that was found before are kept: try again."
 OutcomeT = TypeVar("OutcomeT")

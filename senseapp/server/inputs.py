@@ -23,7 +23,7 @@ from senseapp.records.spec import (
     RunSpec,
     SensitivitySpec,
 )
-from senseapp.server.image_report import preview_images
+from senseapp.server.access import Uploads
 from senseapp.server.machine import MACHINE_LOAD
 from senseapp.server.model_cards import (
     CheckpointReport,
@@ -38,10 +38,9 @@ from senseapp.server.process.requester import (
     file_request,
     network_request,
 )
-from senseapp.server.run_requests import read_schedule_file, read_times, survey
+from senseapp.server.run_requests import preview_images, read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths
 from senseapp.server.time_estimate import num_available, num_images
-from senseapp.server.uploads import Uploads
 from senseapp.tasks import task_named
 
 PHOTOGRAPHS_DEMO = RunSpec(
@@ -83,7 +82,7 @@ class Inputs(Uploads):
     def model_card(self, model: ModelSpec) -> ModelProfile:
         """Return the profile of a model; the first call loads it."""
         self._checked(RunSpec(model=model))
-        return self._backend.cards.card(model, self._requester)
+        return self._backend.cards.card(model, self._requester).profile
 
     def pruning_groups(self, spec: RunSpec) -> tuple[tuple[str, ...], ...]:
         """Return the layers that a run of pruning couples, by group; loads the model, takes seconds."""
@@ -114,8 +113,8 @@ class Inputs(Uploads):
         The first call for a model loads it, as :meth:`model_card` does.
         """
         roots = self._checked(RunSpec(model=model, data=data))
-        classes, names = self.model_card(model).num_classes, self._backend.cards.class_names(model, self._requester)
-        call = partial(survey, data, model.task, classes, names, roots)
+        card = self._backend.cards.card(model, self._requester)
+        call = partial(survey, data, model.task, card.profile.num_classes, card.class_names, roots)
         request = file_request(call, data.path, subject=Path(data.path).name or data.name)
         found = self._answer(replace(request, seconds=_DOWNLOAD_SECONDS) if data.name else request)
         counts = self._backend.image_counts
@@ -127,10 +126,16 @@ class Inputs(Uploads):
     def preview(self, spec: RunSpec) -> PreviewReport:
         """Return some images of ``spec`` as its model gets them, with the model's figures on them; takes seconds."""
         roots = self._checked(spec)
-        call = partial(preview_images, spec, num_images=self._num_pictures(spec), data_roots=roots)
-        return self._answer(
-            replace(network_request(call, spec.model), seconds=600.0)
-        )  # with a search for the preprocessing
+        count: int | None
+        if spec.data.path or spec.data.name:
+            found = self.survey_images(spec.data, spec.model)
+            kept = dict(spec.data.class_map) or dict(found.label_counts)
+            count = sum(each for name, each in found.label_counts if name in kept) or found.num_images
+        else:
+            count = num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
+        call = partial(preview_images, spec, num_images=count, data_roots=roots)
+        request = network_request(call, spec.model)
+        return self._answer(replace(request, seconds=600.0))  # with a search for the preprocessing
 
     def read_schedule(self, content: bytes, profile: ModelProfile) -> Schedule:
         """Read a senseapp schedule file; InvalidSchedule unless it is one, for the model of ``profile``."""
@@ -141,14 +146,6 @@ class Inputs(Uploads):
         compression = result.spec.sensitivity.compression
         call = partial(read_times, content, name, result.profile, compression, level)
         return self._answer(WorkerRequest(call=call))
-
-    def _num_pictures(self, spec: RunSpec) -> int | None:
-        if not (spec.data.path or spec.data.name):
-            return num_images(replace(spec, sensitivity=replace(spec.sensitivity, num_samples=None)))
-        survey = self.survey_images(spec.data, spec.model)
-        kept = dict(spec.data.class_map) or dict(survey.label_counts)
-        counted: int = sum(count for name, count in survey.label_counts if name in kept)
-        return counted or survey.num_images
 
     def estimate_time(self, spec: RunSpec) -> float | None:
         """Predict the seconds until the files of a run here, under the present load of this machine.

@@ -1,9 +1,11 @@
-"""This machine's speed, timed once, and how busy other programs keep it."""
+"""This process and its machine: the engine, a limit on memory, speed, and how busy other programs keep it."""
 
 from __future__ import annotations
 
+import gc
 import math
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -11,9 +13,116 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import psutil
 
 from senseapp.core.codec import register
+from senseapp.core.errors import OutOfMemory, is_about_memory
+from senseapp.core.files import MB
 from senseapp.core.load import share_left
+from senseapp.descriptions import all_descriptions
+from senseapp.server.settings import whole_number
+
+_loading = threading.Lock()
+_ENGINE = (
+    *("senseapp.measure.session", "senseapp.measure.quick.scan", "senseapp.measure.histograms"),
+    "senseapp.networks.sources.load",
+)
+
+
+def load_engine() -> None:
+    """Import everything a run needs; call it before the engine is used in a thread.
+
+    The modules of timm import each other: two threads that import them at once may see half-loaded modules, so the
+    first one imports all. The garbage collector skips the loaded objects, since a scan of torch would delay pages.
+    """
+    with _loading:
+        first = _ENGINE[0] not in sys.modules
+        if first:
+            from senseapp.compat.torch_internals import import_without_compiler  # torch loads here
+
+            import_without_compiler("torchvision", "timm")
+        for module in _ENGINE:
+            import_module(module)
+        for description in all_descriptions():
+            description.load_compressor()
+
+        if first:
+            gc.collect()
+            gc.freeze()
+
+
+def runs_on_processor(device: str) -> bool:
+    """Return whether runs on ``device`` (a setting, which may be ``auto``) use this machine's own memory."""
+    if device != "auto":
+        return device == "cpu"
+    load_engine()
+    from senseapp.measure.context import choose_device  # torch has loaded by now
+
+    return choose_device(device).type == "cpu"
+
+
+_SHARE_OF_FREE = 0.9  # of the memory for one job; the rest is for the server
+_STACK_BYTES = 8 * 1024 * 1024  # of a thread on Linux, at most
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def memory_limit(*, most_bytes: float = math.inf, limited: bool = True) -> Iterator[None]:
+    """Limit this process's data segment inside the block; for a process that does one thing at a time.
+
+    An allocation beyond the limit fails as an error in the allocating code, where the system would grant it and later
+    kill the process. Memory that the process holds already does not count. ``SENSEAPP_JOB_MEMORY_MB`` is the limit; 0
+    allows nine tenths of what is free now.
+
+    Args:
+        most_bytes: a further bound where a foreign file is opened; the stacks of threads, which are reserved and hardly
+            used, are added.
+        limited: False for a job on an accelerator; there is no limit on systems without one either.
+
+    Raises:
+        OutOfMemory: the block needs more memory.
+    """
+    job_mb = whole_number("SENSEAPP_JOB_MEMORY_MB", 0, unit="megabytes", least=0)
+    allowed = job_mb * MB or _SHARE_OF_FREE * free_bytes()
+    used = getattr(psutil.Process().memory_info(), "data", None) if limited else None  # unknown on some systems
+    before = (0, 0)
+    if used is not None:
+        import resource  # exists wherever the size of the data segment is known
+
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = used + int(min(allowed, most_bytes + (os.cpu_count() or 1) * _STACK_BYTES))
+        highest = before[1] if before[1] != resource.RLIM_INFINITY else limit
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limit, highest), before[1]))
+    try:
+        yield
+    except Exception as error:
+        if not is_about_memory(error):
+            raise
+        if most_bytes <= allowed:
+            raise OutOfMemory(
+                f"To open this takes more than the {most_bytes / 1e9:.1f} GB of memory that a file of its size "
+                "may take here. Choose another file, or save this one again with the program that made it."
+            ) from error
+        raise OutOfMemory(
+            f"This needs more memory than there is for one run here ({allowed / 1e9:.1f} GB). Choose a smaller "
+            "input size, fewer images in one batch, or a smaller model."
+        ) from error
+    finally:
+        if used is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def free_bytes() -> int:
+    """Return the free memory of the machine, or of the container if that is less."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        most, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return free if most == "max" else min(free, max(0, int(most) - int(used)))
+    except (OSError, ValueError):
+        return free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

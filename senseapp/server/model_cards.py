@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
+import filecmp
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -65,10 +64,7 @@ def shipped_card() -> ModelCard:
 
 
 def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
-    """Load the model of ``spec`` and return the members of each of its groups; empty for other compressions."""
-    settings = spec.sensitivity
-    if not settings.compression.description.removes_channels:
-        return ()
+    """Load the model of ``spec``, of a run of pruning, and return the members of each of its groups."""
     import torch
 
     from senseapp.compressions.base import CompressionRequest, build_compressor
@@ -79,7 +75,7 @@ def find_pruning_groups(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
 
     loaded = load_model(spec.model)
     images = torch.randn(images_per_pass(loaded.module) or EXAMPLE_IMAGES, *loaded.preprocessing.input_shape)
-    profile = profile_model(loaded.module, images)
+    profile, settings = profile_model(loaded.module, images), spec.sensitivity
     layers = select_layers(profile, settings.layers, settings.layer_types)
     request = CompressionRequest(model=loaded.module, layers=layers, calibration=(images,), seed=settings.seed)
     return tuple(target.members for target in build_compressor(settings.compression, request).targets)
@@ -96,20 +92,12 @@ class ModelCards:
         self._known: dict[_Key, ModelCard] = {}
         self._loading: defaultdict[_Key, threading.Lock] = defaultdict(threading.Lock)
 
-    def card(self, model: ModelSpec, requester: Requester = ANYBODY) -> ModelProfile:
-        """Return the profile of ``model``; the first call loads it and blocks."""
-        return self._of(model, requester).profile
-
-    def class_names(self, model: ModelSpec, requester: Requester = ANYBODY) -> tuple[str, ...]:
-        """Return the names of the model's outputs, empty if unknown; may load it, as :meth:`card` does."""
-        return self._of(model, requester).class_names
-
     def knows(self, model: ModelSpec) -> bool:
         """Return whether :meth:`card` returns without loading."""
         return model == ModelSpec() or _key(model) in self._known
 
-    def _of(self, model: ModelSpec, requester: Requester) -> ModelCard:
-        """Return the card of one network, which is loaded only once; others can be loaded meanwhile."""
+    def card(self, model: ModelSpec, requester: Requester = ANYBODY) -> ModelCard:
+        """Return the card of one network; the first call loads it and blocks, others can be loaded meanwhile."""
         key = _key(model)
         with self._loading[key]:
             if key not in self._known:
@@ -224,10 +212,15 @@ def same_model(first: ModelSpec, second: ModelSpec) -> bool:
     """
     if first == second:
         return True
-    if replace(first, checkpoint="") != replace(second, checkpoint="") or not (first.checkpoint and second.checkpoint):
+    paths = Path(first.checkpoint), Path(second.checkpoint)
+    if replace(first, checkpoint="") != replace(second, checkpoint="") or not all(map(Path.is_absolute, paths)):
+        return False  # also for a run from another server, which has only the file's name
+    try:
+        files, others = map(files_at, paths)
+        pairs = list(zip(files, others, strict=False)) if len(files) == len(others) else []
+        return bool(pairs) and all(filecmp.cmp(*pair, shallow=False) for pair in pairs)  # remembers what it compared
+    except OSError:
         return False
-    contents = [_content(model.checkpoint) for model in (first, second)]
-    return contents[0] is not None and contents[0] == contents[1]
 
 
 def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
@@ -238,21 +231,3 @@ def require_same_model(first: ModelSpec, second: ModelSpec) -> None:
             f"The two runs are of different models, or their checkpoints are no longer there to be compared ({names}). "
             "Choose two runs of one model."
         )
-
-
-def _content(path: str) -> str | None:
-    """Return a hash of the file at ``path``, or of the files in it; None if it cannot be read."""
-    file = Path(path)
-    if not file.is_absolute():  # a run from another server has only the file's name
-        return None
-    try:
-        hashes = [_hash(each, each.stat().st_size, each.stat().st_mtime_ns) for each in files_at(file)]
-        return " ".join(hashes) or None
-    except OSError:
-        return None
-
-
-@functools.lru_cache(maxsize=256)
-def _hash(file: Path, _size: int, _changed: int) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

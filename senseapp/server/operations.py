@@ -152,20 +152,13 @@ def read_run_log(folder: Path) -> tuple[LogEntry, ...]:
         return ()
     with storage_errors(_FILE):
         lines = (folder / _FILE).read_text(encoding="utf-8", errors="replace").splitlines()
-    return tuple(entry for line in lines if (entry := _entry(line)) is not None)
-
-
-def _entry(line: str) -> LogEntry | None:
-    try:
-        told = json.loads(line)
-        return LogEntry(
-            time=datetime.fromisoformat(told["time"]),
-            level=told["level"],
-            message=told["message"],
-            trace=told.get("trace", ""),
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
+    entries = []
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):
+            told = json.loads(line)
+            when, trace = datetime.fromisoformat(told["time"]), told.get("trace", "")
+            entries.append(LogEntry(time=when, level=told["level"], message=told["message"], trace=trace))
+    return tuple(entries)
 
 
 _PACKAGES = ("streamlit", "torch", "torchvision", "timm", "torch-pruning", "numpy", "pandas", "altair")
@@ -229,10 +222,16 @@ def system_report(
 
     Problems of disk and database are part of the report; ``store`` None means that the home cannot be used.
     """
-    runs_bytes, problems = _runs_bytes(store)
+    runs_bytes, problems, jobs = None, list(disk_problems(home)), []
+    try:
+        runs_bytes = None if store is None else store.bytes_used()
+    except StorageFailed as error:
+        problems.append(str(error))
+    for pid in job_pids:
+        with suppress(psutil.Error):  # it has ended
+            jobs.append(psutil.Process(pid).memory_info().rss)
     process, memory, disk = psutil.Process(), psutil.virtual_memory(), shutil.disk_usage(_existing(home))
     torch = sys.modules.get("torch")
-    jobs = [taken for pid in job_pids if (taken := _memory_of(pid))]
     return SystemReport(
         versions=_versions(),
         python=platform.python_version(),
@@ -256,24 +255,8 @@ def system_report(
         disk_free_bytes=disk.free,
         disk_total_bytes=disk.total,
         up_seconds=time.time() - process.create_time(),
-        problems=(*disk_problems(home), *problems),
+        problems=tuple(problems),
     )
-
-
-def _runs_bytes(store: RunStore | None) -> tuple[int | None, tuple[str, ...]]:
-    """Return the disk space of all runs, or None with the reason if there is one."""
-    try:
-        return (None if store is None else store.bytes_used()), ()
-    except StorageFailed as error:
-        return None, (str(error),)
-
-
-def _memory_of(pid: int) -> int:
-    """Return the memory of a process in bytes, or 0 if it has ended."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
 
 
 def _versions() -> tuple[tuple[str, str], ...]:

@@ -160,9 +160,6 @@ def _exported(model: ModelSpec) -> tuple[Mapping[str, list[str]], bytes]:
     return exported_graph(loaded.module, torch.zeros(1, *loaded.preprocessing.input_shape))
 
 
-_OVERLAY = "model-explorer"
-
-
 def write_target_file(schedule: Schedule, result: RunResult, *, format_name: str, path: Path) -> tuple[Path, ...]:
     """Write ``schedule`` to ``path`` and, for formats that need it, a second file beside it; return their paths.
 
@@ -172,13 +169,16 @@ def write_target_file(schedule: Schedule, result: RunResult, *, format_name: str
     """
     from senseapp.formats.registry import ZIP_FORMAT, export_format  # loads yaml
 
+    files: dict[Path, str | bytes] = {}
     if format_name == ZIP_FORMAT:
-        return _write({path: zipped_formats(schedule, result, lambda: _coloured(schedule, result)[0])})
-    target = export_format(format_name)
-    if target.name == _OVERLAY:
-        overlay, graph = _coloured(schedule, result)
-        return _write({path: overlay, path.with_suffix(".pt2"): graph})
-    return _write({path: target.write(schedule, result.profile)})
+        files[path] = zipped_formats(schedule, result, lambda: _coloured(schedule, result)[0])
+    elif (target := export_format(format_name)).name == "model-explorer":
+        files[path], files[path.with_suffix(".pt2")] = _coloured(schedule, result)
+    else:
+        files[path] = target.write(schedule, result.profile)
+    for each, content in files.items():
+        write_file(each, content)
+    return tuple(files)
 
 
 def _coloured(schedule: Schedule, result: RunResult) -> tuple[str, bytes]:
@@ -203,9 +203,3 @@ def zipped_formats(schedule: Schedule, result: RunResult, overlay: Callable[[], 
         return build_zip(schedule, result.profile, extra=extra, run=run)[0]
     except (InvalidInput, StorageFailed) as error:
         return build_zip(schedule, result.profile, left_out=str(error), run=run)[0]
-
-
-def _write(files: dict[Path, str | bytes]) -> tuple[Path, ...]:
-    for path, content in files.items():
-        write_file(path, content)
-    return tuple(files)

@@ -16,11 +16,10 @@ from senseapp.core.files import MB, storage_errors
 from senseapp.core.files import home as default_home
 from senseapp.records.answers import ChangedAnswers
 from senseapp.records.jobs import JobSnapshot, RunRecord, RunState
-from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.server.access import Access
+from senseapp.server.access import Access, DiskUse, check_run_room
 from senseapp.server.backend import Backend, backend_at
 from senseapp.server.checks import Checks
 from senseapp.server.finished_runs import Scheduling, Work
@@ -28,7 +27,6 @@ from senseapp.server.inputs import Inputs
 from senseapp.server.leaderboard import headline
 from senseapp.server.operations import LogEntry, SystemReport, disk_problems, read_run_log, system_report
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, file_request
-from senseapp.server.quotas import DiskUse, check_run_room
 from senseapp.server.run_requests import read_table, unpack_run_file
 from senseapp.server.settings import LOCAL_OWNER, ServerSettings, check_paths, uploads_folder
 from senseapp.store.distiller import notes_on_names
@@ -145,11 +143,6 @@ class Service(Access):
         """Return disk use and limits of this user's and of all users' runs."""
         return self._backend.disk_use(self.owner)
 
-    def require_owner(self) -> None:
-        """Raise NotFound unless this user can own runs: the last guard, should a page admit a stranger."""
-        if not self.owner:
-            raise NotFound("Nobody is logged in, so there is nobody to keep a run for. Log in first.")
-
     def introduce(self, name: str) -> None:
         """Store this user's display name, which is shown with shared runs."""
         self._store.set_owner_name(self.owner, name)
@@ -261,10 +254,6 @@ class Service(Access):
     def validations(self, run_id: str) -> tuple[ValidationResult, ...]:
         """Return every proof of the run, oldest first."""
         return self._folder(run_id).records(ValidationResult)
-
-    def histograms(self, run_id: str) -> tuple[QuantizationHistogram, ...]:
-        """Return every histogram of a run, oldest first."""
-        return self._folder(run_id).records(QuantizationHistogram)
 
     def changed_answers(self, run_id: str) -> tuple[ChangedAnswers, ...]:
         """Return every comparison of answers of a run, oldest first."""

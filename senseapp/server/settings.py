@@ -101,19 +101,16 @@ class RateLimiter:
         """Count one more ``action`` of ``owner``; raises RateLimited after too many in the last minute."""
         now, most = self._clock(), self._per_minute[action]
         with self._lock:
-            self._forget(now - _WINDOW_SECONDS)
+            for key, known in list(self._asked.items()):
+                while known and known[0] <= now - _WINDOW_SECONDS:
+                    known.popleft()
+                if not known:
+                    del self._asked[key]
             times = self._asked.setdefault((owner, action), deque())
             if len(times) >= most:
                 wait = max(1, round(times[0] + _WINDOW_SECONDS - now))
                 raise RateLimited(f"Up to {most} {action} a minute may be started here. Try again in {wait} seconds.")
             times.append(now)
-
-    def _forget(self, before: float) -> None:
-        for key, times in list(self._asked.items()):
-            while times and times[0] <= before:
-                times.popleft()
-            if not times:
-                del self._asked[key]
 
 
 def configured_data_roots() -> tuple[Path, ...]:

@@ -6,19 +6,62 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, get_args
 
 from senseapp.core.codec import to_plain
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions import CompressionConfig
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.session import OpenSession, load_engine, open_local_session
+from senseapp.records.spec import RunSpec
+from senseapp.server.machine import load_engine
 from senseapp.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from senseapp.measure.measurer import Executor
+    from senseapp.measure.session import Session
     from senseapp.prove.evaluator import ScheduleEvaluator
+
+
+OpenSession: TypeAlias = "Callable[..., Session]"
+"""Loads the model and the images of a spec; takes the arguments of :func:`open_local_session` but the last."""
+
+
+def open_local_session(
+    spec: RunSpec,
+    *,
+    data_roots: tuple[Path, ...],
+    progress: Callable[[str], None],
+    earlier: RunResult | None,
+    find_alike: Callable[[str], RunResult | None] = lambda content_key: None,
+    executor: Executor | None = None,
+) -> Session:
+    """Prepare the engine's own session, which loads torch.
+
+    Args:
+        spec: the settings.
+        data_roots: folders that images may be read from; empty allows any.
+        progress: receives one sentence before each long step, and now and then an empty one: it may raise to stop.
+        earlier: result of the attempt to resume; its arithmetic is used again.
+        find_alike: returns an earlier run for a hash over everything that determines this one's numbers.
+        executor: carries out the passes; None: this machine.
+    """
+    load_engine()
+    from senseapp.measure.reuse import arithmetic_of  # torch loads here, not when the app starts
+    from senseapp.measure.session import Session
+
+    layout, span_images = (None, None) if earlier is None else arithmetic_of(earlier)
+    return Session.open(
+        spec if earlier is None else earlier.spec,
+        data_roots=data_roots,
+        progress=progress,
+        layout=layout,
+        span_images=span_images,
+        executor=executor,
+        find_alike=find_alike,
+    )
 
 
 class RunObserver:
@@ -33,11 +76,11 @@ class RunObserver:
     def opened(self, head: RunResult, *, done: int, total: int, predicted_seconds: float) -> None:
         """The model is loaded; ``head`` holds the results of an earlier attempt, ``done`` of ``total`` steps."""
 
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        """The quick scan has one estimate, or a better one of the same layer and level."""
-
     def measured(self, measurement: LayerMeasurement) -> None:
-        """One measurement was made, or a layer skipped as not applicable, and is already on disk."""
+        """One measurement was made, or a layer skipped as not applicable, and is already on disk.
+
+        Or the quick scan has one estimate (``measurement.estimated``), or a better one of the same layer and level.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +194,8 @@ class FinishedRunTask(ABC, Generic[OutcomeT_co]):
             return known
         load_engine()
         found = self.find_out(context)
-        self.keep(context.folder, found)
+        context.folder.save(self.key, found)
         return found
-
-    def keep(self, folder: RunFolder, found: OutcomeT_co) -> None:  # type: ignore[misc]  # only ever its own outcome
-        """Write the outcome into ``folder``."""
-        folder.save(self.key, found)
 
 
 def key_of(question: str) -> str:

@@ -148,10 +148,12 @@ def _work(step: tuple[float, float, float], profile: ModelProfile, images: int, 
 def file_works(profile: ModelProfile, *, num_images: int, task: str) -> Works:
     """Count the work of making and measuring the file of the original weights in int8."""
     images = min(num_images, _FILE_IMAGES)
-    made = {StepTitle.INT8: _INT8, StepTitle.WEIGHTS: _WEIGHTS, StepTitle.OWN: _OWN}
-    chosen = {StepTitle.PARTS: _PARTS, StepTitle.TEST: _TEST}
-    return {title: _work(step, profile, images) for title, step in made.items()} | {
-        title: _work(step, profile, images, task) for title, step in chosen.items()
+    return {
+        StepTitle.INT8: _work(_INT8, profile, images),
+        StepTitle.WEIGHTS: _work(_WEIGHTS, profile, images),
+        StepTitle.OWN: _work(_OWN, profile, images),
+        StepTitle.PARTS: _work(_PARTS, profile, images, task),
+        StepTitle.TEST: _work(_TEST, profile, images, task),
     }
 
 

@@ -6,34 +6,24 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal
 
 from senseapp.core.errors import QueueFull, SenseError
 from senseapp.records.jobs import JobSnapshot, RunState
 from senseapp.server.job_progress import JobCancelled, JobControl, Unfinished
+from senseapp.server.tasks import RunTask
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0  # between checks whether a waiting job may start
 _OVERDUE_SECONDS, _PATIENT_SECONDS = 10.0, 3.0  # of a short job that runs; of a job of another person that waits
 
 
-class Task(Protocol):
-    """What a job does."""
-
-    @property
-    def job_id(self) -> str:
-        """Id of its job; begins with the id of the run that it is about."""
-
-
-TaskT = TypeVar("TaskT", bound=Task)
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Job(Generic[TaskT]):
-    task: TaskT
+class _Job:
+    task: RunTask
     control: JobControl
     state: RunState = RunState.QUEUED
     error: str = ""
@@ -44,7 +34,7 @@ class _Job(Generic[TaskT]):
     cancelled: bool = False  # by a user; otherwise a stop comes from closing the runner
 
 
-class JobRunner(Generic[TaskT]):
+class JobRunner:
     """A bounded queue, and a thread for each job that runs.
 
     There are places for any job and places for short ones; a short job takes one of the others only while its own are
@@ -65,9 +55,9 @@ class JobRunner(Generic[TaskT]):
 
     def __init__(
         self,
-        work: Callable[[TaskT, JobControl], None],
+        work: Callable[[RunTask, JobControl], None],
         *,
-        on_change: Callable[[TaskT, JobSnapshot], None] = lambda task, snapshot: None,
+        on_change: Callable[[RunTask, JobSnapshot], None] = lambda task, snapshot: None,
         max_queue: int = 20,
         workers: int = 1,
         short_workers: int = 0,
@@ -83,15 +73,14 @@ class JobRunner(Generic[TaskT]):
         self._may_run_short = may_run_short
         self._clock = clock
         self._changed = threading.Condition()
-        self._waiting: list[_Job[TaskT]] = []
-        self._jobs: OrderedDict[str, _Job[TaskT]] = OrderedDict()
+        self._jobs: dict[str, _Job] = {}  # in the order in which they came
         self._closed = False
         self._turns = Counter[str]()  # of people: how many jobs had begun when their last one did
         self._threads: list[threading.Thread] = []
         if workers:
             threading.Thread(target=self._start_jobs, name="senseapp-queue", daemon=True).start()
 
-    def submit(self, task: TaskT, *, short: bool = False, person: str = "") -> JobSnapshot:
+    def submit(self, task: RunTask, *, short: bool = False, person: str = "") -> JobSnapshot:
         """Append a task of ``person`` to the queue; one that waits or runs already keeps its place.
 
         A ``short`` one is expected to take less than about a minute. A person may fill most of the queue.
@@ -100,12 +89,13 @@ class JobRunner(Generic[TaskT]):
             known = self._jobs.get(task.job_id)
             if known is None or known.control.ended is not None:  # its end may be in the process of being stored
                 self._refuse_if_full(person)
+                self._jobs.pop(task.job_id, None)
                 control = JobControl(self._changed, self._clock)
                 job = _Job(task=task, short=short, person=person, queued=self._clock(), control=control)
                 self._jobs[task.job_id] = job
-                self._jobs.move_to_end(task.job_id)
-                self._waiting.append(job)
-                self._forget_old()
+                finished = [job_id for job_id, job in self._jobs.items() if job.state.finished]
+                for job_id in finished[: max(0, len(finished) - 100)]:  # these are in the store only
+                    del self._jobs[job_id]
                 self._changed.notify_all()
             return self._snapshot(self._jobs[task.job_id])
 
@@ -115,7 +105,7 @@ class JobRunner(Generic[TaskT]):
             job = self._jobs.get(job_id)
             return None if job is None else self._snapshot(job)
 
-    def unfinished(self) -> list[TaskT]:
+    def unfinished(self) -> list[RunTask]:
         """Return the tasks that wait or run."""
         with self._changed:
             return [job.task for job in self._jobs.values() if not job.state.finished]
@@ -123,7 +113,7 @@ class JobRunner(Generic[TaskT]):
     def load(self) -> tuple[int, int]:
         """Return the numbers of running and of waiting jobs."""
         with self._changed:
-            return sum(job.state is RunState.RUNNING for job in self._jobs.values()), len(self._waiting)
+            return sum(job.state is RunState.RUNNING for job in self._jobs.values()), len(self._waiting())
 
     def cancel(self, job_id: str) -> bool:
         """Request that a job ends; a waiting one ends at once. Returns whether there was a job to end."""
@@ -133,9 +123,8 @@ class JobRunner(Generic[TaskT]):
                 return False
             job.cancelled = True
             job.control.stop.set()
-            waiting = job in self._waiting
-            if waiting:
-                self._waiting.remove(job)
+            if waiting := job in self._waiting():
+                job.control.ended = self._clock()
         if waiting:
             self._finish(job, RunState.CANCELLED)
         return True
@@ -143,7 +132,7 @@ class JobRunner(Generic[TaskT]):
     def run_next(self) -> bool:
         """Carry out the next waiting job in this thread; return False if none waits."""
         with self._changed:
-            if not self._waiting:
+            if not self._waiting():
                 return False
             job = self._begin(self._in_turn()[0])
         self._run(job)
@@ -156,7 +145,7 @@ class JobRunner(Generic[TaskT]):
         """
         with self._changed:
             self._closed = True
-            waiting, self._waiting = self._waiting, []
+            waiting = self._waiting()
             for job in self._jobs.values():
                 job.control.stop.set()
             self._changed.notify_all()
@@ -174,25 +163,20 @@ class JobRunner(Generic[TaskT]):
     def _refuse_if_full(self, person: str) -> None:
         if self._closed:
             raise QueueFull("senseapp is shutting down and takes no new runs. Try again once it is back.")
-        own, most_own = sum(job.person == person for job in self._waiting), max(2, 0.75 * self._max_queue)
-        if len(self._waiting) >= self._max_queue:
+        waiting, most_own = self._waiting(), max(2, 0.75 * self._max_queue)
+        if len(waiting) >= self._max_queue:
             raise QueueFull(
                 f"At most {self._max_queue} runs may wait, and that many do. Try again when one has finished."
             )
-        if person and own >= most_own:
+        if person and sum(job.person == person for job in waiting) >= most_own:
             raise QueueFull(f"At most {most_own:.0f} of your runs may wait, and that many do. Try again later.")
-
-    def _forget_old(self) -> None:
-        finished = [job_id for job_id, job in self._jobs.items() if job.state.finished]
-        for job_id in finished[: max(0, len(finished) - 100)]:  # these are in the store only
-            del self._jobs[job_id]
 
     def _start_jobs(self) -> None:
         """Start a thread for each job as soon as there is a place for it, until the runner is closed."""
         while True:
             with self._changed:
                 while not self._closed and (job := self._startable()) is None:
-                    self._changed.wait(_LOOK_SECONDS if self._waiting else None)
+                    self._changed.wait(_LOOK_SECONDS if self._waiting() else None)
                 if self._closed or job is None:
                     return
                 thread = threading.Thread(target=self._run, args=(job,), name="senseapp-worker", daemon=True)
@@ -205,7 +189,7 @@ class JobRunner(Generic[TaskT]):
                 self._begin(job)
                 self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
 
-    def _startable(self) -> _Job[TaskT] | None:
+    def _startable(self) -> _Job | None:
         """Return the next job for which there is a place, which it is given."""
         taken, waiting = Counter(job.place for job in self._running()), self._in_turn()
         lane_open = any(job.short for job in waiting) and self._may_run_short()
@@ -220,36 +204,41 @@ class JobRunner(Generic[TaskT]):
             found.place = "extra"
         return found
 
-    def _overtaking(self) -> _Job[TaskT] | None:
+    def _overtaking(self) -> _Job | None:
         """Return a job that waits behind overdue ones and whose person has none that runs."""
         now, running = self._clock(), self._running()
         overdue = sum(job.short and now - (job.control.started or now) > _OVERDUE_SECONDS for job in running)
         if sum(job.place == "extra" for job in running) >= min(overdue, self._places["extra"]):
             return None
         busy = {job.person for job in running}
-        found = (job for job in self._waiting if job.person not in busy and now - job.queued > _PATIENT_SECONDS)
+        found = (job for job in self._waiting() if job.person not in busy and now - job.queued > _PATIENT_SECONDS)
         return next(found, None) if self._may_run_short() else None
 
-    def _in_turn(self) -> list[_Job[TaskT]]:
+    def _in_turn(self) -> list[_Job]:
         """Return the waiting jobs in the order in which they are taken: first of who has none, then of who had none."""
         places = Counter(job.person for job in self._running())
-        turns: list[tuple[int, int, _Job[TaskT]]] = []
-        for job in self._waiting:
+        turns: list[tuple[int, int, _Job]] = []
+        for job in self._waiting():
             turns.append((places[job.person], self._turns[job.person], job))
             places[job.person] += 1
         return [job for *_, job in sorted(turns, key=lambda each: each[:2])]
 
-    def _running(self) -> list[_Job[TaskT]]:
-        return [job for job in self._jobs.values() if job.state is RunState.RUNNING and job.control.ended is None]
+    def _in_state(self, state: RunState) -> list[_Job]:
+        return [job for job in self._jobs.values() if job.state is state and job.control.ended is None]
 
-    def _begin(self, job: _Job[TaskT]) -> _Job[TaskT]:
-        self._waiting.remove(job)
+    def _waiting(self) -> list[_Job]:
+        return self._in_state(RunState.QUEUED)
+
+    def _running(self) -> list[_Job]:
+        return self._in_state(RunState.RUNNING)
+
+    def _begin(self, job: _Job) -> _Job:
         self._turns[job.person] = max(self._turns.values(), default=0) + 1
         job.state = RunState.RUNNING
         job.control.start()
         return job
 
-    def _run(self, job: _Job[TaskT]) -> None:
+    def _run(self, job: _Job) -> None:
         with self._changed:
             begun = self._snapshot(job)
         self._tell(job, begun)
@@ -273,7 +262,7 @@ class JobRunner(Generic[TaskT]):
         else:
             self._finish(job, RunState.DONE)
 
-    def _finish(self, job: _Job[TaskT], state: RunState, error: str = "") -> None:
+    def _finish(self, job: _Job, state: RunState, error: str = "") -> None:
         """Store the state before changing it in memory, so that both agree for a reader."""
         with self._changed:
             job.control.ended = self._clock()
@@ -283,13 +272,13 @@ class JobRunner(Generic[TaskT]):
             job.state, job.error = state, error
             self._changed.notify_all()
 
-    def _tell(self, job: _Job[TaskT], snapshot: JobSnapshot) -> None:
+    def _tell(self, job: _Job, snapshot: JobSnapshot) -> None:
         try:
             self._on_change(job.task, snapshot)
         except Exception:  # a full disk must not stop the worker; the state in memory stays correct
             _log.exception("run %s: its state %s could not be stored", snapshot.run_id, snapshot.state)
 
-    def _snapshot(self, job: _Job[TaskT]) -> JobSnapshot:
+    def _snapshot(self, job: _Job) -> JobSnapshot:
         now, progress = self._clock(), job.control
         lane = [other for other in self._in_turn() if not self._places["short"] or other.short == job.short]
         blocking = self._blocking(job, now) if job in lane else None
@@ -309,10 +298,10 @@ class JobRunner(Generic[TaskT]):
             error=job.error,
         )
 
-    def _blocking(self, job: _Job[TaskT], now: float) -> _Job[TaskT] | None:
+    def _blocking(self, job: _Job, now: float) -> _Job | None:
         """Return the running job that blocks a waiting one: of its lane, the one predicted to end first."""
 
-        def left(running: _Job[TaskT]) -> float:
+        def left(running: _Job) -> float:
             seconds = running.control.remaining(now)
             return math.inf if seconds is None else seconds
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.descriptions import BudgetKind, get, names, tidy_level
 from senseapp.records.measurement import RunResult
-from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.curves import Choice, LayerCurve, check_kind
@@ -224,7 +223,26 @@ def mixed_schedule(
     results = sorted((first, second), key=lambda result: result.compression.description.order)
     problems = _problems_of(results, budget, limits or {}, name)
     picked = ChoiceTable(_paired_choices(problems), budget.kind).best(problems[0])
-    return _assembled(picked, problems, first.profile)
+    locked = {layer for problem in problems for layer in problem.fixed}
+    entries = [
+        entry
+        for layer, choice in picked.items()
+        for entry in entries_of(layer, (layer,), choice, locked=layer in locked)
+    ]
+    damage = sum(choice.damage for choice in picked.values())
+    curve_sets = [problem.curve_set for problem in problems]
+    notes = [note for each in curve_sets for note in (*each.notes, *hidden_damage(each, damage))]
+    return Schedule(
+        model=first.profile.title,
+        method="optimal",
+        entries=in_execution_order(entries, first.profile),
+        budget=budget,
+        metric=name,
+        predicted_damage=damage,
+        achieved=problems[0].accounting.figures(picked.values()),
+        notes=(*dict.fromkeys(notes), _ADDITIVE),
+        file_notes=tuple(note for each in curve_sets for note in each.file_notes),
+    )
 
 
 def _problems_of(
@@ -260,27 +278,3 @@ def _paired_choices(problems: Sequence[Problem]) -> dict[str, tuple[Choice, ...]
     for layer in first.keys() & second.keys():
         merged[layer] = tuple(one.combined_with(other) for one in first[layer] for other in second[layer])
     return merged
-
-
-def _assembled(picked: Mapping[str, Choice], problems: Sequence[Problem], profile: ModelProfile) -> Schedule:
-    locked = {layer for problem in problems for layer in problem.fixed}
-    entries = [
-        entry
-        for layer, choice in picked.items()
-        for entry in entries_of(layer, (layer,), choice, locked=layer in locked)
-    ]
-    damage = sum(choice.damage for choice in picked.values())
-    notes = [
-        note for problem in problems for note in (*problem.curve_set.notes, *hidden_damage(problem.curve_set, damage))
-    ]
-    return Schedule(
-        model=profile.title,
-        method="optimal",
-        entries=in_execution_order(entries, profile),
-        budget=problems[0].budget,
-        metric=problems[0].curve_set.metric,
-        predicted_damage=damage,
-        achieved=problems[0].accounting.figures(picked.values()),
-        notes=(*dict.fromkeys(notes), _ADDITIVE),
-        file_notes=tuple(note for problem in problems for note in problem.curve_set.file_notes),
-    )

@@ -146,15 +146,6 @@ def least_damage(damages: Mapping[str, float], times: NodeTimes, most_seconds: f
 
     None where no choice is predicted to take at most ``most_seconds``, or the solver finds none in time.
     """
-    return _in_float(damages, times, most_seconds)
-
-
-def quickest(nodes: Collection[str], times: NodeTimes) -> tuple[str, ...]:
-    """Return the nodes in float with which a file is predicted to be quickest."""
-    return _in_float(dict.fromkeys(nodes, 0.0), times, math.inf) or ()
-
-
-def _in_float(damages: Mapping[str, float], times: NodeTimes, most_seconds: float) -> tuple[str, ...] | None:
     nodes = list(damages)
     taken = taken_choices(
         [-damages[node] for node in nodes],
@@ -166,3 +157,8 @@ def _in_float(damages: Mapping[str, float], times: NodeTimes, most_seconds: floa
         limit_seconds=2.0,
     )
     return None if taken is None else tuple(nodes[place] for place in taken)
+
+
+def quickest(nodes: Collection[str], times: NodeTimes) -> tuple[str, ...]:
+    """Return the nodes in float with which a file is predicted to be quickest."""
+    return least_damage(dict.fromkeys(nodes, 0.0), times, math.inf) or ()

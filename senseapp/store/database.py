@@ -6,7 +6,7 @@ import sqlite3
 import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from senseapp.core.codec import loads
@@ -78,14 +78,6 @@ class Database:
             path.parent.mkdir(parents=True, exist_ok=True)
         with self.connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-        self._make_schema()
-        with self.connection():
-            idle = sqlite3.connect(path, check_same_thread=False)
-            self._close = weakref.finalize(self, idle.close)
-            _version(idle)  # opens the log
-
-    def _make_schema(self) -> None:
-        """Make the tables of a new database, all or none."""
         with self.transaction() as connection:  # asked inside the transaction: two servers may start at once
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
                 for statement in _SCHEMA:
@@ -96,6 +88,10 @@ class Database:
                 f"The database has schema version {version}; this senseapp knows version {SCHEMA_VERSION}. Use the "
                 "senseapp that made it, or set SENSEAPP_HOME to another folder."
             )
+        with self.connection():
+            idle = sqlite3.connect(path, check_same_thread=False)
+            self._close = weakref.finalize(self, idle.close)
+            _version(idle)  # opens the log
 
     def close(self) -> None:
         """Close what stays open between operations; further operations still work."""
@@ -109,12 +105,8 @@ class Database:
         """
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            try:
+            with connection:  # commits, or rolls back
                 yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
@@ -156,22 +148,9 @@ def record_of(row: sqlite3.Row) -> RunRecord:
     Raises:
         InvalidFile: a newer senseapp wrote it.
     """
-    return RunRecord(
-        run_id=row["run_id"],
-        owner=row["owner"],
-        title=row["title"],
-        spec=loads(row["spec"], RunSpec),
-        state=RunState(row["state"]),
-        created_seconds=row["created_seconds"],
-        updated_seconds=row["updated_seconds"],
-        headline=row["headline"],
-        error=row["error"],
-        link=row["link"],
-        owner_name=row["owner_name"],
-        num_bytes=row["num_bytes"],
-        origin=row["origin"],
-        tags=tuple(filter(None, row["tags"].split(","))),
-    )
+    plain = {each.name: row[each.name] for each in fields(RunRecord) if each.name in row.keys()}  # noqa: SIM118
+    tags = tuple(filter(None, row["tags"].split(",")))
+    return RunRecord(**plain | {"spec": loads(row["spec"], RunSpec), "state": RunState(row["state"]), "tags": tags})
 
 
 def seen_by_link(record: RunRecord) -> RunRecord:

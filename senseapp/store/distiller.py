@@ -202,7 +202,10 @@ def read_distiller_csv(
             row at sparsity 0 or none above, or none is in ``profile``.
     """
     rows, notes_on_table = read_rows(content)
-    by_layer = _by_layer(rows)
+    wrapper = _WRAPPER if all(row.parameter.startswith(_WRAPPER) for row in rows) else ""
+    by_layer: dict[str, list[DistillerRow]] = {}
+    for row in rows:
+        by_layer.setdefault(row.parameter.removeprefix(wrapper).removesuffix(_WEIGHT), []).append(row)
     left_out = ""
     if profile is not None:
         by_layer, left_out = match_names(by_layer, profile)
@@ -236,15 +239,6 @@ def read_distiller_csv(
 def notes_on_names(result: RunResult) -> str:
     """Return notes on how an imported table was read and what it left out."""
     return " ".join(note for note in result.notes if note not in (_UNKNOWN_INTERVALS, _UNKNOWN_SIZES))
-
-
-def _by_layer(rows: Sequence[DistillerRow]) -> dict[str, list[DistillerRow]]:
-    wrapped = all(row.parameter.startswith(_WRAPPER) for row in rows)
-    by_layer: dict[str, list[DistillerRow]] = {}
-    for row in rows:
-        name = row.parameter.removeprefix(_WRAPPER) if wrapped else row.parameter
-        by_layer.setdefault(name.removesuffix(_WEIGHT), []).append(row)
-    return by_layer
 
 
 def _described(by_layer: Mapping[str, object], title: str, profile: ModelProfile | None) -> ModelProfile:

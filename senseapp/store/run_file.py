@@ -15,7 +15,6 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZipInfo
 
@@ -25,7 +24,6 @@ from senseapp import __version__
 from senseapp.core.codec import dumps, loads, register
 from senseapp.core.errors import InvalidFile
 from senseapp.core.files import storage_errors
-from senseapp.core.foreign_values import LARGEST_COUNT
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, TooManyMembers
 from senseapp.core.texts import printable_text, with_printable_texts
 from senseapp.descriptions import DENSE_BITS, BudgetKind
@@ -35,18 +33,17 @@ from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import ValidationResult
-from senseapp.store.run_folder import RunFolder
+from senseapp.store.run_folder import PREFIXES, RunFolder
 
 HEAD_NAME = "run.json"
 RESULT_NAME = "result.json"
 RUN_FILE_SUFFIX = ".senserun.zip"
 WEIGHTS = re.compile(r"compressed-[0-9a-f]{16}\.safetensors")
 
-_EXTRAS: tuple[tuple[re.Pattern[str], type], ...] = (
-    (re.compile(r"validation-[0-9a-f]{16}\.json"), ValidationResult),
-    (re.compile(r"histogram-[0-9a-f]{16}\.json"), QuantizationHistogram),
-    (re.compile(r"recommendation-[0-9a-f]{16}\.json"), Recommendation),
-)
+_EXTRAS = {
+    kind: re.compile(rf"{PREFIXES[kind]}-[0-9a-f]{{16}}\.json")
+    for kind in (ValidationResult, QuantizationHistogram, Recommendation)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +64,12 @@ register(RunFileHead)
 
 def extra_record(name: str) -> type | None:
     """Return the record that a member of this name holds, or None if it is not one of the extra records."""
-    return next((record for pattern, record in _EXTRAS if pattern.fullmatch(name)), None)
+    return next((record for record, pattern in _EXTRAS.items() if pattern.fullmatch(name)), None)
 
 
 _MOST_LAYERS = 2_000  # networks of the libraries have up to 1,000
 _LARGEST_FIGURE = 1e9  # of a metric, in its unit: larger ones are damage, and break axes
-_NO_COUNT = "a count is below 0, or larger than that of any network"
+_NO_COUNT = "a count is below 0"  # the codec reads none larger than that of any network
 
 
 def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
@@ -83,7 +80,8 @@ def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
     """
     _check_amounts(result)
     layers = {layer.name for layer in result.profile.layers}
-    _require(bool(layers) and all(map(_is_layer_name, layers)), "it has no layers, or one whose name no network has")
+    named = all(0 < len(name) <= 500 and name.count(".") < 50 and printable_text(name) == name for name in layers)
+    _require(bool(layers) and named, "it has no layers, or one whose name no network has")
     for item in (*result.measurements, *result.estimates):
         unknown = {item.layer, *item.members} - layers
         _require(not unknown, f"there is no layer {min(unknown, default='')[:80]!r}")
@@ -99,7 +97,7 @@ def check_result(result: RunResult, extras: Iterable[Any] = ()) -> None:
                 _check_recommendation(extra, result)
             case QuantizationHistogram():
                 _check_histogram(extra)
-    _require(all(map(_is_count, _counts(result))), _NO_COUNT)
+    _require(min(_counts(result)) >= 0, _NO_COUNT)
     possible = all(map(_is_possible, result.baseline.values()))
     _require(possible, "a figure of the uncompressed model is no possible one")
 
@@ -109,14 +107,6 @@ def _require(sound: bool, what: str) -> None:
         raise InvalidFile(
             f"The records of this run file do not fit together: {what}. Choose a file that Download run wrote."
         )
-
-
-def _is_layer_name(name: str) -> bool:
-    return 0 < len(name) <= 500 and name.count(".") < 50 and printable_text(name) == name
-
-
-def _is_count(number: int) -> bool:
-    return 0 <= number <= LARGEST_COUNT
 
 
 def _check_amounts(result: RunResult) -> None:
@@ -145,7 +135,7 @@ def _check_amounts(result: RunResult) -> None:
 def _check_changes(*changes: tuple[MetricChange, ...]) -> None:
     for change in (change for group in changes for change in group):
         _require(change.metric in METRICS, f"there is no metric {change.metric[:40]!r}")
-        _require(_is_count(change.num_samples), _NO_COUNT)
+        _require(change.num_samples >= 0, _NO_COUNT)
         _require(all(map(_is_possible, _figures(change))), f"a figure in {change.metric} is no possible one")
 
 
@@ -272,7 +262,14 @@ def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> st
     for name, record in with_printable_texts(_with_files(records, sizes)).items():
         folder.save(_key_in(name), record)
     for key, member in weights.items():
-        _keep_weights(folder.compressed_model(key), _chunks(archive, member))
+        path = folder.compressed_model(key)
+        with storage_errors(path.name), path.open("xb") as target:
+            target.writelines(_chunks(archive, member))
+        try:
+            with safe_open(str(path), framework="np") as tensors:
+                tensors.keys()
+        except (SafetensorError, OSError) as error:
+            raise InvalidFile(f"{path.name} is no safetensors file ({error}). {_ADVICE}") from error
     folder.save_result(with_printable_texts(replace(result, spec=result.spec.without_folders())))
     return str(with_printable_texts(head).title)
 
@@ -294,16 +291,6 @@ def _with_files(records: Mapping[str, Any], sizes: Mapping[str, dict[str, int]])
             same = (each.files for each in proofs if (each.schedule, each.adapting) == (own.schedule, own.adapting))
             found[name] = replace(record, validation=replace(own, files=next(same, {})))
     return found
-
-
-def _keep_weights(path: Path, chunks: Iterable[bytes]) -> None:
-    with storage_errors(path.name), path.open("xb") as stream:
-        stream.writelines(chunks)
-    try:
-        with safe_open(str(path), framework="np") as weights:
-            weights.keys()
-    except (SafetensorError, OSError) as error:
-        raise InvalidFile(f"{path.name} is no safetensors file ({error}). {_ADVICE}") from error
 
 
 def _check_members(archive: ForeignZip, most_bytes: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -12,20 +12,19 @@ from typing import Any, TypeVar
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidFile, NotFound, RunMismatch
-from senseapp.core.files import replace_file, storage_errors
+from senseapp.core.files import fsync_folder, replace_file, storage_errors
 from senseapp.core.texts import first_names
 from senseapp.records.answers import ChangedAnswers, FileAnswers
 from senseapp.records.candidate import Candidate, Delivery, with_one_original
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.layer_findings import Diagnosis, Int8Timing, QuantizationHistogram
-from senseapp.records.measurement import LayerMeasurement, Reused, RunResult
+from senseapp.records.measurement import LayerMeasurement, Reused, RunResult, latest
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
 from senseapp.records.spec import RunSpec
-from senseapp.store.journal import Journal
 
 T = TypeVar("T")
-_PREFIXES: dict[type, str] = {
+PREFIXES: dict[type, str] = {
     ValidationResult: "validation",
     StrongestFound: "strongest",
     QuantizationHistogram: "histogram",
@@ -38,6 +37,76 @@ _PREFIXES: dict[type, str] = {
     Int8Timing: "int8",
 }
 """Records that tasks on finished runs leave, with the beginnings of their files' names; a key follows."""
+
+
+class Journal:
+    """An append-only file of measurements in the order they were made, one JSON line each.
+
+    A process that dies while it writes leaves a torn last line. Reading ignores it, and the next append cuts it
+    off, so nothing but the measurement in flight is lost. One writer at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._end: int | None = None  # bytes known to hold whole lines; None before the first append
+
+    def append(self, measurement: LayerMeasurement) -> None:
+        """Add one measurement; on return it is on the disk.
+
+        Raises:
+            StorageFailed: it cannot be written (disk full, folder gone).
+        """
+        line = dumps(measurement).encode() + b"\n"
+        with storage_errors(self._path.name):
+            if self._end is None:
+                self._end = sum(len(whole) + 1 for whole in self._whole_lines())
+            with self._path.open("ab") as stream:
+                stream.truncate(self._end)
+                stream.write(line)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if self._end == 0:
+                fsync_folder(self._path.parent)
+            self._end += len(line)
+
+    def begin_with(self, measurements: Iterable[LayerMeasurement]) -> None:
+        """Replace what is there by ``measurements``, whole or not at all.
+
+        Raises:
+            StorageFailed: they cannot be written.
+        """
+        replace_file(self._path, b"".join(dumps(measurement).encode() + b"\n" for measurement in measurements))
+        self._end = None
+
+    def read(self) -> tuple[LayerMeasurement, ...]:
+        """Return the appended records, without a torn last line; of one layer and level the last counts.
+
+        Raises:
+            InvalidFile: a line other than the last is damaged, or a newer senseapp wrote it.
+            StorageFailed: the file cannot be read.
+        """
+        return latest(self.history())
+
+    def history(self) -> Iterator[LayerMeasurement]:
+        """Yield everything that was appended, also what a later measurement replaces; see :meth:`read`."""
+        for number, line in enumerate(self._whole_lines(), start=1):
+            try:
+                yield loads(line, LayerMeasurement)
+            except InvalidFile as error:
+                raise InvalidFile(
+                    f"Line {number} of {self._path.name} is damaged: {error} Delete this run and start it again."
+                ) from error
+
+    def count(self) -> int:
+        """Return how many measurements were appended, those that replace an earlier one included."""
+        return len(self._whole_lines())
+
+    def _whole_lines(self) -> list[bytes]:
+        with storage_errors(self._path.name):
+            content = self._path.read_bytes() if self._path.exists() else b""
+        *lines, _torn = content.split(b"\n")  # what follows the last newline was never finished
+        # A power cut can leave zeros in place of the last block.
+        return lines[:-1] if lines and not lines[-1].startswith(b"{") else lines
 
 
 class RunFolder:
@@ -89,7 +158,7 @@ class RunFolder:
 
     def spec(self) -> RunSpec | None:
         """Return the settings this folder was claimed for, or None."""
-        return _read(self._spec_file, RunSpec)
+        return read_record(self._spec_file, RunSpec)
 
     @property
     def finished(self) -> bool:
@@ -160,7 +229,7 @@ class RunFolder:
     def load_reused(self) -> Reused | None:
         """Return how much was taken from another run, or None if nothing was."""
         is_known = self._reused_file.is_file() and self.measurements.count() > 0
-        return _read(self._reused_file, Reused) if is_known else None
+        return read_record(self._reused_file, Reused) if is_known else None
 
     def save(self, key: str, record: object) -> None:
         """Keep the outcome of a task under its key."""
@@ -168,12 +237,12 @@ class RunFolder:
 
     def load(self, kind: type[T], key: str) -> T | None:
         """Return the record of that kind and key, or None before there is one."""
-        return _read(self._record_file(kind, key), kind)
+        return read_record(self._record_file(kind, key), kind)
 
     def records(self, kind: type[T]) -> tuple[T, ...]:
         """Return every record of that kind, the oldest first."""
         with storage_errors(self.path.name):
-            written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob(f"{_PREFIXES[kind]}-*.json"))
+            written = sorted((path.stat().st_mtime_ns, path) for path in self.path.glob(f"{PREFIXES[kind]}-*.json"))
             return tuple(_read_once(path, when) for when, path in written)
 
     def begin(self, key: str) -> None:
@@ -250,7 +319,7 @@ class RunFolder:
         return self.path / f"begun-{key}"
 
     def _record_file(self, kind: type, key: str) -> Path:
-        return self.path / f"{_PREFIXES[kind]}-{key}.json"
+        return self.path / f"{PREFIXES[kind]}-{key}.json"
 
 
 def bytes_in(folder: Path) -> int:
@@ -268,7 +337,8 @@ def key_in(file: str) -> str:
     return file.partition("-")[2].partition(".")[0]
 
 
-def _read(path: Path, kind: type[T]) -> T | None:
+def read_record(path: Path, kind: type[T]) -> T | None:
+    """Return the record in a file, or None where there is no file; raises as :class:`RunFolder` does."""
     if not path.is_file():
         return None
     with storage_errors(path.name):
@@ -278,13 +348,13 @@ def _read(path: Path, kind: type[T]) -> T | None:
 @lru_cache(maxsize=256)
 def _read_once(path: Path, _when: int) -> Any:
     """Read a record once; a page asks for all proofs at each move of a slider."""
-    kind = next(kind for kind, prefix in _PREFIXES.items() if path.name.startswith(f"{prefix}-"))
+    kind = next(kind for kind, prefix in PREFIXES.items() if path.name.startswith(f"{prefix}-"))
     return loads(path.read_bytes(), kind)
 
 
 def _read_result(path: Path) -> RunResult | None:
     try:
-        return _read(path, RunResult)
+        return read_record(path, RunResult)
     except InvalidFile as error:
         raise InvalidFile(f"{path.name}: {error}") from error
 

@@ -104,12 +104,12 @@ class RunStore:
             InvalidSpec: the title is empty or too long.
         """
         self.owned(run_id, viewer)
-        self._set(run_id, title=_checked_title(title))
+        self.update(run_id, title=_checked_title(title))
 
     def tag(self, run_id: str, viewer: str, tags: Sequence[str]) -> None:
         """Change the words that its owner finds a run by; InvalidSpec where they are too many or too long."""
         self.owned(run_id, viewer)
-        self._set(run_id, tags=",".join(_checked_tags(tags)))
+        self.update(run_id, tags=",".join(_checked_tags(tags)))
 
     def share(self, run_id: str, viewer: str, *, shared: bool) -> str:
         """Make the run readable with its link, or private; a revoked link never works again.
@@ -119,7 +119,7 @@ class RunStore:
         """
         record = self.owned(run_id, viewer)
         if shared != record.shared:
-            self._set(run_id, link=secrets.token_hex(20) if shared else "")
+            self.update(run_id, link=secrets.token_hex(20) if shared else "")
         return self.record(run_id).link
 
     def delete(self, run_id: str, viewer: str) -> None:
@@ -178,11 +178,14 @@ class RunStore:
     ) -> None:
         """Move a run on; figures that are None stay."""
         counts = {name: count for name, count in (("done", done), ("total", total)) if count is not None}
-        self._set(run_id, state=state, error=error, **counts)
+        self.update(run_id, state=state, error=error, **counts)
 
-    def update(self, run_id: str, **columns: str) -> None:
-        """Store columns of a run: its ``headline``, its ``origin`` or its ``content_key``; others keep their value."""
-        self._set(run_id, **columns)
+    def update(self, run_id: str, **columns: str | int) -> None:
+        """Store columns of a run, such as its ``headline``; names come from code, never from outside."""
+        assignments = ", ".join(f"{name} = ?" for name in columns)
+        update = f"UPDATE runs SET {assignments}, updated_seconds = MAX(updated_seconds, ?) WHERE run_id = ?"
+        if not self._database.change(update, *columns.values(), time.time(), run_id):
+            raise _not_found()
 
     def others(self, run_id: str, most: int = 100) -> tuple[tuple[str, str, str], ...]:
         """Return id, title and content key of the same owner's newest other runs; nobody else's, ever."""
@@ -301,13 +304,6 @@ class RunStore:
         if not found:
             raise _not_found()
         return found[0]
-
-    def _set(self, run_id: str, **columns: str | int) -> None:
-        """Change columns by name; the names come from this class, never from outside."""
-        assignments = ", ".join(f"{name} = ?" for name in columns)
-        update = f"UPDATE runs SET {assignments}, updated_seconds = MAX(updated_seconds, ?) WHERE run_id = ?"
-        if not self._database.change(update, *columns.values(), time.time(), run_id):
-            raise _not_found()
 
 
 def _checked_title(title: str) -> str:

@@ -1,11 +1,10 @@
-"""A TCP proxy between browser and server whose network can be cut: closed, or silent as behind a dead link."""
+"""A TCP proxy between browser and server whose network can be cut."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from contextlib import suppress
-from typing import Literal
 
 from tests.serving import free_port
 
@@ -13,28 +12,23 @@ _CHUNK = 65_536
 
 
 class CutNetwork:
-    """Forwards ``port`` to ``target`` while :attr:`state` is ``up``.
-
-    ``closed`` resets connections and refuses new ones; ``silent`` takes them and forwards nothing.
-    """
+    """Forwards ``port`` to ``target`` until it is cut: then connections are reset, and new ones refused."""
 
     def __init__(self, target: int) -> None:
         self.port, self._target = free_port(), target
-        self.state: Literal["up", "closed", "silent"] = "up"
+        self._is_up = True
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self, state: Literal["closed", "silent"]) -> None:
+    def cut(self) -> None:
         """Cut all connections."""
-        self.state = state
-        if state == "closed":
-            self._close_all()
+        self._is_up = False
+        self._close_all()
 
     def restore(self) -> None:
-        """Let new connections through; those that were silent end, as routers do with unknown ones."""
-        self._close_all()
-        self.state = "up"
+        """Let new connections through."""
+        self._is_up = True
 
     def close(self) -> None:
         """Stop listening."""
@@ -50,7 +44,7 @@ class CutNetwork:
         with suppress(OSError):  # closed
             while True:
                 near, _ = self._listener.accept()
-                if self.state == "closed":
+                if not self._is_up:
                     near.close()
                     continue
                 far = socket.create_connection(("127.0.0.1", self._target))
@@ -61,8 +55,7 @@ class CutNetwork:
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while content := source.recv(_CHUNK):
-                if self.state == "up":
-                    sink.sendall(content)
+                sink.sendall(content)
         for each in (source, sink):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -77,13 +77,13 @@ def serving(server: Server) -> Iterator[Server]:
                 server.kill()
 
 
-def with_source(folder: Path, entry_point: str) -> Server:
-    """Return a server, kept in ``folder``, for which another package has registered a source of networks.
+def with_sources(folder: Path, *entry_points: str) -> Server:
+    """Return a server, kept in ``folder``, for which another package has registered sources of networks.
 
-    ``entry_point`` is its line: ``name = module:OBJECT``.
+    Each of ``entry_points`` is its line: ``name = module:OBJECT``.
     """
     installed = folder / "other-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(f"[senseapp.sources]\n{entry_point}\n")
+    (installed / "entry_points.txt").write_text("\n".join(["[senseapp.sources]", *entry_points, ""]))
     return Server(folder, {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))})

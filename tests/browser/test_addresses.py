@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.servers import Server
-from tests.browser.waiting import at_rest, wait_until
+from tests.browser.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -47,24 +47,6 @@ def test_a_finding_is_found_by_link_reload_back_and_forward(
     open_tab(page, "Heat map")
     other.close()
     assert not script_errors  # not even an address that does not exist
-
-
-@pytest.mark.wide
-def test_present_is_turned_by_the_arrow_keys_and_found_again(page: Page, server: Server, scripted_run: str) -> None:
-    page.goto(f"{server.url}/present?run={scripted_run}")
-    expect(page.get_by_text("1 of 3")).to_be_visible()
-    at_rest(page)
-    expect(page.get_by_role("button", name="Next")).to_be_enabled()
-    page.keyboard.press("ArrowRight")
-    expect(page.get_by_text("2 of 3")).to_be_visible()
-    expect(page).to_have_url(re.compile("screen=2"))
-    page.reload()
-    expect(page.get_by_text("2 of 3")).to_be_visible()
-    expect(page.locator("path[aria-roledescription=bar]").first).to_be_visible()
-    at_rest(page)
-    expect(page.get_by_role("button", name="Next")).to_be_enabled()
-    page.keyboard.press("ArrowLeft")
-    expect(page.get_by_text("1 of 3")).to_be_visible()
 
 
 _IS_ON_TOP = """button => {

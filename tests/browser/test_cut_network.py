@@ -38,7 +38,7 @@ def test_a_tab_comes_back_by_itself(visitor: Callable[[], Page], network: CutNet
     expect(page.get_by_role("heading", name="What is sensitivity?")).to_be_visible()
     expect(page.get_by_role("link", name="Runs")).to_be_visible()
     expect(app).to_have_attribute("data-test-script-state", "notRunning")  # a page that is cut half drawn stays so
-    network.cut("closed")
+    network.cut()
     expect(app).not_to_have_attribute(STATE, "CONNECTED")
     page.wait_for_timeout(1000 * seconds)
     network.restore()

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.import_steps import import_table
-from tests.browser.results_steps import open_section
 from tests.browser.servers import Server
+from tests.browser.steps import import_table, open_section
 from tests.browser.waiting import at_rest, wait_until
 from tests.pages.records import FRAGILE
 
@@ -141,7 +140,8 @@ def test_histograms(results: Page) -> None:
     a_histogram_with_the_sensitivity_of_its_bins(results)
 
 
-def a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) -> None:
+@pytest.mark.wide
+def test_a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) -> None:
     for label, ending in (("PNG image", "png"), ("SVG drawing", "svg"), ("CSV data", "csv")):
         results.get_by_role("button", name=re.compile(r"\bSave\b")).first.click()
         with results.expect_download() as download:
@@ -154,11 +154,6 @@ def a_chart_is_saved_as_image_drawing_and_data(results: Page, tmp_path: Path) ->
     rows = list(csv.DictReader((tmp_path / "chart.csv").open()))
     drops = {row["layer"]: float(row["drop"]) for row in rows}
     assert max(drops, key=drops.__getitem__) == FRAGILE
-
-
-@pytest.mark.wide
-def test_a_chart_is_saved(results: Page, tmp_path: Path) -> None:
-    a_chart_is_saved_as_image_drawing_and_data(results, tmp_path)
 
 
 @pytest.mark.wide
@@ -194,6 +189,8 @@ def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
     expect(page.get_by_text("1 of 3")).to_be_visible()
     at_rest(page)
     page.keyboard.press("PageDown")
+    expect(page).to_have_url(re.compile("screen=2"))
+    page.reload()
     expect(page.get_by_text("2 of 3")).to_be_visible()
     expect(mark(page, FRAGILE)).to_be_visible()
     chart = page.locator('[data-testid="stVegaLiteChart"] svg').first
@@ -206,8 +203,9 @@ def test_a_chart_fills_the_screen_of_a_room_and_keys_turn_it(
     wait_until(page, "() => { const m = document.querySelector('.stMain'); return m.scrollHeight <= m.clientHeight }")
     expect(page.get_by_test_id("stSidebar")).to_have_count(0)
     at_rest(page)
-    page.keyboard.press("Space")
-    expect(page.get_by_text("3 of 3")).to_be_visible()
-    at_rest(page)
+    for key, screen in (("ArrowLeft", 1), ("ArrowRight", 2), ("Space", 3)):
+        page.keyboard.press(key)
+        expect(page.get_by_text(f"{screen} of 3")).to_be_visible()
+        at_rest(page)
     page.keyboard.press("Escape")
     page.wait_for_url(re.compile("/results"))

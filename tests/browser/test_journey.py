@@ -12,14 +12,17 @@ from senseapp.formats.plain import read_schedule
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.demo import build_demo_network
 from senseapp.records.schedule import ResourceBudget
-from tests.browser.analyze_steps import open_options
-from tests.browser.results_steps import make_schedule, open_section, section
-from tests.browser.schedule_steps import (
+from tests.browser.steps import (
     AMOUNTS,
+    RUN_MILLISECONDS,
     click_a_dot,
     lock_the_first_layer,
+    make_schedule,
     move_the_target,
+    open_options,
     open_part,
+    open_section,
+    section,
     take_everything,
     verify,
 )
@@ -27,7 +30,6 @@ from tests.browser.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
-RUN_MILLISECONDS = 240_000
 
 MANY_LEVELS = ", ".join(str(level) for level in range(3, 98, 4) if level != 75)
 """Added to 25, 50, 75: long enough to do something in mid-run."""
@@ -38,14 +40,11 @@ def ask_for_many_levels(page: Page) -> None:
     expect(page.get_by_text(re.compile(r"\d+ layers × 26 levels"))).to_be_visible()
 
 
-def start(page: Page, *, images: str = "", many_levels: bool = False) -> None:
-    """Press Run on the demo, after filling in these of the options."""
+def start(page: Page, *, images: str) -> None:
+    """Press Run on the demo, to be measured on so many images."""
     open_options(page)
-    if images:
-        fill(page.get_by_role("spinbutton", name="Images to measure on"), images)
-        expect(page.get_by_text(f"on {images} images")).to_be_visible()
-    if many_levels:
-        ask_for_many_levels(page)
+    fill(page.get_by_role("spinbutton", name="Images to measure on"), images)
+    expect(page.get_by_text(f"on {images} images")).to_be_visible()
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     expect(page).to_have_url(re.compile(r"/results\?run=[0-9a-f]{32}$"))

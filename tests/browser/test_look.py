@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.schedule_steps import AMOUNTS
 from tests.browser.servers import Server
+from tests.browser.steps import AMOUNTS
 from tests.browser.waiting import at_rest, wait_until
 from tests.cases import first_of
 

@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.analyze_steps import open_options
 from tests.browser.login_provider import login_provider, secrets_for
-from tests.browser.results_steps import section
-from tests.browser.runs_steps import tick
 from tests.browser.servers import SCRIPTED, Server, serving
+from tests.browser.steps import RUN_MILLISECONDS, open_options, section, tick
 
 pytestmark = pytest.mark.browser
-
-RUN_MILLISECONDS = 240_000
 
 
 @pytest.fixture(scope="module")

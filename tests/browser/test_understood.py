@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -10,11 +9,19 @@ import onnx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.results_steps import make_schedule, open_section
-from tests.browser.schedule_steps import AMOUNTS, PROOF_MILLISECONDS, open_part, verify
+from tests.browser.steps import (
+    AMOUNTS,
+    RUN_MILLISECONDS,
+    looked_at,
+    make_schedule,
+    offer_graph,
+    offer_images,
+    open_part,
+    open_section,
+    run_to_results,
+    verify,
+)
 from tests.browser.test_look import does_not_scroll_sideways, too_faint
-from tests.browser.test_onnx_file import offer_graph
-from tests.browser.test_uploads import offer_images, run_to_results
 from tests.browser.waiting import at_rest
 from tests.detector_exports import exported_detector, shape_pictures
 from tests.pictures import write_zip
@@ -25,6 +32,7 @@ UNKNOWN = re.compile("It is not known how images of export.onnx are read")
 CARD = ".st-key-block_what-we-understood_open"
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(600)
 def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Page, tmp_path: Path) -> None:
     pictures = shape_pictures(tmp_path / "set", 40, labelled=False) / "images"
@@ -41,7 +49,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     expect(readings).to_have_count(4)
     expect(readings.get_by_test_id("stImage")).to_have_count(16)
     assert too_faint(page) == []
-    looked_at(page, "asked")
+    looked_at(page, "understood-asked")
     does_not_scroll_sideways(page, 390, 1280)
 
     readings.filter(has_text="values from 0 to 255").get_by_role("button", name="Use this").last.click()
@@ -49,13 +57,13 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     expect(card.get_by_test_id("stImage")).to_have_count(4)
     at_rest(page)
     assert too_faint(page) == []
-    looked_at(page, "chosen")
+    looked_at(page, "understood-chosen")
     does_not_scroll_sideways(page, 390, 1280)
     run_to_results(page)
     open_section(page, "Details")
     page.get_by_role("button", name="What we understood").click()
     expect(page.get_by_text("values from 0 to 255, RGB, stretch (chosen by a person)")).to_be_visible()
-    looked_at(page, "results")
+    looked_at(page, "understood-results")
     page.keyboard.press("Escape")
 
     make_schedule(page)
@@ -66,7 +74,7 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     at_rest(page)
     page.get_by_role("button", name=re.compile("^Make (the file|another)")).click()
     button = page.get_by_role("button", name=re.compile("^Get the .*ONNX"))
-    expect(button.first).to_be_visible(timeout=PROOF_MILLISECONDS)
+    expect(button.first).to_be_visible(timeout=RUN_MILLISECONDS)
     with page.expect_download() as download:
         button.first.click()
     file = tmp_path / "int8.onnx"
@@ -74,9 +82,3 @@ def test_one_click_corrects_what_was_only_assumed_and_the_file_follows(page: Pag
     model = onnx.load(file)
     onnx.checker.check_model(model, full_check=True)
     assert any(each.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8) for each in model.graph.initializer)
-
-
-def looked_at(page: Page, name: str) -> None:
-    """Keep a picture of the page where somebody wants to look at it."""
-    if folder := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=str(Path(folder) / f"understood-{name}.png"), full_page=True)

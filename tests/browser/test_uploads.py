@@ -1,82 +1,42 @@
-"""Somebody's own weights and pictures, through the real engine: what fits is measured, what is bad is refused."""
+"""Somebody's own weights, ONNX file and pictures, through the real engine."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import zipfile
 from pathlib import Path
-from typing import Any
 
+import onnx
 import pytest
 import timm
 import torch
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.analyze_steps import open_block
-from tests.browser.results_steps import make_schedule, section
-from tests.browser.schedule_steps import AMOUNTS, open_part
-from tests.browser.servers import Server
+from tests.browser.steps import (
+    AMOUNTS,
+    RUN_MILLISECONDS,
+    make_schedule,
+    offer_checkpoint,
+    offer_graph,
+    offer_images,
+    open_block,
+    open_part,
+    run_to_results,
+    verify,
+)
+from tests.browser.waiting import at_rest
+from tests.onnx_files import exported
 from tests.pictures import png, write_zip
+from tests.small_models import small_network
 
 pytestmark = pytest.mark.browser
 
-RUN_MILLISECONDS = 240_000
-NUM_CLASSES = 4
-TRACE = "code-was-run"
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint as a training program leaves it, without a word on its architecture."""
-    torch.manual_seed(0)
-    network = timm.create_model("test_resnet", num_classes=NUM_CLASSES)
-    path = tmp_path_factory.mktemp("weights") / "colleague.pth"
-    torch.save({"state_dict": network.state_dict(), "epoch": 3}, path)
-    return path
-
-
-def uploader(page: Page, label: str) -> Locator:
-    return page.get_by_test_id("stFileUploader").filter(has_text=label)
-
-
-def offer_checkpoint(page: Page, path: Path) -> None:
-    open_block(page, "Model")
-    page.get_by_text("Upload a checkpoint", exact=True).click()
-    uploader(page, "Checkpoint").locator("input[type=file]").set_input_files(path)
-
-
-def offer_images(page: Page, path: Path) -> None:
-    open_block(page, "Images")
-    page.get_by_text("Upload images", exact=True).click()
-    uploader(page, "Images").locator("input[type=file]").set_input_files(path)
-
-
-def run_to_results(page: Page) -> None:
-    button = page.get_by_role("button", name="Run", exact=True)
-    expect(button).to_be_enabled()
-    button.click()
-    expect(page).to_have_url(re.compile(r"/(run|results)\?run=[0-9a-f]{32}$"))
-    expect(section(page, "Layers")).to_be_visible(timeout=RUN_MILLISECONDS)
-
-
-def downloaded_schedule(page: Page, folder: Path) -> dict[str, Any]:
-    make_schedule(page)
-    open_part(page, "Target files")
-    expect(page.get_by_text(AMOUNTS)).to_be_visible()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Download JSON").click()
-    file = folder / "schedule.json"
-    download.value.save_as(file)
-    schedule: dict[str, Any] = json.loads(file.read_text())
-    return schedule
-
 
 @pytest.mark.wide
-def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
-    page: Page, weights: Path, tmp_path: Path
-) -> None:
+def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(page: Page, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, weights = timm.create_model("test_resnet", num_classes=4), tmp_path / "colleague.pth"
+    torch.save({"state_dict": network.state_dict(), "epoch": 3}, weights)  # without a word on its architecture
     pictures = {f"{name}/{i}.png": png(10 * place + i) for place, name in enumerate("0123") for i in range(3)}
     pictures["0/broken.png"] = b"not a picture"
     offer_checkpoint(page, weights)
@@ -93,44 +53,14 @@ def test_a_strangers_checkpoint_and_class_folders_become_a_target_file(
     expect(page.get_by_text("1 file that cannot be used left out: 0/broken.png")).to_be_visible()
     run_to_results(page)
     expect(page.get_by_role("heading", name="colleague.pth · fewer bits")).to_be_visible()
-    levels = {layer["layer"]: layer["level"] for layer in downloaded_schedule(page, tmp_path)["layers"]}
-    assert {"conv1.0", "layer1.0.conv1", "fc"} <= set(levels)
-
-
-class Harmful:
-    """Unpickling this would make a folder."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.trace),)
-
-
-def the_sample_shows_what_images_look_like(page: Page, tmp_path: Path) -> None:
-    open_block(page, "Images")
-    page.get_by_text("Upload images", exact=True).click()
+    make_schedule(page)
+    open_part(page, "Target files")
+    expect(page.get_by_text(AMOUNTS)).to_be_visible()
     with page.expect_download() as download:
-        page.get_by_role("button", name="Download a sample zip").click()
-    download.value.save_as(tmp_path / "sample.zip")
-    with zipfile.ZipFile(tmp_path / "sample.zip") as sample:
-        assert len(sample.namelist()) == 897
-        assert {name.split("/")[0] for name in sample.namelist()} == set("0123456789")
-
-
-@pytest.mark.wide
-def test_a_harmful_file_gets_its_sentence_and_is_gone_and_a_sample_shows_what_is_wanted(
-    page: Page, server: Server, tmp_path: Path
-) -> None:
-    path = tmp_path / "harmful.pth"
-    torch.save({"state_dict": Harmful(tmp_path / TRACE)}, path)
-    offer_checkpoint(page, path)
-    expect(page.get_by_role("alert").filter(has_text="posix.mkdir")).to_be_visible()
-    expect(page.get_by_role("button", name="Run", exact=True)).to_be_disabled()
-    uploads = server.home / "uploads"
-    assert [file.name for file in uploads.rglob(path.name)] == []
-    assert not (tmp_path / TRACE).exists()
-    the_sample_shows_what_images_look_like(page, tmp_path)
+        page.get_by_role("button", name="Download JSON").click()
+    download.value.save_as(tmp_path / "schedule.json")
+    layers = json.loads((tmp_path / "schedule.json").read_text())["layers"]
+    assert {"conv1.0", "layer1.0.conv1", "fc"} <= {layer["layer"] for layer in layers}
 
 
 @pytest.mark.wide
@@ -168,3 +98,38 @@ def test_a_class_is_chosen_by_its_name(page: Page, tmp_path: Path) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_text("Left out, as no class is given for them: cat.")).to_be_hidden()
     expect(page.get_by_text(re.compile("the model gets .* of 2 images right"))).to_be_visible()
+
+
+@pytest.mark.wide
+def test_the_file_that_is_taken_away_is_the_uploaded_one_edited(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "colleague.onnx"
+    path.write_bytes(exported(small_network(seed=0)))
+    pictures = {f"{i:02d}.png": png(i) for i in range(24)}
+    offer_graph(page, path)
+    expect(page.get_by_text("1 × 3 × 16 × 16, any number of images")).to_be_visible()
+    offer_images(page, write_zip(tmp_path / "photos.zip", pictures))
+    run_to_results(page)
+    make_schedule(page)
+    expect(page.get_by_text(AMOUNTS)).to_be_visible()
+    verify(page)
+    open_part(page, "File that runs")
+    page.get_by_text("Full precision", exact=True).click()
+    at_rest(page)
+    page.get_by_role("button", name=re.compile("^Make (the file|another)")).click()
+    button = page.get_by_role("button", name=re.compile(r"^Get the .*ONNX"))
+    expect(button.first).to_be_visible(timeout=RUN_MILLISECONDS)
+    expect(page.get_by_text(re.compile(r"^.*The uploaded file with \d+ changed tensor")).first).to_be_visible()
+    with page.expect_download() as download:
+        button.first.click()
+    file = tmp_path / "delivered.onnx"
+    download.value.save_as(file)
+    uploaded, delivered = onnx.load(path), onnx.load(file)
+    onnx.checker.check_model(delivered, full_check=True)
+    weights_of = [{each.name: each for each in model.graph.initializer} for model in (uploaded, delivered)]
+    kept = weights_of[0].keys() & weights_of[1].keys()
+    assert any(weights_of[0][name] != weights_of[1][name] for name in kept)
+    for model in (uploaded, delivered):  # tensors that layers shared may be two now: only their names differ in nodes
+        del model.graph.initializer[:]
+        for each in model.graph.node:
+            del each.input[1:]
+    assert uploaded == delivered

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.analyze_steps import open_options
 from tests.browser.servers import SCRIPTED, Server, serving
+from tests.browser.steps import RUN_MILLISECONDS, open_options
 from tests.browser.test_journey import ask_for_many_levels
 from tests.browser.waiting import at_rest, wait_until
 
 pytestmark = pytest.mark.browser
 
-RUN_MILLISECONDS = 240_000
 DONE = re.compile(r"([1-9]\d*)(\.\d)?\s% · ")
 
 

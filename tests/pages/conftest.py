@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,14 +22,19 @@ from senseapp.app.runs.list import table_key
 from senseapp.descriptions import SOURCES
 from senseapp.descriptions.runtimes import RUNTIMES
 from senseapp.metrics import METRICS
+from senseapp.records.candidate import Candidate, Delivery
+from senseapp.records.deployment import DeploySettings
 from senseapp.records.inputs import PreviewReport, SeenPicture
 from senseapp.records.profile import ModelProfile
+from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import ModelSpec, RunSpec
 from senseapp.server.backend import Backend
+from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.inputs import Inputs
 from senseapp.server.process.requester import ANYBODY, Requester
 from senseapp.server.service import Service
 from senseapp.server.settings import LOCAL_OWNER
+from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS, task_named
 from tests.pages.records import a_reading, opener, profile
 
@@ -72,23 +78,46 @@ def gate() -> threading.Semaphore:
 
 @pytest.fixture
 def backend(tmp_path: Path, gate: threading.Semaphore, request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """A backend that works when told to; with the parameter ``"slow"`` in a thread, held by the gate."""
+    """A backend that works when told to; with the parameter ``"slow"`` in a thread, held by the gate.
+
+    A module that says ``REAL_ENGINE = True`` gets the real engine, in this process: only here is known what tests
+    register. A test that asks for ``measured`` gets a copy of a home with the finished runs of its module.
+    """
     slow = getattr(request, "param", "") == "slow"
-    open_session = opener(gate if slow else None)
-    made = Backend(tmp_path / "home", open_session=open_session, workers=1 if slow else 0, data_roots=(tmp_path,))
+    if getattr(request.module, "REAL_ENGINE", False):
+        from senseapp.server.tasks import open_local_session as open_session  # torch loads here
+    else:
+        open_session = opener(gate if slow else None)
+    roots = (tmp_path,)
+    if "measured" in request.fixturenames:
+        folder, _ = _measured_once(request, open_session)
+        shutil.copytree(folder / "home", tmp_path / "home")
+        roots = (tmp_path, folder)
+    made = Backend(tmp_path / "home", open_session=open_session, workers=1 if slow else 0, data_roots=roots)
     yield made
     gate.release(1000)
     made.close()
 
 
-@pytest.fixture
-def real_backend(tmp_path: Path) -> Iterator[Backend]:
-    """A backend with the real engine, in this process: only here is known what tests register."""
-    from senseapp.server.session import open_local_session  # torch loads here
+_measured: dict[str, tuple[Path, dict[str, str]]] = {}
 
-    made = Backend(tmp_path / "home", open_session=open_local_session, workers=0, data_roots=(tmp_path,))
-    yield made
-    made.close()
+
+def _measured_once(request: pytest.FixtureRequest, open_session: Callable[..., Any]) -> tuple[Path, dict[str, str]]:
+    """Measure what ``runs_to_measure`` of the module returns, given a folder for files; once for all of its tests."""
+    name = request.module.__name__
+    if name not in _measured:
+        folder = request.getfixturevalue("tmp_path_factory").mktemp("measured")
+        made = Backend(folder / "home", open_session=open_session, workers=0, data_roots=(folder,))
+        runs = request.module.runs_to_measure(folder).items()
+        _measured[name] = folder, {each: finish(Service(made), made, spec) for each, spec in runs}
+        made.close()
+    return _measured[name]
+
+
+@pytest.fixture
+def measured(backend: Backend, request: pytest.FixtureRequest) -> dict[str, str]:
+    """The ids of the finished runs of this module, by the names in its ``runs_to_measure``."""
+    return _measured[request.module.__name__][1]
 
 
 @pytest.fixture
@@ -132,6 +161,12 @@ def a_session(components: BidiComponentManager) -> AppTest:
 
 
 @pytest.fixture
+def analyze(app: AppTest) -> AppTest:
+    """The Analyze page, once it has read the demo."""
+    return wait_for_card(app.run())
+
+
+@pytest.fixture
 def another_app(app: AppTest, components: BidiComponentManager) -> Callable[[], AppTest]:
     """Makes further sessions of the app, as a reload or another tab does."""
     return lambda: a_session(components)
@@ -143,11 +178,43 @@ def finished_run(service: Service, backend: Backend) -> str:
     return finish(service, backend, RunSpec())
 
 
+@pytest.fixture
+def shown_schedule(service: Service, finished_run: str) -> Schedule:
+    """The schedule that the Schedule page solves before anything is moved."""
+    budget, limits = ResourceBudget(kind="params", target=0.5), Limits(min_level=0.0, max_level=0.9)
+    return make_schedule(service.result(finished_run), budget=budget, limits=limits)
+
+
+@pytest.fixture
+def task(shown_schedule: Schedule, finished_run: str) -> DeliverTask:
+    """What the button for a file that runs asks for before anything is moved."""
+    settings = DeploySettings(kind="quickest", most_changed=0.01)
+    return DeliverTask(run_id=finished_run, schedule=shown_schedule, allowed_drop=0.01, settings=settings)
+
+
 def finish(service: Service, backend: Backend, spec: RunSpec) -> str:
     run_id = service.start(spec)
     while backend.runner.run_next():
         pass
     return run_id
+
+
+def delivered(service: Service, backend: Backend, task: DeliverTask) -> tuple[Candidate, ...]:
+    """Return the files that a task makes."""
+    service.work.start(task)
+    while backend.runner.run_next():
+        pass
+    delivery = service.work.outcome(task)
+    assert delivery is not None
+    return delivery.candidates
+
+
+def keep(backend: Backend, run_id: str, key: str, *candidates: Candidate, notes: tuple[str, ...] = ()) -> None:
+    """Store made-up files of a run as those of the task with this key."""
+    folder = backend.store.folder(run_id)
+    folder.save(key, Delivery(candidates=candidates, notes=notes))
+    for each in candidates:
+        (folder.path / each.file).write_bytes(b"onnx" * 1000)
 
 
 _registered_pages: dict[str, Any] = {}
@@ -167,7 +234,8 @@ def open_page(app: AppTest, page: str, **query: str) -> AppTest:
 
 def texts(app: AppTest) -> str:
     """Return the texts in sight and folded away."""
-    return " ".join(element.value for element in (*app.markdown, *app.caption))
+    kinds = (app.markdown, app.caption, app.info, app.success, app.warning, app.error)
+    return " ".join(element.value for kind in kinds for element in kind)
 
 
 def started(service: Service) -> RunSpec:

@@ -1,18 +1,17 @@
 """Settings of pages in their address: what is written, what is read again, and what is not."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common.address import SWITCH, WORDS, Form, named, number, one_of, some_of, span, whole
-from senseapp.app.common.state import LayerEdits, edits_key
+from senseapp.app.common.state import LayerEdits
 from senseapp.app.schedule.settings import edits_form
 from senseapp.core.errors import NotFound
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
-from tests.pages.conftest import go_back, open_page
+from tests.pages.conftest import open_page
 
 
 @pytest.mark.parametrize(
@@ -60,26 +59,6 @@ def _target(app: AppTest, run_id: str) -> Any:
     return app.slider(key=f"schedule.target.{run_id}")
 
 
-def test_a_schedule_is_found_again_by_reload_back_and_in_another_tab(
-    app: AppTest, another_app: Callable[[], AppTest], finished_run: str
-) -> None:
-    page = "pages/targets.py"
-    open_page(app, page, run=finished_run)
-    assert dict(app.query_params) == {"run": finished_run}
-    usual = _target(app, finished_run).value
-    _target(app, finished_run).set_value(31).run()
-    app.slider(key=f"schedule.limits.{finished_run}").set_value((5, 80)).run()
-    query = dict(app.query_params)
-    assert query == {"run": finished_run, "target": "31", "limits": "5~80"}
-    other = open_page(another_app(), page, **query)
-    assert _target(other, finished_run).value == 31
-    assert other.slider(key=f"schedule.limits.{finished_run}").value == (5, 80)
-    go_back(app, run=finished_run, target="31")
-    assert app.slider(key=f"schedule.limits.{finished_run}").value == (0, 90)
-    go_back(app, run=finished_run)
-    assert _target(app, finished_run).value == usual
-
-
 def test_an_address_that_the_browser_has_not_updated_yet_takes_nothing_back(app: AppTest, finished_run: str) -> None:
     open_page(app, "pages/targets.py", run=finished_run)
     _target(app, finished_run).set_value(31).run()
@@ -109,21 +88,6 @@ def test_locks_are_in_the_address_and_only_of_their_network() -> None:
     ):
         with pytest.raises(ValueError, match=r".*"):
             form_of.read(bad)
-
-
-def test_a_lock_is_kept_over_a_reload_and_taken_back_by_back(
-    app: AppTest, another_app: Callable[[], AppTest], finished_run: str
-) -> None:
-    page, key = "pages/targets.py", edits_key(finished_run)
-    open_page(app, page, run=finished_run)
-    app.session_state[key] = LayerEdits(fixed={"fc": 0.0})
-    app.run()
-    query = dict(app.query_params)
-    other = open_page(another_app(), page, **query)
-    assert other.session_state[key] == LayerEdits(fixed={"fc": 0.0})
-    assert other.dataframe  # the page was drawn to its end
-    go_back(app, run=finished_run)
-    assert app.session_state[key] == LayerEdits()
 
 
 def test_the_switch_expert_is_of_one_person(service: Service, backend: Backend) -> None:

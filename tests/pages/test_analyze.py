@@ -21,11 +21,6 @@ from tests.pages.conftest import started, texts, wait_for_card
 from tests.pages.test_words import blocks
 
 
-@pytest.fixture
-def analyze(app: AppTest) -> AppTest:
-    return wait_for_card(app.run())
-
-
 def test_the_demo_is_filled_in_and_run_works_at_once(app: AppTest, service: Service) -> None:
     app.run()
     assert not app.exception
@@ -155,7 +150,7 @@ def test_what_saves_nothing_in_a_file_that_runs_is_said_before_the_run(analyze: 
         assert (said in texts(analyze)) is is_said, (kind, goal)
 
 
-@pytest.mark.parametrize("goal", ["faster", "targets", "look"])
+@pytest.mark.parametrize("goal", ["faster", "look"])
 def test_the_goal_chooses_what_is_measured(
     analyze: AppTest, another_app: Callable[[], AppTest], service: Service, goal: Goal
 ) -> None:

@@ -10,25 +10,14 @@ import pytest
 from onnx.external_data_helper import convert_model_to_external_data, write_external_data_tensors
 from streamlit.testing.v1 import AppTest
 
-from senseapp.descriptions import get
-from senseapp.prove.prove import validate
-from senseapp.records.schedule import ResourceBudget
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.backend import Backend
+from senseapp.records.spec import ModelSpec
 from senseapp.server.service import Service
-from senseapp.solve.methods import make_schedule
-from tests.cases import first_of
-from tests.onnx_files import exported, write_export
+from tests.onnx_files import exported
 from tests.onnx_graphs import file_of, node, weights
-from tests.pages.conftest import finish, open_page, texts, wait_for_card
+from tests.pages.conftest import texts, wait_for_card
 from tests.small_models import small_network
 
 HEAD = [node("Conv", "x w", "c", pads=[1, 1, 1, 1]), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "f")]
-
-
-@pytest.fixture
-def analyze(app: AppTest) -> AppTest:
-    return wait_for_card(app.run())
 
 
 def with_two_outputs() -> bytes:
@@ -154,40 +143,6 @@ def test_a_file_of_a_run_can_be_chosen_again_for_its_own_source_only(analyze: Ap
     assert analyze.selectbox(key="analyze.onnx.again").options == ["net.onnx"]
     analyze.button_group(key="analyze.model.source").set_value("Upload a checkpoint").run()
     assert not [box for box in analyze.selectbox if box.key == "analyze.checkpoint.again"]
-
-
-class TestRunOfAFile:
-    """Everything that follows a run of any network follows that of a file."""
-
-    @pytest.fixture
-    def backend(self, real_backend: Backend) -> Backend:
-        return real_backend
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("compression", first_of(["quantization", "sparsity", "pruning"]))
-    def test_it_is_measured_scheduled_proven_and_shown(
-        self, app: AppTest, service: Service, backend: Backend, tmp_path: Path, compression: str
-    ) -> None:
-        module = small_network(seed=0)
-        description = get(compression)
-        levels = (8.0, 4.0) if description.sets_bits else (0.3, 0.6)
-        spec = RunSpec(
-            model=ModelSpec(
-                library="onnx", checkpoint=str(write_export(tmp_path / "net.onnx", module)), task="classification"
-            ),
-            data=DataSpec(kind="random"),
-            sensitivity=SensitivitySpec(compression=description.config(), levels=levels, num_samples=16, device="cpu"),
-        )
-        run_id = finish(service, backend, spec)
-        result = service.result(run_id)
-        assert result.profile.title == "net.onnx"
-        assert {layer.name for layer in result.profile.layers} >= {"stem", "blocks.0.conv1", "head"}
-        kind, target = ("bits", 6.0) if description.sets_bits else ("params", 0.2)
-        schedule = make_schedule(result, budget=ResourceBudget(kind=kind, target=target))  # type: ignore[arg-type]
-        assert validate(result, schedule, repair=True).result.changes
-        for page in ("results", "targets", "compare", "runs", "present"):
-            open_page(app, f"pages/{page}.py", run=run_id)
-            assert not app.exception, page
 
 
 def test_a_graph_and_its_weights_are_one_upload(analyze: AppTest, service: Service, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from streamlit.testing.v1 import AppTest
 from senseapp.records.inputs import PreparationChoice, PreparationTrial, PreviewReport
 from senseapp.records.spec import RunSpec
 from senseapp.server.service import Service
-from tests.pages.conftest import ScriptedInputs, wait_for_card
+from tests.pages.conftest import ScriptedInputs, started, texts, wait_for_card
 from tests.pages.records import a_reading
-from tests.pages.test_analyze_uploads import CLASSES, archive, started, texts, upload_checkpoint, upload_images
+from tests.pages.test_analyze_uploads import CLASSES, archive, upload_checkpoint, upload_images
 from tests.pictures import class_files
 
 VERDICT = (

@@ -17,7 +17,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.checks import Checks
 from senseapp.server.service import Service
 from tests.check_pairs import PAIRS, Workshop
-from tests.pages.conftest import open_page, wait_for_card
+from tests.pages.conftest import open_page, texts, wait_for_card
 from tests.pages.test_analyze_uploads import checkpoint
 
 PAGE = "pages/check.py"
@@ -40,11 +40,6 @@ def page(app: AppTest) -> AppTest:
     open_page(app, PAGE)
     assert not app.exception
     return app
-
-
-def texts(app: AppTest) -> str:
-    shown = (*app.markdown, *app.caption, *app.success, *app.error, *app.warning)
-    return " ".join(element.value for element in shown)
 
 
 def offer(app: AppTest, files: dict[str, bytes], candidate: str) -> AppTest:

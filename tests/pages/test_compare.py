@@ -17,7 +17,7 @@ from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, some_figures
 from tests.distiller_tables import TABLE
-from tests.pages.conftest import finish, open_page, tick
+from tests.pages.conftest import finish, open_page, texts, tick
 from tests.pages.records import FRAGILE, NOT_PRUNABLE
 
 PAGE = "pages/compare.py"
@@ -36,10 +36,6 @@ def open_compare(app: AppTest, *runs: str, **query: Any) -> AppTest:
     return app
 
 
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.info))
-
-
 def charts(app: AppTest) -> list[dict[str, Any]]:
     return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
 
@@ -54,7 +50,7 @@ def test_without_a_run_the_page_says_what_to_do(app: AppTest) -> None:
     assert "There is nothing to compare" in texts(app)
 
 
-def test_two_runs_of_a_link_are_compared(app: AppTest, pair: list[str]) -> None:
+def test_two_runs_of_a_link_are_compared_and_a_layer_is_picked_in_both(app: AppTest, pair: list[str]) -> None:
     open_compare(app, *pair)
     assert app.multiselect(key="compare.runs").value == pair
     assert (
@@ -64,6 +60,14 @@ def test_two_runs_of_a_link_are_compared(app: AppTest, pair: list[str]) -> None:
     assert "6 layers matched by name" in texts(app)
     assert len(charts(app)) == 1
     assert all(len(each.proto.alt) > 10 for each in (*app.get("vega_lite_chart"), *app.get("arrow_data_frame")))
+    rows = app.dataframe[-1].value.set_index("Setting")
+    assert list(rows.loc["Compression"]) == ["Set the smallest weights to zero", "Store weights with fewer bits"]
+    assert "Model" not in rows.index  # only what differs
+    app.session_state[pick_key("compare")] = FRAGILE
+    app.run()
+    assert "demo, 50 %: **8.0 points** (7.4 to 8.6), rank 1, measured" in texts(app)
+    app.button(key="compare.close").click().run()
+    assert "rank 1, measured" not in texts(app)
 
 
 def test_runs_that_judge_in_different_ways_show_the_file_to_take_of_each(
@@ -94,12 +98,6 @@ def test_a_run_for_targets_offers_no_file_of_weights(app: AppTest, service: Serv
     ]  # of the other run: the place of a button without a file
 
 
-def test_what_the_runs_differ_in_is_listed(app: AppTest, pair: list[str]) -> None:
-    rows = open_compare(app, *pair).dataframe[-1].value.set_index("Setting")
-    assert list(rows.loc["Compression"]) == ["Set the smallest weights to zero", "Store weights with fewer bits"]
-    assert "Model" not in rows.index
-
-
 def test_level_and_metric_of_the_link_are_taken_and_written_back(app: AppTest, pair: list[str]) -> None:
     names = [f"level-{run[:8]}" for run in pair]
     open_compare(app, *pair, **dict(zip(names, ("0.25", "2.0"), strict=True)), metric="kl")
@@ -126,14 +124,10 @@ def test_a_chosen_run_joins_the_url_and_one_that_is_not_there_is_said(app: AppTe
     app.multiselect(key="compare.runs").set_value(pair).run()
     assert in_url(app, "run") == pair
     assert "A and B rank" in texts(app)
-
-
-def test_without_runs_in_its_address_the_page_brings_back_the_last_comparison(app: AppTest, pair: list[str]) -> None:
-    open_compare(app, *pair)
     app.switch_page("pages/guide.py").run()
     app.query_params.clear()
     app.switch_page(PAGE).run()
-    assert "A and B rank" in texts(app)
+    assert "A and B rank" in texts(app)  # the last comparison comes back
 
 
 def test_one_run_compares_its_estimate_with_its_measurement(app: AppTest, pair: list[str]) -> None:
@@ -158,15 +152,6 @@ def test_layers_without_a_counterpart_are_named_with_the_reason(
     unmatched = next(frame.value for frame in app.dataframe if "In A" in frame.value and "Layer" in frame.value)
     assert list(unmatched["Layer"]) == [NOT_PRUNABLE]
     assert "Its channels are added" in unmatched["In B"].iloc[0]
-
-
-def test_a_click_on_a_layer_tells_its_figures_in_both_runs(app: AppTest, pair: list[str]) -> None:
-    open_compare(app, *pair)
-    app.session_state[pick_key("compare")] = FRAGILE
-    app.run()
-    assert "demo, 50 %: **8.0 points** (7.4 to 8.6), rank 1, measured" in texts(app)
-    app.button(key="compare.close").click().run()
-    assert "rank 1, measured" not in texts(app)
 
 
 def test_random_inputs_are_said_beside_every_chart(app: AppTest, service: Service, backend: Backend) -> None:

@@ -15,8 +15,8 @@ from senseapp.server.backend import Backend
 from senseapp.server.finished_runs import Work
 from senseapp.server.service import Service
 from tests.deployments import a_candidate
-from tests.pages.conftest import finish, open_page, wait_for_card
-from tests.pages.test_compare import PAGE, in_url, texts
+from tests.pages.conftest import finish, open_page, texts, wait_for_card
+from tests.pages.test_compare import PAGE, in_url
 from tests.pictures import png
 
 INT8, FLOAT = a_candidate(), a_candidate("onnx", size=5_000_000, share=0.8, lost=0.01)

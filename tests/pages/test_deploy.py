@@ -6,44 +6,20 @@ import zipfile
 from dataclasses import replace
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import NotFound
 from senseapp.metrics import METRICS
-from senseapp.records.candidate import Candidate, Delivery
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunState
-from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
-from senseapp.solve.methods import make_schedule
 from senseapp.views.frames.files import deployed_rows
 from tests.deployments import a_candidate, a_change, a_deployment, some_figures, usual_figures
-from tests.pages.conftest import open_page
+from tests.pages.conftest import keep, open_page, texts
 
 PAGE = "pages/targets.py"
 OWN = "onnxruntime's quantize_static, per channel, unsigned activations, min-max"
-
-
-@pytest.fixture
-def task(service: Service, finished_run: str) -> DeliverTask:
-    """What the button asks for before anything is moved."""
-    budget, limits = ResourceBudget(kind="params", target=0.5), Limits(min_level=0.0, max_level=0.9)
-    schedule = make_schedule(service.result(finished_run), budget=budget, limits=limits)
-    settings = DeploySettings(kind="quickest", most_changed=0.01)
-    return DeliverTask(run_id=finished_run, schedule=schedule, allowed_drop=0.01, settings=settings)
-
-
-def keep(backend: Backend, task: DeliverTask, *candidates: Candidate, notes: tuple[str, ...] = ()) -> None:
-    folder = backend.store.folder(task.run_id)
-    folder.save(task.key, Delivery(candidates=candidates, notes=notes))
-    for candidate in candidates:
-        (folder.path / candidate.file).write_bytes(b"onnx" * 1000)
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.warning))
 
 
 def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: DeliverTask, service: Service) -> None:
@@ -64,7 +40,7 @@ def test_the_button_puts_it_in_the_queue_with_what_was_chosen(app, task: Deliver
 
 def test_each_file_stands_with_its_own_figures_and_its_button(app, task: DeliverTask, backend: Backend) -> None:
     file = a_candidate("mixed", metric="top1", lost=0.005, schedule=task.schedule, deployment=a_deployment())
-    keep(backend, task, file)
+    keep(backend, task.run_id, task.key, file)
     open_page(app, PAGE, run=task.run_id)
     assert not app.exception
     assert file.headline in texts(app)
@@ -86,7 +62,7 @@ def test_each_file_stands_with_its_own_figures_and_its_button(app, task: Deliver
 def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, backend: Backend) -> None:
     harmful = a_candidate("int8", metric="top1", lost=0.2, schedule=task.schedule)
     useless = a_candidate("onnx", metric="top1", size=18_800_000, share=1.0, lost=0.0, schedule=task.schedule)
-    keep(backend, task, harmful, useless, notes=("There is no ONNX file in int8: reason.",))
+    keep(backend, task.run_id, task.key, harmful, useless, notes=("There is no ONNX file in int8: reason.",))
     open_page(app, PAGE, run=task.run_id)
     assert not app.exception
     assert "Not worth taking: loses more than is tolerated." in texts(app)
@@ -101,7 +77,7 @@ def test_the_kit_holds_the_file_and_how_it_is_used(task: DeliverTask, service: S
     candidate = a_candidate()
     with pytest.raises(NotFound, match="not on this server"):
         service.work.candidate_file(task.run_id, candidate)
-    keep(backend, task, candidate)
+    keep(backend, task.run_id, task.key, candidate)
     with zipfile.ZipFile(service.work.pack_kit(task.run_id, candidate, tmp_path / "file")) as archive:
         assert archive.read("digits-int8.onnx") == b"onnx" * 1000
         assert archive.read("README.txt").decode().count("\n") == 3
@@ -130,7 +106,7 @@ def test_all_int8_is_not_shown_beside_itself() -> None:
 
 def test_a_file_that_was_made_of_the_schedule_stands_before_the_offer_of_another(app, task, backend: Backend) -> None:
     file = a_candidate("mixed", metric="top1", lost=0.005, schedule=task.schedule, deployment=a_deployment())
-    keep(backend, replace(task, allowed_drop=0.03), file)
+    keep(backend, task.run_id, replace(task, allowed_drop=0.03).key, file)
     open_page(app, PAGE, run=task.run_id)
     assert not app.exception
     assert file.headline in texts(app)

@@ -17,18 +17,16 @@ from senseapp.data.demo_pictures import load_shapes
 from senseapp.descriptions import SOURCES
 from senseapp.metrics import METRICS
 from senseapp.networks.sources.load import load_model
-from senseapp.prove.prove import validate
-from senseapp.records.measurement import Status
-from senseapp.records.schedule import ResourceBudget
-from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
+from senseapp.records.spec import SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.inputs import DETECTION_DEMO
 from senseapp.server.service import Service
-from senseapp.solve.methods import make_schedule
 from tests import shapes_detector
-from tests.pages.conftest import finish, open_layers, open_page
+from tests.pages.conftest import finish, open_layers
 from tests.pictures import write_folder
 from tests.plain_loop import SPARSITY, sparse_logits
+
+REAL_ENGINE = True
 
 NUM_PICTURES, NUM_MEASURED = 116, 16
 
@@ -38,48 +36,7 @@ def _registered(registries: None) -> None:
     SOURCES.register(shapes_detector.SOURCE)
 
 
-@pytest.fixture
-def backend(real_backend: Backend) -> Backend:
-    return real_backend
-
-
 @pytest.mark.wide
-@pytest.mark.slow
-def test_a_detector_is_measured_scheduled_proven_and_shown(
-    app: AppTest, service: Service, backend: Backend, tmp_path: Path
-) -> None:
-    folder = write_folder(tmp_path / "set", shapes_detector.picture_files(NUM_PICTURES))
-    spec = RunSpec(
-        model=ModelSpec(library="shapes", name="ssd", task="detection"),
-        data=DataSpec(kind="folder", path=str(folder)),
-        sensitivity=SensitivitySpec(levels=(0.5, 0.7), num_samples=NUM_MEASURED, device="cpu"),
-    )
-    run_id = finish(service, backend, spec)
-    result = service.result(run_id)
-    assert result.has_labels
-    assert result.metric == "detection_kl"
-    assert result.method == "replay"
-    assert all(item.status is Status.MEASURED for item in result.measurements)
-    assert min(result.agreement.values()) > 0.8  # Spearman of nine layers
-    assert f"{NUM_PICTURES} pictures with boxes." in result.notes
-    schedule = make_schedule(result, budget=ResourceBudget(kind="params", target=0.5))
-    validated = validate(result, schedule, repair=True, data_roots=(tmp_path,))
-    proven = {change.metric: change for change in validated.result.changes}
-    assert proven["map"].baseline > 0.3
-    for name in ("map", "map50", "objects_f1", "agreement_map", "agreement_map50"):
-        assert proven[name].num_samples == NUM_PICTURES - NUM_MEASURED
-        assert proven[name].ci_low <= proven[name].delta <= proven[name].ci_high
-    assert METRICS["objects_f1"].kept_text(proven["objects_f1"]).endswith(")")
-    changed = validated.changed
-    assert changed is not None
-    assert changed.sentence.startswith("Of ")
-    assert changed.pictures[0].drawn
-    assert {title for title, _ in changed.pictures[0].drawn} == {"original", "compressed", "label"}
-    for page in ("results", "targets", "compare", "runs", "present"):
-        open_page(app, f"pages/{page}.py", run=run_id)
-        assert not app.exception, page
-
-
 @pytest.mark.slow
 def test_the_command_line_measures_deploys_and_reports_a_detector(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

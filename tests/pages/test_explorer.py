@@ -17,7 +17,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from tests.distiller_tables import TABLE
-from tests.pages.conftest import finish, open_layers
+from tests.pages.conftest import finish, open_layers, texts
 from tests.pages.records import FRAGILE, NAMES, NOT_PRUNABLE
 
 PAGE = "pages/results.py"
@@ -36,10 +36,6 @@ def open_tab(app: AppTest, run_id: str, label: str) -> AppTest:
     app.run()
     assert not app.exception
     return app
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.info))
 
 
 def chart(app: AppTest, number: int = 0) -> dict[str, Any]:
@@ -202,12 +198,16 @@ def test_a_run_that_a_newer_version_wrote_is_told_in_one_sentence(
     assert not app.get("vega_lite_chart")
 
 
-def test_every_chart_can_be_saved_in_three_forms(results: AppTest, finished_run: str) -> None:
+def test_every_chart_can_be_saved_in_three_forms_and_has_words_for_those_who_do_not_see_it(
+    results: AppTest, finished_run: str
+) -> None:
     results.session_state[pick_key(finished_run)] = FRAGILE
     for label in ("Layers", "Curves", "Heat map", "Network"):
         open_tab(results, finished_run, label)
+        charts = results.get("vega_lite_chart")
         saved = [button.label for button in results.get("download_button") if not button.label.startswith("Download")]
-        assert saved == len(results.get("vega_lite_chart")) * ["PNG image", "SVG drawing", "CSV data"]
+        assert saved == len(charts) * ["PNG image", "SVG drawing", "CSV data"]
+        assert all(len(element.proto.alt) > 10 for element in (*charts, *results.get("arrow_data_frame")))
 
 
 def test_many_levels_are_slid_through(app: AppTest, service: Service, backend: Backend) -> None:

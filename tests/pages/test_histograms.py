@@ -7,7 +7,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import MeasurementFailed
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.run_tasks import HistogramTask
 from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import TABLE
@@ -54,23 +54,15 @@ def test_a_made_histogram_is_shown_with_its_numbers(
     assert saved == ["PNG image", "SVG drawing", "CSV data"]
 
 
-def test_the_picked_layer_is_looked_at(app: AppTest, finished_run: str) -> None:
+def test_the_picked_layer_is_looked_at_in_each_way(app: AppTest, finished_run: str) -> None:
     open_tab(app, finished_run)
     app.selectbox(key=f"results.layer.{finished_run}").set_value("fc").run()
     assert "weights of fc lie" in texts(app)
     app.button_group(key=f"values.{finished_run}").set_value("activations").run()
     assert "activations of fc lie" in texts(app)
-
-
-def test_the_loss_can_be_chosen_where_there_are_labels(app: AppTest, finished_run: str) -> None:
-    open_tab(app, finished_run)
     objectives = app.selectbox(key=f"sensitivity.{finished_run}").options
-    assert objectives == ["Highest score", "Loss", "Mean output", "Nothing"]
-    assert app.button_group(key=f"values.{finished_run}").options == [
-        "Weights",
-        "Inputs",
-        "Outputs",
-    ]
+    assert objectives == ["Highest score", "Loss", "Mean output", "Nothing"]  # the loss, as there are labels
+    assert app.button_group(key=f"values.{finished_run}").options == ["Weights", "Inputs", "Outputs"]
     assert app.select_slider(key=f"histogram.bits.{finished_run}").options == [str(bits) for bits in range(2, 9)]
 
 

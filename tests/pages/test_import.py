@@ -148,18 +148,13 @@ def test_every_view_copes_with_unknown_intervals_and_sizes(app: AppTest, service
     assert not measurement_frame(result, "top1")["unclear"].any()
 
 
-def test_no_file_is_offered_without_a_model_and_unknown_sizes_are_not_called_small(app: AppTest, imported: str) -> None:
+def test_the_schedule_of_an_import_speaks_of_layers_and_offers_no_file(app: AppTest, imported: str) -> None:
     open_page(app, "pages/targets.py", run=imported)
     assert not app.exception
     keys = {button.key for button in app.button}
     assert not keys & {f"schedule.verify.{imported}", f"schedule.deploy.{imported}"}
     assert "no model here to check or to make a file of" in texts(app)
     assert "it is small" not in texts(app)
-
-
-def test_the_schedule_of_an_import_speaks_of_layers_not_of_weights(app: AppTest, imported: str) -> None:
-    open_page(app, "pages/targets.py", run=imported)
-    assert not app.exception
     assert "Mean amount over layers" in texts(app)
     assert "if stored compactly" not in texts(app)
     assert "every layer counts alike" in texts(app)

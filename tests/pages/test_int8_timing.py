@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from streamlit.testing.v1 import AppTest
-
 from senseapp.records.deployment import Median, OperatorShare
 from senseapp.records.jobs import RunState
 from senseapp.records.layer_findings import Int8Timing
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import Int8Trial
 from senseapp.server.process.requester import decode_task, encode_task
+from senseapp.server.run_tasks import Int8Trial
 from senseapp.server.service import Service
 from tests.deployments import a_candidate, a_deployment, usual_figures
-from tests.pages.conftest import open_page
-from tests.pages.test_deploy import keep
-from tests.pages.test_deploy import task as task
+from tests.pages.conftest import keep, open_page, texts
 
 SLOW = Int8Timing(ratio=Median(value=1.4, low=1.1, high=1.7), machine="a made-up machine", products="")
-
-
-def texts(app: AppTest) -> str:
-    return " ".join(element.value for element in (*app.markdown, *app.caption, *app.warning))
 
 
 def test_the_schedule_page_times_a_first_file_on_request(app, task, service: Service, backend: Backend) -> None:
@@ -48,7 +40,7 @@ def test_where_the_time_goes_stands_with_the_file(app, task, backend: Backend) -
         ),
     )
     record = a_deployment(figures=usual_figures(), operators=operators)
-    keep(backend, task, a_candidate("mixed", metric="top1", schedule=task.schedule, deployment=record))
+    keep(backend, task.run_id, task.key, a_candidate("mixed", metric="top1", schedule=task.schedule, deployment=record))
     open_page(app, "pages/targets.py", run=task.run_id)
     app.toggle(key="account.expert").set_value(True).run()
     assert not app.exception

@@ -25,7 +25,7 @@ from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.leaderboard import headline
 from senseapp.server.outputs import default_targets
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from tests.pages.conftest import APP, open_page, wait_for_card

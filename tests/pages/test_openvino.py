@@ -26,8 +26,10 @@ from senseapp.runtimes.openvino.operations import OPERATIONS
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_page
+from tests.pages.conftest import delivered, open_page, texts
 from tests.toy_source import TOY as TOYS
+
+REAL_ENGINE = True
 
 pytestmark = pytest.mark.slow  # traces a network, which takes seconds
 
@@ -37,33 +39,14 @@ def _registered(registries: None) -> None:
     SOURCES.register(TOYS)
 
 
-@pytest.fixture
-def backend(real_backend: Backend) -> Backend:
-    return real_backend
+def runs_to_measure(_: Path) -> dict[str, RunSpec]:
+    settings = SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4), num_samples=48, device="cpu")
+    return {"bits": RunSpec(model=parse_model("toys/second"), data=DataSpec(kind="random"), sensitivity=settings)}
 
 
 @pytest.fixture
-def run_id(service: Service, backend: Backend) -> str:
-    compression = QuantizationConfig()
-    spec = RunSpec(
-        model=parse_model("toys/second"),
-        data=DataSpec(kind="random"),
-        sensitivity=SensitivitySpec(compression=compression, levels=(8, 4), num_samples=48, device="cpu"),
-    )
-    return finish(service, backend, spec)
-
-
-def texts(app: AppTest) -> str:
-    return html.unescape(" ".join(element.value for element in (*app.markdown, *app.caption)))
-
-
-def made(service: Service, backend: Backend, task: DeliverTask):
-    service.work.start(task)
-    while backend.runner.run_next():
-        pass
-    delivery = service.work.outcome(task)
-    assert delivery is not None
-    return delivery
+def run_id(measured: dict[str, str]) -> str:
+    return measured["bits"]
 
 
 @pytest.mark.wide
@@ -73,7 +56,7 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
     found = {}
     for name, other in (("onnxruntime", "openvino"), ("openvino", "onnxruntime")):
         task = DeliverTask(run_id=run_id, settings=DeploySettings(kind="int8", runtime=name))
-        (found[name],) = made(service, backend, task).candidates
+        (found[name],) = delivered(service, backend, task)
         record = found[name].deployment
         assert record is not None
         (elsewhere,) = record.elsewhere
@@ -103,15 +86,15 @@ def test_one_run_is_deployed_to_each_and_they_are_compared(
         open_page(app, "pages/targets.py", run=run_id)
         assert not app.exception
         assert f"runtime.{run_id}" not in {group.key for group in app.get("button_group")}
-        assert "OpenVINO is not installed here. To add it: pip install '.[openvino]'" in texts(app)
-        assert "one ONNX file, which onnxruntime runs" in texts(app)
+        assert "OpenVINO is not installed here. To add it: pip install '.[openvino]'" in html.unescape(texts(app))
+        assert "one ONNX file, which onnxruntime runs" in html.unescape(texts(app))
 
     open_page(app, "pages/targets.py", run=run_id)
     chooser = app.button_group(key=f"runtime.{run_id}")
     assert list(chooser.options) == ["onnxruntime", "OpenVINO"]
     chooser.set_value("openvino").run()
     assert not app.exception
-    assert "one OpenVINO ONNX file, which OpenVINO runs on processors of PCs" in texts(app)
+    assert "one OpenVINO ONNX file, which OpenVINO runs on processors of PCs" in html.unescape(texts(app))
     app.button(key=f"schedule.deploy.{run_id}").click().run()
     assert not app.exception
     (asked,) = [each for each in backend.runner.unfinished() if isinstance(each, DeliverTask) and each.schedule]

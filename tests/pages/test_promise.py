@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.metrics.bounds import images_needed
-from senseapp.records.candidate import Candidate, Delivery
-from senseapp.records.deployment import DeploySettings
+from senseapp.records.candidate import Candidate
 from senseapp.records.jobs import RunState
 from senseapp.records.promise import Promise
-from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
 from senseapp.server.service import Service
-from senseapp.solve.methods import make_schedule
 from tests.deployments import a_judged_candidate, some_figures
-from tests.pages.conftest import open_page
-from tests.pages.test_proof import texts
+from tests.pages.conftest import keep, open_page, texts
 
 RESULTS, SCHEDULE = "pages/results.py", "pages/targets.py"
+KEY, PROMISE = "0" * 16, Promise(most=0.01)
 _ORIGINAL = some_figures(0.01, 1.0, 4000)
-
-
-def keep(backend: Backend, run_id: str, *candidates: Candidate, key: str = "0" * 16) -> None:
-    folder = backend.store.folder(run_id)
-    folder.save(key, Delivery(candidates=candidates))
-    for each in candidates:
-        (folder.path / each.file).write_bytes(b"onnx" * 1000)
 
 
 def a_file(changed: int, images: int = 500, *, size: int = 1200, **parts) -> Candidate:
@@ -46,7 +35,7 @@ def downloads(app: AppTest) -> list[str]:
 
 def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(app, finished_run, backend) -> None:
     mild, strong = a_file(0), a_file(4, size=1000)  # both lose less than a point; only one is shown to
-    keep(backend, finished_run, mild, strong)
+    keep(backend, finished_run, KEY, mild, strong)
     open_page(app, RESULTS, run=finished_run)
     assert not app.exception
     assert f"## {strong.headline}" in texts(app)
@@ -61,7 +50,7 @@ def test_a_file_stands_with_its_bound_and_a_promise_offers_those_that_keep_it(ap
 def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
     app: AppTest, finished_run, service: Service, backend: Backend
 ) -> None:
-    keep(backend, finished_run, a_file(4))
+    keep(backend, finished_run, KEY, a_file(4))
     open_page(app, RESULTS, run=finished_run, promised="yes")
     assert not app.exception
     assert "## Keep the original" in texts(app)
@@ -73,12 +62,12 @@ def test_where_no_file_keeps_it_none_is_offered_and_what_it_takes_is_said(
     assert f"it takes about {images_needed(0.01, 1 - 0.0425, rate=4 / 500):,} unseen images" in texts(app)
     assert downloads(app) == []
     app.button(key=f"recommendation.start.{finished_run}").click().run()
-    task = RecommendationTask(run_id=finished_run, promise=Promise(most=0.01))
+    task = RecommendationTask(run_id=finished_run, promise=PROMISE)
     assert service.work.progress(task).state is RunState.QUEUED
 
 
 def test_too_few_images_are_said_before_a_search(app: AppTest, finished_run, backend: Backend) -> None:
-    keep(backend, finished_run, a_file(0, 120))
+    keep(backend, finished_run, KEY, a_file(0, 120))
     open_page(app, RESULTS, run=finished_run, promised="yes")
     assert not app.exception
     assert "takes at least 315 unseen images. The 120 unseen images of this run can promise" in warnings(app)
@@ -86,29 +75,19 @@ def test_too_few_images_are_said_before_a_search(app: AppTest, finished_run, bac
     assert not [each for each in app.button if each.key == f"recommendation.start.{finished_run}"]
 
 
-@pytest.fixture
-def task(service: Service, finished_run: str) -> DeliverTask:
-    budget, limits = ResourceBudget(kind="params", target=0.5), Limits(min_level=0.0, max_level=0.9)
-    schedule = make_schedule(service.result(finished_run), budget=budget, limits=limits)
-    settings = DeploySettings(kind="quickest", most_changed=0.01)
-    return DeliverTask(
-        run_id=finished_run, schedule=schedule, allowed_drop=0.01, promise=Promise(most=0.01), settings=settings
-    )
-
-
 def test_the_schedule_page_makes_a_file_for_a_promise(app: AppTest, task: DeliverTask, service: Service) -> None:
     open_page(app, SCHEDULE, run=task.run_id)
     app.toggle(key=f"schedule.promised.{task.run_id}").set_value(True).run()
     app.button(key=f"schedule.deploy.{task.run_id}").click().run()
     assert not app.exception
-    assert service.work.progress(task).state is RunState.QUEUED
-    assert service.work.progress(replace(task, promise=None)) is None
+    assert service.work.progress(replace(task, promise=PROMISE)).state is RunState.QUEUED
+    assert service.work.progress(task) is None
 
 
 def test_the_schedule_page_offers_only_files_that_keep_it(app: AppTest, task: DeliverTask, backend: Backend) -> None:
     good = a_file(0, form="onnx", size=3000, schedule=task.schedule, tried=1)
     bad = a_file(8, schedule=task.schedule, tried=1)
-    keep(backend, task.run_id, good, bad, key=task.key)
+    keep(backend, task.run_id, replace(task, promise=PROMISE).key, good, bad)
     open_page(app, SCHEDULE, run=task.run_id, promised="yes")
     assert not app.exception
     assert "It is not shown to lose at most 1 point, with 95 % certainty: 500 unseen images bound its loss by" in (

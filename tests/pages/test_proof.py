@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from streamlit.testing.v1 import AppTest
 
 from senseapp.metrics import MetricChange
 from senseapp.records.jobs import RunState
-from senseapp.records.schedule import Limits, RepairStep, ResourceBudget, ValidationResult
+from senseapp.records.schedule import RepairStep, ValidationResult
 from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import Verification
-from senseapp.server.service import Service
-from senseapp.solve.methods import make_schedule
+from senseapp.server.run_tasks import Verification
 from tests.pages.conftest import open_page, texts
 
 PAGE = "pages/targets.py"
-
-
-@pytest.fixture
-def shown_schedule(service: Service, finished_run: str):
-    """The schedule that the page solves before anything is moved."""
-    budget, limits = ResourceBudget(kind="params", target=0.5), Limits(min_level=0.0, max_level=0.9)
-    return make_schedule(service.result(finished_run), budget=budget, limits=limits)
 
 
 def proof_rows(app: AppTest) -> list[tuple[str, ...]]:

@@ -23,9 +23,8 @@ from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.service import Service
 from senseapp.solve.trade_off import schedule_for
 from tests.deployments import a_candidate, some_figures
-from tests.pages.conftest import finish, go_back, open_page
+from tests.pages.conftest import finish, go_back, open_page, texts
 from tests.pages.records import change
-from tests.pages.test_proof import texts
 
 RESULTS, SCHEDULE = "pages/results.py", "pages/targets.py"
 

@@ -14,8 +14,9 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.service import Service
+from senseapp.store.run_store import INTERRUPTED_SENTENCE
 from tests.deployments import a_candidate, some_figures
-from tests.pages.conftest import go_back, open_layers, open_page, texts
+from tests.pages.conftest import open_layers, open_page, texts
 from tests.pages.records import NAMES
 
 slow = pytest.mark.parametrize("backend", ["slow"], indirect=True)
@@ -83,20 +84,6 @@ def test_a_running_run_shows_progress_and_the_bars_so_far(
 
 
 @slow
-def test_a_finished_run_becomes_its_results_by_itself(
-    app: AppTest, service: Service, gate: threading.Semaphore
-) -> None:
-    run_id = service.start(RunSpec())
-    open_layers(app, run_id)
-    assert app.button(key="run.cancel")
-    gate.release(1000)
-    wait_until(lambda: service.run(run_id).state is RunState.DONE)
-    app.run()
-    assert app.tabs
-    assert app.query_params["run"] == run_id
-
-
-@slow
 def test_the_chart_keeps_its_metric_and_level_when_the_run_ends(
     app: AppTest, another_app: Callable[[], AppTest], service: Service, gate: threading.Semaphore
 ) -> None:
@@ -146,18 +133,6 @@ def test_a_link_opens_the_tab_the_level_and_the_layer_that_it_names(app: AppTest
     assert app.selectbox(key=f"results.layer.{finished_run}").value == "layer1.0.conv1"
     kept = {"tab": "heat-map", "level": "0.25", "layer": "layer1.0.conv1", "metric": "top1"}
     assert app.session_state["senseapp.session"].addressed[finished_run] == kept  # links in the sidebar have it
-
-
-def test_what_is_chosen_is_in_the_address_and_going_back_takes_it_away(app: AppTest, finished_run: str) -> None:
-    open_layers(app, finished_run)
-    level = app.button_group(key=f"results.level.{finished_run}")
-    usual = level.value
-    assert dict(app.query_params) == {"run": finished_run, "show-layers": "yes"}  # nothing is written that nobody chose
-    level.set_value(0.25).run()
-    assert app.query_params["level"] == "0.25"
-    go_back(app, run=finished_run, **{"show-layers": "yes"})
-    assert app.button_group(key=f"results.level.{finished_run}").value == usual
-    assert "level" not in app.query_params
 
 
 def test_an_address_that_names_nothing_known_shows_the_usual(app: AppTest, finished_run: str) -> None:
@@ -224,3 +199,15 @@ def test_a_first_file_that_loses_too_much_is_not_offered(
     open_layers(app, run_id)
     assert not app.get("download_button")
     assert "No file to take yet: No file that is clearly smaller or faster lost at most" in texts(app)
+
+
+def test_a_run_that_a_killed_server_left_says_that_it_is_kept_and_goes_on(
+    app: AppTest, service: Service, backend: Backend
+) -> None:
+    run_id = service.start(RunSpec())
+    backend.store.set_state(run_id, RunState.INTERRUPTED, error=INTERRUPTED_SENTENCE)
+    open_layers(app, run_id)
+    assert "Everything measured so far is kept" in texts(app)
+    app.button(key="run.resume").click().run()
+    backend.runner.run_next()
+    assert service.run(run_id).state is RunState.DONE

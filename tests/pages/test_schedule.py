@@ -16,7 +16,7 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule, Stronges
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.finished_runs import Scheduling
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
+from senseapp.server.run_tasks import DropLimit, StrongestSearch
 from senseapp.server.service import Service
 from senseapp.solve import trade_off
 from senseapp.solve.methods import make_schedule
@@ -122,13 +122,12 @@ def test_layers_locked_beyond_the_budget_are_said_and_can_be_unlocked(schedule: 
     assert not schedule.error
 
 
-def test_spared_layers_are_named_with_the_reason(schedule: AppTest, finished_run: str) -> None:
+def test_spared_layers_are_named_with_the_reason_and_the_trade_off_shows_every_method(
+    schedule: AppTest, finished_run: str
+) -> None:
     rows = shown_layers(schedule)
     assert rows.loc["layer2.0.conv1", "reason"] == "too fragile"
     assert all(rows.loc[rows["amount"] == 0, "reason"])
-
-
-def test_the_trade_off_shows_every_method(schedule: AppTest, finished_run: str) -> None:
     chart = next(spec for spec in specs(schedule) if PROPORTIONAL in spec)
     assert OURS in chart
     assert UNIFORM in chart

@@ -14,9 +14,9 @@ from senseapp.records.deployment import FLOAT, INT8, Conversion, LayerTime, Laye
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import TimingTask
 from senseapp.server.process.requester import WorkerRequest, answer_here, decode_task, encode_task
 from senseapp.server.run_requests import read_times
+from senseapp.server.run_tasks import TimingTask
 from senseapp.server.service import Service
 from tests.pages.conftest import finish, open_page, texts
 from tests.pages.records import NAMES

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +19,8 @@ from tests.pages.conftest import ScriptedInputs, wait_for_card
 from tests.pictures import write_folder, write_zip
 from tests.toy_rectangles import scene
 
+REAL_ENGINE = True
+
 ROOT = Path(__file__).parents[2]
 TOYS = [
     (toy_segmentation, toy_segmentation.SEGMENTATION, "masks"),
@@ -35,11 +33,6 @@ def _registered(registries: None) -> None:
     for module, task, _ in TOYS:
         TASKS.register(task)
         SOURCES.register(module.SOURCE)
-
-
-@pytest.fixture
-def backend(real_backend: Backend) -> Backend:
-    return real_backend
 
 
 @pytest.mark.parametrize(("module", "task", "words"), TOYS)
@@ -91,41 +84,3 @@ def test_analyze_says_what_it_found(
     said = " ".join(each.value for each in (*app.caption, *app.markdown))
     assert "5 images" in said
     assert "with masks" not in said
-
-
-ENTRY_POINTS = """
-[senseapp.tasks]
-segmentation = tests.toy_segmentation:SEGMENTATION
-detection = tests.toy_detection:DETECTION
-"""
-CODE = """
-import json, sys
-from senseapp.records.spec import DataSpec, ModelSpec
-named = [ModelSpec(task=task).task for task in ("toy_segmentation", "toy_detection")]
-loaded = "torch" in sys.modules
-from senseapp.data.pictures import survey_images
-from senseapp.tasks import TASKS
-layouts = [
-    survey_images(DataSpec(kind="folder", path=path), num_classes=3, task=TASKS[task]).layout
-    for task, path in zip(named, sys.argv[1:])
-]
-print(json.dumps([loaded, layouts]))
-"""
-
-
-@pytest.mark.wide
-@pytest.mark.slow
-def test_each_is_a_file_and_an_entry_point_outside_of_the_package(tmp_path: Path) -> None:
-    installed = tmp_path / "toys-1.0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(ENTRY_POINTS)
-    folders = [str(write_folder(tmp_path / task.name, module.picture_files(3))) for module, task, _ in TOYS]
-    found = subprocess.run(
-        [sys.executable, "-c", CODE, *folders],
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(found.stdout) == [False, ["annotations", "annotations"]]

@@ -20,15 +20,12 @@ from senseapp.store.run_folder import RunFolder
 from tests.pages.conftest import open_layers, wait_for_card
 from tests.toy_metric import MARGIN, first_over_second
 
+REAL_ENGINE = True
+
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METRICS, MARGIN.name, MARGIN)
-
-
-@pytest.fixture
-def backend(real_backend: Backend) -> Backend:
-    return real_backend
 
 
 def _analysed(folder: Path) -> RunResult:

@@ -25,10 +25,12 @@ from senseapp.records.spec import DataSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
-from tests.pages.conftest import finish, open_page, texts
+from tests.pages.conftest import delivered, open_page, texts
 from tests.pictures import png
 from tests.toy_runtime import OPERATIONS, TOY, unpacked
 from tests.toy_source import TOY as TOYS
+
+REAL_ENGINE = True
 
 pytestmark = pytest.mark.slow  # traces a network, which takes seconds
 
@@ -39,34 +41,20 @@ def _registered(registries: None) -> None:
     SOURCES.register(TOYS)
 
 
-@pytest.fixture
-def backend(real_backend: Backend) -> Backend:
-    return real_backend
-
-
-def a_spec() -> RunSpec:
-    compression = QuantizationConfig()
-    return RunSpec(
-        model=parse_model("toys/second"),
-        data=DataSpec(kind="random"),
-        sensitivity=SensitivitySpec(compression=compression, levels=(8, 4), num_samples=48, device="cpu"),
-    )
+def runs_to_measure(_: Path) -> dict[str, RunSpec]:
+    settings = SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4), num_samples=48, device="cpu")
+    return {"bits": RunSpec(model=parse_model("toys/second"), data=DataSpec(kind="random"), sensitivity=settings)}
 
 
 def deployed(service: Service, backend: Backend, run_id: str, kind: str) -> Candidate:
     task = DeliverTask(run_id=run_id, settings=DeploySettings(kind=kind, runtime=TOY.name))
-    service.work.start(task)
-    while backend.runner.run_next():
-        pass
-    delivery = service.work.outcome(task)
-    assert delivery is not None
-    return delivery.candidates[0]  # that was asked for; others of the same search follow
+    return delivered(service, backend, task)[0]  # that was asked for; others of the same search follow
 
 
 def test_a_file_is_written_searched_measured_and_shown(
-    app: AppTest, service: Service, backend: Backend, tmp_path: Path
+    app: AppTest, service: Service, backend: Backend, tmp_path: Path, measured: dict[str, str]
 ) -> None:
-    run_id = finish(service, backend, a_spec())
+    run_id = measured["bits"]
     candidate = deployed(service, backend, run_id, "mixed")
     path = backend.store.folder(run_id).candidate_file(candidate)
     record = candidate.deployment
@@ -105,10 +93,10 @@ def test_a_file_is_written_searched_measured_and_shown(
 
 
 def test_what_int8_harms_stays_in_float_in_any_runtime(
-    service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch, measured: dict[str, str]
 ) -> None:
     monkeypatch.setattr("tests.toy_runtime._STEPS", 3)  # so few that some weights suffer
-    run_id = finish(service, backend, a_spec())
+    run_id = measured["bits"]
     candidate = deployed(service, backend, run_id, "mixed")
     record = candidate.deployment
     assert record is not None
@@ -122,8 +110,8 @@ def test_what_int8_harms_stays_in_float_in_any_runtime(
     assert record.figures["file"].seconds.value <= record.settings.most_time * record.figures["int8"].seconds.value
 
 
-def test_a_time_is_a_budget_in_any_runtime(service: Service, backend: Backend) -> None:
-    run_id = finish(service, backend, a_spec())
+def test_a_time_is_a_budget_in_any_runtime(service: Service, backend: Backend, measured: dict[str, str]) -> None:
+    run_id = measured["bits"]
     evaluator = ScheduleEvaluator.open(service.result(run_id))
     found = schedule_for_time(evaluator, OPERATIONS, 1.0)
     assert all(entry.compression == "none" for entry in found.entries)  # it is as quick as that
@@ -133,8 +121,10 @@ def test_a_time_is_a_budget_in_any_runtime(service: Service, backend: Backend) -
     assert found.achieved[MILLISECONDS] <= 800 * whole
 
 
-def test_the_page_offers_the_runtimes_that_are_installed(app: AppTest, service: Service, backend: Backend) -> None:
-    run_id = finish(service, backend, a_spec())
+def test_the_page_offers_the_runtimes_that_are_installed(
+    app: AppTest, service: Service, backend: Backend, measured: dict[str, str]
+) -> None:
+    run_id = measured["bits"]
     made = deployed(service, backend, run_id, "int8")
     open_page(app, "pages/targets.py", run=run_id)
     chooser = app.button_group(key=f"runtime.{run_id}")
@@ -176,5 +166,5 @@ def test_the_command_line_deploys_to_it_and_reports(tmp_path: Path, capsys: pyte
 
 
 def test_a_name_that_there_is_not_lists_those_there_are() -> None:
-    with pytest.raises(InvalidSpec, match="The runtime must be one of onnxruntime, openvino, toyrt, got 'abacus'"):
+    with pytest.raises(InvalidSpec, match="must be one of onnxruntime, openvino, litert, toyrt, got 'abacus'"):
         RUNTIMES.named("abacus")

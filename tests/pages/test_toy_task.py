@@ -21,9 +21,11 @@ from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
 from senseapp.tasks import TASKS
 from tests.cases import first_of
-from tests.pages.conftest import finish, open_layers, open_page, wait_for_card
+from tests.pages.conftest import open_layers, open_page, wait_for_card
 from tests.pictures import png
 from tests.toy_task import ERROR, REGRESSION, SHIFT
+
+REAL_ENGINE = True
 
 NUM_IMAGES = 24
 
@@ -33,40 +35,41 @@ def _registered(registries: None) -> None:
     TASKS.register(REGRESSION)
 
 
-@pytest.fixture
-def backend(real_backend: Backend) -> Backend:
-    return real_backend
+def pictures(folder: Path) -> DataSpec:
+    """Write pictures in one folder beside a table of numbers."""
+    place = folder / "images"
+    place.mkdir()
+    for number in range(NUM_IMAGES):
+        (place / f"{number}.png").write_bytes(png(number))
+    lines = [f"{number}.png,{number / 10}" for number in range(NUM_IMAGES)]
+    (place / "labels.csv").write_text("\n".join(["file,label", *lines]))
+    return DataSpec(kind="folder", path=str(place))
 
 
 @pytest.fixture
 def images(tmp_path: Path) -> DataSpec:
-    """Pictures in one folder beside a table of numbers."""
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for number in range(NUM_IMAGES):
-        (folder / f"{number}.png").write_bytes(png(number))
-    lines = [f"{number}.png,{number / 10}" for number in range(NUM_IMAGES)]
-    (folder / "labels.csv").write_text("\n".join(["file,label", *lines]))
-    return DataSpec(kind="folder", path=str(folder))
+    return pictures(tmp_path)
 
 
 def a_network(num_classes: int = 1) -> ModelSpec:
     return ModelSpec(library="timm", name="test_vit", num_classes=num_classes, task="regression")
 
 
-def run_of(images: DataSpec, mode: str = "exact") -> RunSpec:
-    return RunSpec(
-        model=a_network(),
-        data=images,
-        sensitivity=SensitivitySpec(levels=(0.5, 0.9), num_samples=16, mode=mode, device="cpu"),  # type: ignore[arg-type]
-    )
+def runs_to_measure(folder: Path) -> dict[str, RunSpec]:
+    data = pictures(folder)
+    return {
+        mode: RunSpec(
+            model=a_network(),
+            data=data,
+            sensitivity=SensitivitySpec(levels=(0.5, 0.9), num_samples=16, mode=mode, device="cpu"),  # type: ignore[arg-type]
+        )
+        for mode in ("exact", "quick")
+    }
 
 
 @pytest.mark.slow
-def test_it_is_ranked_scheduled_and_proven_in_its_own_metrics(
-    images: DataSpec, service: Service, backend: Backend
-) -> None:
-    result = service.result(finish(service, backend, run_of(images)))
+def test_it_is_ranked_scheduled_and_proven_in_its_own_metrics(measured: dict[str, str], service: Service) -> None:
+    result = service.result(measured["exact"])
     assert result.spec.model.task == "regression"
     assert result.metric == ERROR.name
     assert set(result.baseline) == {ERROR.name, SHIFT.name, "sqnr"}
@@ -85,18 +88,16 @@ def test_it_is_ranked_scheduled_and_proven_in_its_own_metrics(
 
 @pytest.mark.parametrize("objective", first_of(["loss", "output", "mean"]))
 def test_a_histogram_follows_its_number_and_its_loss_back(
-    images: DataSpec, service: Service, backend: Backend, objective: HistogramObjective
+    measured: dict[str, str], service: Service, objective: HistogramObjective
 ) -> None:
-    run_id = finish(service, backend, run_of(images, mode="quick"))
+    run_id = measured["quick"]
     spec = HistogramSpec(layer=service.result(run_id).profile.layers[0].name, objective=objective, num_images=4)
     found = histogram_of(service.result(run_id), spec)
     assert sum(found.gradient_magnitudes) > 0
 
 
-def test_estimates_alone_come_in_its_divergence_and_its_error(
-    images: DataSpec, service: Service, backend: Backend
-) -> None:
-    result = service.result(finish(service, backend, run_of(images, mode="quick")))
+def test_estimates_alone_come_in_its_divergence_and_its_error(measured: dict[str, str], service: Service) -> None:
+    result = service.result(measured["quick"])
     assert not result.measurements
     assert {change.metric for item in result.estimates for change in item.changes} == {ERROR.name, SHIFT.name}
     assert len(result.estimates) == 2 * len(result.profile.layers)
@@ -104,8 +105,8 @@ def test_estimates_alone_come_in_its_divergence_and_its_error(
 
 
 @pytest.mark.slow
-def test_the_app_shows_its_results(app: AppTest, images: DataSpec, service: Service, backend: Backend) -> None:
-    run_id = finish(service, backend, run_of(images))
+def test_the_app_shows_its_results(app: AppTest, measured: dict[str, str], service: Service) -> None:
+    run_id = measured["exact"]
     open_layers(app, run_id)
     assert not app.exception
     labels = [ERROR.label, SHIFT.label]  # the noise of outputs is for experts

@@ -10,8 +10,7 @@ from streamlit.testing.v1 import AppTest
 from senseapp.core.errors import InvalidDataset, QuotaExceeded
 from senseapp.records.answers import ClassShare, PictureAnswer, PictureAnswers
 from senseapp.server.finished_runs import Work
-from tests.pages.conftest import open_page, wait_for_card
-from tests.pages.test_proof import texts
+from tests.pages.conftest import open_page, texts, wait_for_card
 from tests.pages.test_recommendation import RESULTS, recommend
 from tests.pictures import png
 

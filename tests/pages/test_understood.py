@@ -26,9 +26,9 @@ from senseapp.server.service import Service
 from senseapp.tasks import TASKS
 from senseapp.views.words.wording import image_facts
 from tests.onnx_files import exported
-from tests.pages.conftest import ScriptedInputs, finish, open_page, wait_for_card
+from tests.pages.conftest import ScriptedInputs, finish, open_page, started, texts, wait_for_card
 from tests.pages.records import a_reading, result
-from tests.pages.test_analyze_uploads import archive, started, texts, upload_images
+from tests.pages.test_analyze_uploads import archive, upload_images
 from tests.pictures import png
 from tests.small_models import small_network
 

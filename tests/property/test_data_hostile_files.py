@@ -5,7 +5,6 @@ import struct
 import tempfile
 
 import pytest
-import torch
 from PIL import Image
 
 from senseapp.core.errors import InvalidInput
@@ -13,10 +12,9 @@ from senseapp.data.contents import Unreadable
 from senseapp.data.decoding import decoded_picture
 from senseapp.data.load import load_images
 from senseapp.data.pictures import survey_images
-from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec
 from senseapp.tasks import CLASSIFICATION
-from tests import toy_detection, toy_rectangles, toy_segmentation
+from tests import toy_rectangles
 from tests.cases import first_of
 from tests.pictures import COLOUR, class_files, encoded, random_picture, write_tar, write_zip
 
@@ -107,39 +105,6 @@ def test_mutated_pictures(kind):
             reasons.add(str(reason))
     assert reasons
     assert "" not in reasons
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("toy", [toy_segmentation, toy_detection], ids=["masks", "boxes"])
-@pytest.mark.usefixtures("no_temporary_files")
-def test_mutated_annotations(tmp_path, toy):
-    """Each is left out with its picture or refused, and what is kept fits its picture."""
-    task = toy.SEGMENTATION if toy is toy_segmentation else toy.DETECTION
-    original = toy.picture_files(3)
-    targets = [name for name in original if not name.startswith("images/")]
-    how = Preprocessing(input_shape=(3, 16, 16), mean=(0.0,) * 3, std=(1.0,) * 3)
-    generator = random.Random(task.name)
-    loaded = refused = 0
-    for _ in range(_EACH // 8):
-        files = original | {name: mutated(original[name], generator) for name in targets}
-        path = write_zip(tmp_path / "a.zip", files)
-        try:
-            images = load_images(DataSpec(kind="archive", path=str(path)), how, num_classes=3, task=task)
-        except InvalidInput as error:
-            assert_readable(str(error))
-            refused += 1
-            continue
-        assert 1 <= len(images) <= 3
-        assert images.labels is None or len(images.labels) == len(images)
-        for target in () if images.labels is None else images.labels:
-            if toy is toy_segmentation:
-                assert (tuple(target.shape), target.dtype) == ((16, 16), torch.uint8)
-            else:
-                assert bool(((target["boxes"] >= 0) & (target["boxes"] <= 16)).all())
-                assert len(target["labels"]) == len(target["boxes"])
-        loaded += 1
-    assert refused > 0
-    assert loaded > 0
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -282,7 +282,7 @@ _asked = given(
 
 
 @_asked
-@settings(max_examples=400, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 def test_no_decision_is_false_dominated_or_ambiguous(found, goal, tolerances, promised, order) -> None:
     check(found, goal, tolerances, promised, order)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from senseapp.core.errors import NotFound
 from senseapp.metrics import MetricChange
 from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.store.journal import Journal
+from senseapp.store.run_folder import Journal
 from senseapp.store.run_store import RunStore
 from tests.fake_session import SPEC
 

@@ -20,25 +20,19 @@ BITS = (2, 3, 4, 8)
 
 
 @pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("axis", [0, 1])
-def test_per_channel_equals_torchs_operator(bits, axis):
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_rounding_per_channel_and_per_tensor_equals_torchs_operators(bits, axis):
     torch.manual_seed(bits)
     weight = torch.randn(6, 5, 3, 3)
     largest = 2 ** (bits - 1) - 1
-    scale = scale_of(weight, bits=bits, channel_axis=axis).flatten()
-    zero_points = torch.zeros(len(scale), dtype=torch.int32)
-    expected = torch.fake_quantize_per_channel_affine(weight, scale, zero_points, axis, -largest, largest)
-    assert torch.equal(quantized_weight(weight, bits=bits, channel_axis=axis), expected)
-
-
-@pytest.mark.parametrize("bits", BITS)
-def test_per_tensor_equals_torchs_operator(bits):
-    torch.manual_seed(bits)
-    weight = torch.randn(6, 5, 3, 3)
-    largest = 2 ** (bits - 1) - 1
-    scale = float(scale_of(weight, bits=bits, granularity="tensor"))
-    expected = torch.fake_quantize_per_tensor_affine(weight, scale, 0, -largest, largest)
-    assert torch.equal(quantized_weight(weight, bits=bits, granularity="tensor"), expected)
+    how = {"granularity": "tensor"} if axis is None else {"channel_axis": axis}
+    scale = scale_of(weight, bits=bits, **how)
+    if axis is None:
+        expected = torch.fake_quantize_per_tensor_affine(weight, float(scale), 0, -largest, largest)
+    else:
+        zeros = torch.zeros(scale.numel(), dtype=torch.int32)
+        expected = torch.fake_quantize_per_channel_affine(weight, scale.flatten(), zeros, axis, -largest, largest)
+    assert torch.equal(quantized_weight(weight, bits=bits, **how), expected)
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 import timm
@@ -13,7 +12,7 @@ import torchvision
 
 from scripts.architecture_survey import survey_architecture
 from scripts.build_catalogue import all_architectures
-from scripts.measure_recognition import Outcome, measure_one, summary
+from scripts.measure_recognition import measure_one
 from senseapp.networks.checkpoints.fingerprint import load_fingerprints
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.catalogue import CATALOGUE_FILE, find_entry, load_catalogue
@@ -44,10 +43,7 @@ def test_every_installed_architecture_is_in_the_index():
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", first_of(map(pytest.param, sample(10, seed=1))), ids="/".join)
 def test_a_sample_recomputed_gives_the_same_figures(architecture):
-    survey, entry = survey_architecture(*architecture), find_entry(*architecture)
-    assert entry is not None
-    for what in ("num_params", "macs", "input_shape", "num_layers", "num_classes", "pretrained"):
-        assert getattr(survey, what) == getattr(entry, what), what
+    assert survey_architecture(*architecture)[0] == find_entry(*architecture)
 
 
 @pytest.mark.parametrize("name", ["timm/resnet18", "torchvision/mobilenet_v3_small", "timm/test_vit"])
@@ -69,14 +65,3 @@ def test_a_sample_is_recognised_with_any_number_of_classes(seed):
         outcome = measure_one(library, name)
         assert outcome.is_first, f"{outcome.title} was taken for {outcome.first}"
         assert outcome.classes_read in (outcome.num_classes, None)
-
-
-def test_the_figures_of_a_measurement_count_what_failed():
-    right = Outcome(
-        title="timm/a", num_classes=7, first="timm/a", is_first=True, num_twins=1, classes_read=7, seconds=0.1
-    )
-    wrong = replace(right, title="timm/b", first="timm/c", is_first=False, classes_read=None, seconds=0.3)
-    lines = list(summary([right, wrong, replace(right, title="timm/d", num_twins=0, classes_read=None)]))
-    assert lines[0] == "2 of 3 architectures first (66.7%), 1 of them alone."
-    assert lines[1] == "Number of classes read off rightly: 1."
-    assert lines[-2:] == ["not first: timm/b, taken for timm/c", "classes: timm/d has 7, read None"]

@@ -11,8 +11,7 @@ from senseapp.compressions import PruningConfig
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.demo import build_demo_network
 from senseapp.prove.evaluator import couplings_of
-from senseapp.reconstruct.apply import apply_schedule, configs_for
-from senseapp.reconstruct.sizes import sizes_of
+from senseapp.reconstruct.apply import apply_schedule, configs_for, sizes_of
 from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import RunSpec, SensitivitySpec

@@ -16,9 +16,8 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.records.spec import DataSpec, HistogramSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.process.pool import JobProcesses
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.run_tasks import DropLimit, HistogramTask, StrongestSearch, Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from senseapp.solve.methods import make_schedule
@@ -95,6 +94,7 @@ def test_work_on_a_run_is_done_there_too(backend: Backend, finished: str) -> Non
     assert processes_of(backend).pids() == pids
 
 
+@pytest.mark.wide
 def test_a_run_whose_process_is_killed_fails_with_a_sentence_and_goes_on_where_it_was(backend: Backend) -> None:
     service = Service(backend)
     run_id = service.start(LONG)
@@ -123,9 +123,13 @@ def test_a_run_whose_process_is_killed_fails_with_a_sentence_and_goes_on_where_i
 @pytest.mark.wide
 def test_a_network_too_large_for_the_memory_fails_alone(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENSEAPP_JOB_MEMORY_MB", "300")
+    for pid in processes_of(backend).pids():  # the next one is started with that limit
+        os.kill(pid, signal.SIGKILL)
     service = Service(backend)
     large = RunSpec(
-        model=ModelSpec(library="timm", name="vit_huge_patch14_224"), data=DataSpec(kind="random"), sensitivity=SHORT
+        model=ModelSpec(library="timm", name="vit_huge_patch14_224", num_classes=10),
+        data=DataSpec(kind="random"),
+        sensitivity=SHORT,
     )
     failed, done = service.start(large), service.start(RunSpec(sensitivity=SHORT))
     while backend.runner.run_next():

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from senseapp.core.errors import InvalidInput, UnknownModel
+from senseapp.core.errors import InvalidInput
 from senseapp.descriptions import ModelSource
 from senseapp.records.spec import ModelSpec
 from senseapp.tasks import Task
 from senseapp.tasks.annotations import AnnotationFiles, AnnotationReader, Listing, PerImage, PictureGeometry
 from senseapp.tasks.base import refuse_output
 from tests.toy_detection.metrics import AP, DIVERGENCE, directions_of, predictions_of
-from tests.toy_rectangles import CLASSES, SIDE, scene
+from tests.toy_rectangles import CLASSES, SIDE, loaded, scene
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -205,19 +205,7 @@ def network(seed: int = 0) -> nn.Module:
 
 def load(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     """Return the network; see :class:`ModelSource`."""
-    from senseapp.networks.loaded import LoadedModel, Preprocessing
-
-    if spec.name not in (SOURCE.names or ()):
-        raise UnknownModel(f"There is no toy called {spec.name!r}.")
-    report("Making a toy")
-    return LoadedModel(
-        module=network().requires_grad_(False),
-        title=spec.title,
-        preprocessing=Preprocessing(input_shape=(3, SIDE, SIDE), mean=(0.5,) * 3, std=(0.25,) * 3),
-        num_classes=len(CLASSES),
-        pretrained=True,
-        class_names=CLASSES,
-    )
+    return loaded(spec, network(), report)
 
 
 def picture_files(count: int = 8, size: tuple[int, int] = (SIDE, SIDE)) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ from tests.asynchronous import run_async
 from tests.browser.servers import Server, serving
 
 ROOT = Path(__file__).parents[2]
-BUILT_FROM = (
+BUILT_FROM = [
     "setup.py",
     "pyproject.toml",
     "MANIFEST.in",
@@ -31,7 +31,7 @@ BUILT_FROM = (
     "assets",
     ".streamlit",
     "senseapp",
-)
+]
 DEMO_LAYERS = 23
 PAGES = ("results", "schedule", "compare", "runs", "guide", "system")
 
@@ -113,7 +113,7 @@ def test_the_commands_answer_from_another_folder(command: Path, elsewhere: Path)
 @pytest.mark.wide
 @pytest.mark.slow
 def test_the_demo_is_measured_from_another_folder(command: Path, elsewhere: Path) -> None:
-    demo = (
+    demo = [
         "--model",
         "demo",
         "--data",
@@ -126,7 +126,7 @@ def test_the_demo_is_measured_from_another_folder(command: Path, elsewhere: Path
         "50",
         "--mode",
         "quick",
-    )
+    ]
     told(command, "analyze", *demo, "--out", "run")
     assert len(json.loads((elsewhere / "run" / "targets.json").read_text())) > 0
     assert len((elsewhere / "run" / "sensitivity.csv").read_text().splitlines()) > DEMO_LAYERS

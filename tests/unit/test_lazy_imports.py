@@ -10,6 +10,7 @@ PLAIN = (
     "descriptions",
     "metrics",
     "tasks",
+    "measure.cluster.plan",
     "compressions",
     "records.spec",
     "records.measurement",
@@ -34,7 +35,7 @@ import importlib, pkgutil, sys
 import senseapp
 for package in sys.argv[1:]:
     importlib.import_module(package)
-    heavy = ["torch", "timm", "torchvision", "torch_pruning", "sklearn"]
+    heavy = ["torch", "timm", "torchvision", "torch_pruning", "sklearn", "ray"]
     if not package.startswith("senseapp.app"):
         heavy.append("streamlit")
     print(package, *(name for name in heavy if name in sys.modules))
@@ -57,7 +58,7 @@ def test_importing_does_not_load_torch():
 
 WITH_A_SIZE = """
 import sys
-from senseapp.server.session import load_engine
+from senseapp.server.machine import load_engine
 load_engine()
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import ModelSpec

@@ -12,7 +12,6 @@ from soak.bad_conditions import database_damaged_under
 from soak.cli_fuzz import fuzz
 from soak.crowd import crowd
 from soak.day import MOST_GROWN_BYTES, MOST_KEPT_UPLOADS, SETTINGS, Day, live
-from soak.downloads import downloads
 from soak.hostile import SETTINGS as HOSTILE_SETTINGS
 from soak.hostile import hostile, sound_files
 from soak.hostile_files import FAMILIES
@@ -65,32 +64,6 @@ def test_hostile_uploads_leave_nothing_and_sound_ones_every_byte(server: Served)
     assert report.wrong == ()
     assert report.grown_bytes < MOST_GROWN_BYTES
     clear(server)
-
-
-@pytest.mark.wide
-def test_a_refused_file_keeps_its_sentence_until_another_is_chosen(server: Served) -> None:
-    async def refused() -> tuple[list[str], list[str], list[str]]:
-        async with Visitor(server.url, "runs") as page:
-            await page.upload("Run file", "run.zip", b"PK\x03\x04 nothing", keep=True)
-            await page.click("Import run")
-            await page.wait_until(lambda shown: bool(shown.alerts()))
-            first = page.alerts()
-            await page.again()
-            again = page.alerts()
-            await page.upload("Run file", "run.zip", b"PK\x03\x04 another", keep=True)
-            return first, again, page.alerts()
-
-    first, again, other = run_async(refused())
-    assert "not a run file" in first[0]
-    assert again == first
-    assert other == []
-
-
-@pytest.mark.wide
-def test_downloads_answer_only_the_page_that_asked(server: Served) -> None:
-    report = run_async(downloads(server, 1))
-    assert (report.refused, report.wrong) == (6, [])
-    assert report.sound
 
 
 @pytest.mark.wide

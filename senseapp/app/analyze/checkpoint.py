@@ -20,8 +20,8 @@ from senseapp.core.texts import plural
 from senseapp.data.downloads import weights_here
 from senseapp.networks.sources.catalogue import IMAGENET_CLASSES, CatalogueEntry, family_refusal, find_entry, suggest
 from senseapp.records.spec import ModelSpec
+from senseapp.server.access import UploadPurpose
 from senseapp.server.model_cards import CheckpointReport
-from senseapp.server.uploads import UploadPurpose
 from senseapp.views.words import format as fmt
 
 if TYPE_CHECKING:

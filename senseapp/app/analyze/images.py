@@ -24,8 +24,8 @@ from senseapp.data.contents import PICTURE_SUFFIXES, UNLABELLED
 from senseapp.data.downloads import download_progress, is_downloaded
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec
-from senseapp.server.image_report import sample_zip
 from senseapp.server.inputs import DETECTION_DEMO
+from senseapp.server.run_requests import sample_zip
 from senseapp.server.settings import configured_data_roots
 from senseapp.tasks import Task, task_named
 from senseapp.tasks.labels import LabelMapProposal

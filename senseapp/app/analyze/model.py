@@ -25,7 +25,7 @@ from senseapp.networks.sources.catalogue import find_entry, task_of_architecture
 from senseapp.records.goal import with_goal
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import ModelSpec
-from senseapp.server.uploads import UploadPurpose
+from senseapp.server.access import UploadPurpose
 from senseapp.tasks import CLASSIFICATION, TASKS, Task, task_named
 from senseapp.views.words import format as fmt
 

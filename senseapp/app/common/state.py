@@ -11,7 +11,7 @@ import streamlit as st
 
 from senseapp.records.goal import usual_run
 from senseapp.records.spec import RunSpec
-from senseapp.server.uploads import UploadPurpose, upload_of
+from senseapp.server.access import UploadPurpose, upload_of
 
 RUN_PARAMETER = "run"
 _KEY = "senseapp.session"

@@ -20,8 +20,8 @@ from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
 from senseapp.core.markdown import code, md
 from senseapp.core.texts import listed
+from senseapp.server.access import UploadPurpose
 from senseapp.server.settings import ServerSettings
-from senseapp.server.uploads import UploadPurpose
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
 _CHUNK_BYTES = 4 * 1024 * 1024  # copied at a time: the file is held twice for no more than that

@@ -20,7 +20,7 @@ from senseapp.metrics import METRICS
 from senseapp.records.layer_findings import shares_of_damage
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import LayerProfile
-from senseapp.server.layer_tasks import DiagnosisTask, LayerAnswers
+from senseapp.server.run_tasks import DiagnosisTask, LayerAnswers
 from senseapp.solve.curve_set import damage_metric
 from senseapp.views.charts.levels import curve_rows, sensitivity_curves
 from senseapp.views.frames.network import blocks_of

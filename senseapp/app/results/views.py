@@ -24,7 +24,7 @@ from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import HistogramObjective, HistogramSpec, HistogramTensor
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.run_tasks import HistogramTask
 from senseapp.tasks import task_named
 from senseapp.views.charts.axes import PICK
 from senseapp.views.charts.histograms import bin_frame, histogram_chart, shares_text

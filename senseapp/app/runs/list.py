@@ -26,8 +26,8 @@ from senseapp.app.compare.sides import MOST_RUNS
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
 from senseapp.records.jobs import RunRecord, RunState
+from senseapp.server.access import DiskUse
 from senseapp.server.backend import UNDO_SECONDS
-from senseapp.server.quotas import DiskUse
 from senseapp.server.service import Service
 from senseapp.store.run_file import RUN_FILE_SUFFIX
 from senseapp.views.frames.comparison import runs_frame

@@ -21,7 +21,7 @@ from senseapp.records.deployment import MILLISECONDS
 from senseapp.records.measurement import RunResult
 from senseapp.records.resolution import hides_losses
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.server.schedule_tasks import DropLimit
+from senseapp.server.run_tasks import DropLimit
 from senseapp.views.frames.files import SHARES
 from senseapp.views.frames.results import editing_frame, metrics_of
 

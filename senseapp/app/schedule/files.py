@@ -32,8 +32,7 @@ from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
-from senseapp.server.layer_tasks import Int8Trial
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Int8Trial, Verification
 from senseapp.views.frames.files import DEPLOYED_COLUMNS, STANDINGS, deployed_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows

@@ -22,7 +22,7 @@ from senseapp.records.candidate import named
 from senseapp.records.deployment import model_file, small_form
 from senseapp.records.measurement import RunResult, change_in
 from senseapp.records.schedule import Adapting, Schedule, StrongestFound, ValidationResult
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.run_tasks import DropLimit, StrongestSearch, Verification
 from senseapp.server.service import Service
 from senseapp.views.frames.files import PROOF_COLUMNS, figure_text, proof_rows
 from senseapp.views.words import format as fmt

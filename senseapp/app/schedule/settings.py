@@ -31,8 +31,7 @@ from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule
-from senseapp.server.layer_tasks import TimingTask
-from senseapp.server.schedule_tasks import DropLimit
+from senseapp.server.run_tasks import DropLimit, TimingTask
 from senseapp.solve.curve_set import damage_metric
 from senseapp.solve.methods import mixed_schedule
 from senseapp.solve.problem import budget_of

@@ -220,6 +220,12 @@ def is_depthwise(module: object) -> bool:
     return isinstance(module, CONVOLUTIONS) and module.groups == module.out_channels == module.in_channels > 1
 
 
+def reading_cuts(group: ChannelGroup) -> list[Cut]:
+    """Return the cuts of the layers that read the channels; depthwise convolutions only pass theirs on."""
+    cuts = (cut for cut in group.cuts if is_layer(cut.module) and group.graph.is_in_cut(cut))
+    return [cut for cut in cuts if not is_depthwise(cut.module)]
+
+
 def _require_even(graph: ChannelGraph, cut: Cut, positions: Sequence[int]) -> None:
     module = cut.module
     num_groups = _num_channel_groups(module)

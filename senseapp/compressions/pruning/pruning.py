@@ -12,8 +12,8 @@ from torch import Tensor
 from senseapp.compat.torch_internals import restored
 from senseapp.compressions import PruningConfig
 from senseapp.compressions.base import Applied, CompressionRequest, Target, ordinary_tensors
-from senseapp.compressions.moments import InputMoments
-from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_layer, modules_of, positions_of
+from senseapp.compressions.obs import InputMoments
+from senseapp.compressions.pruning.groups import ChannelGroup, is_layer, modules_of, positions_of, reading_cuts
 from senseapp.compressions.pruning.reconstruction import least_error_order, reading_layers
 from senseapp.compressions.pruning.removal import Removal, kept_channels, remove_units
 from senseapp.compressions.pruning.search import find_groups, unit_order
@@ -133,17 +133,14 @@ class PruningCompressor:
                 f"The layer has only {len(group.units)} {what}, and {100 * level:g} % of them is less than one; choose "
                 f"a level of at least {100 / len(group.units):.3g} %."
             )
-        if target.layer not in self._orders:
-            self._orders[target.layer] = self._order(group)
+        if target.layer not in self._orders and self._config.criterion == "least_error":
+            with ordinary_tensors():
+                self._orders[target.layer] = least_error_order(group, self._moments)
+        elif target.layer not in self._orders:
+            self._orders[target.layer] = unit_order(self._config, group, self._seed)
         units = self._orders[target.layer][:count]
         _require_remaining(group, units)
         return group, units
-
-    def _order(self, group: ChannelGroup) -> list[int]:
-        if self._config.criterion != "least_error":
-            return unit_order(self._config, group, self._seed)
-        with ordinary_tensors():
-            return least_error_order(group, self._moments)
 
     def _remove(self, removals: Sequence[Removal]) -> None:
         try:
@@ -167,13 +164,9 @@ def _require_remaining(group: ChannelGroup, units: Sequence[int]) -> None:
 
 
 def read_channels(group: ChannelGroup, units: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Return the input channels for the units, by reader; depthwise convolutions only pass theirs on."""
-    graph, channels = group.graph, group.channels(units)
-    return {
-        graph.names[cut.layer]: positions_of(cut, channels)
-        for cut in group.cuts
-        if is_layer(cut.module) and graph.is_in_cut(cut) and not is_depthwise(cut.module)
-    }
+    """Return the input channels for the units, by reader."""
+    channels = group.channels(units)
+    return {group.graph.names[cut.layer]: positions_of(cut, channels) for cut in reading_cuts(group)}
 
 
 def coupling_of(group: ChannelGroup, other_macs: Mapping[str, int]) -> CoupledGroup:

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from senseapp.compressions import obs
-from senseapp.compressions.moments import InputMoments
-from senseapp.compressions.pruning.groups import ChannelGroup, is_depthwise, is_layer, positions_of
+from senseapp.compressions.pruning.groups import ChannelGroup, positions_of, reading_cuts
 from senseapp.core.errors import MeasurementFailed
 from senseapp.networks.layer_product import LayerProduct
 
@@ -67,7 +66,7 @@ class _Reader:
             self.inverse[gone, gone] = 1
 
 
-def least_error_order(group: ChannelGroup, moments: InputMoments) -> list[int]:
+def least_error_order(group: ChannelGroup, moments: obs.InputMoments) -> list[int]:
     """Return the units of ``group``, ascending by the error after compensation.
 
     Raises:
@@ -94,20 +93,18 @@ def least_error_order(group: ChannelGroup, moments: InputMoments) -> list[int]:
 
 def reading_layers(group: ChannelGroup) -> dict[str, LayerProduct]:
     """Return the layers that read the channels of ``group`` and whose weights can compensate for removed ones."""
-    graph = group.graph
-    cuts = (cut for cut in group.cuts if is_layer(cut.module) and graph.is_in_cut(cut) and not is_depthwise(cut.module))
     return {
-        graph.names[cut.layer]: LayerProduct(cut.layer, tuple(cut.layer.get_parameter("weight").shape))
-        for cut in cuts
+        group.graph.names[cut.layer]: LayerProduct(cut.layer, tuple(cut.layer.get_parameter("weight").shape))
+        for cut in reading_cuts(group)
         if not LayerProduct.obstacle(cut.layer)
     }
 
 
-def _readers(group: ChannelGroup, moments: InputMoments) -> Iterator[_Reader]:
-    layers, graph = reading_layers(group), group.graph
-    for cut in group.cuts:
-        name = graph.names.get(cut.layer, "")
-        if name not in layers or not graph.is_in_cut(cut):
+def _readers(group: ChannelGroup, moments: obs.InputMoments) -> Iterator[_Reader]:
+    layers = reading_layers(group)
+    for cut in reading_cuts(group):
+        name = group.graph.names[cut.layer]
+        if name not in layers:
             continue
         product, found = layers[name], moments.of(name)
         covariance = obs.damped(found.about_mean, found.rows).double().cpu()

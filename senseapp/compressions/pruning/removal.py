@@ -106,17 +106,14 @@ def unshrinkable(
     with left_as_found(graph.model), torch.no_grad():
         while pending:
             part = pending.pop()
-            fault = _fault([_some_of(groups[index], index) for index in part], images, expected)
+            # Neighbours lose different numbers of units, so that a missed coupling is detected.
+            some = [(groups[at], range(1 + at % max(1, len(groups[at].units) // 2))) for at in part]
+            fault = _fault(some, images, expected)
             if fault and len(part) == 1:
                 found[part[0]] = fault
             elif fault:
                 pending += [part[: len(part) // 2], part[len(part) // 2 :]]
     return found
-
-
-def _some_of(group: ChannelGroup, index: int) -> Removal:
-    """Choose the number of units to remove: different for neighbours, so that a missed coupling is detected."""
-    return group, range(1 + index % max(1, len(group.units) // 2))
 
 
 def _fault(removals: Sequence[Removal], images: Tensor, expected: Sequence[torch.Size]) -> str:

@@ -56,7 +56,8 @@ def find_groups(
     reasons: dict[str, str] = {}
     try:
         reasons |= _fixed_layers(model, profiles)
-        graph = ChannelGraph(model, example, widest=_most_numbers(trace))
+        shapes = (shape for call in trace.calls for shape in (call.input_shape, call.output_shape))
+        graph = ChannelGraph(model, example, widest=max(map(math.prod, shapes), default=1) / trace.batch_size)
         groups = _candidates(graph, profiles, reasons, layers_of_products(model), progress)
         progress("Checking which channels can be removed")
         for check in (miswired, unshrinkable):
@@ -96,12 +97,6 @@ def _candidates(
     return [*heads, *channels]
 
 
-def _most_numbers(trace: CallTrace) -> float:
-    """Return the largest number of elements per image of any call's input or output."""
-    shapes = (shape for call in trace.calls for shape in (call.input_shape, call.output_shape))
-    return max(map(math.prod, shapes), default=1) / trace.batch_size
-
-
 def _fixed_layers(model: nn.Module, profiles: Mapping[str, LayerProfile]) -> dict[str, str]:
     """Return the layers whose weight cannot be replaced by a smaller one, with the reason."""
     weights, reasons = find_weights(model, tuple(profiles.values()))
@@ -128,10 +123,12 @@ def miswired(
     at all. The first of the images ``example``, (N, C, H, W), are those of ``trace``.
     """
     generator = torch.Generator().manual_seed(seed)
-    chosen = [_half(group, generator) for group in groups]
+    orders = [torch.randperm(len(group.units), generator=generator).tolist() for group in groups]
+    chosen = [group.channels(order[: max(len(order) // 2, 1)]) for group, order in zip(groups, orders, strict=True)]
     with left_as_found(graph.model):
         inputs, outputs = _run_in_segments(graph, example[: trace.batch_size], trace, generator)
-        noises = _noises(inputs, generator)
+        read = [(module, each) for module, calls in inputs.items() for each in calls if each.requires_grad]
+        noises = [(*each, torch.randn(each[1].shape, generator=generator).to(each[1])) for each in read]
         towards_chosen = _gradients(outputs, noises, _read(graph, groups, chosen), elsewhere=False)
         every = [group.channels(range(len(group.units))) for group in groups]
         towards_others = _gradients(outputs, noises, _read(graph, groups, every), elsewhere=True)
@@ -146,11 +143,6 @@ def miswired(
                     "that torch-pruning does not follow, so the wrong ones would go."
                 )
     return found
-
-
-def _half(group: ChannelGroup, generator: torch.Generator) -> frozenset[int]:
-    order = torch.randperm(len(group.units), generator=generator).tolist()
-    return group.channels(order[: max(len(order) // 2, 1)])
 
 
 def _run_in_segments(
@@ -197,16 +189,6 @@ def _read(
             if is_layer(cut.module) and graph.is_in_cut(cut):
                 read.setdefault(cut.layer, []).extend(positions_of(cut, some))
     return read
-
-
-def _noises(inputs: _Calls, generator: torch.Generator) -> list[tuple[nn.Module, Tensor, Tensor]]:
-    """Return noise for each input that depends on a layer's output: (reader, input, noise)."""
-    return [
-        (module, tensor, torch.randn(tensor.shape, generator=generator).to(tensor))
-        for module, calls in inputs.items()
-        for tensor in calls
-        if tensor.requires_grad
-    ]
 
 
 def _gradients(

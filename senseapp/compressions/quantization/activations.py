@@ -241,11 +241,6 @@ def watched(module: nn.Module, observe: Callable[[tuple[Tensor, ...]], None]) ->
     return module.register_forward_pre_hook(before, with_kwargs=True)
 
 
-def _taken_to(first: Tensor, tensor: Tensor) -> Tensor:
-    """Return a copy, as some models write into their input; in the model's precision, except for indices."""
-    return tensor.to(first.device, first.dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
-
-
 def observe_inputs(
     model: nn.Module,
     observers: Sequence[tuple[nn.Module, Callable[[tuple[Tensor, ...]], None]]],
@@ -259,9 +254,13 @@ def observe_inputs(
     never called (``out_proj`` of ``nn.MultiheadAttention``, whose weight is read directly) has no inputs to observe.
     """
     first = next(model.parameters())
+
+    def taken(tensor: Tensor) -> Tensor:  # a copy, as some models write into their input
+        return tensor.to(first.device, first.dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         for module, observe in observers:
             stack.enter_context(watched(module, observe))
         for batch in batches:
-            called(model, map_tensors(batch, lambda tensor: _taken_to(first, tensor)))
+            called(model, map_tensors(batch, taken))

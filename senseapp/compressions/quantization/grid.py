@@ -86,23 +86,6 @@ def affine_of(low: float, high: float, *, bits: int) -> tuple[float, int]:
     return scale, min(largest, round(-low / scale))
 
 
-def _affine_integers(values: Tensor, low: float, high: float, bits: int) -> Tensor:
-    scale, zero_point = affine_of(low, high, bits=bits)
-    return torch.fake_quantize_per_tensor_affine(values, scale, zero_point, 0, 2**bits - 1)
-
-
-def _scaled_float8(values: Tensor, low: float, high: float, bits: int) -> Tensor:
-    grid = _float8_e4m3(bits)
-    scale = max(max(-low, high) / grid.largest, _SMALLEST_SCALE)
-    return grid.nearest(values.float() / scale).mul_(scale).to(values.dtype)
-
-
-_INPUT_ROUNDING: Mapping[NumberFormat, Callable[[Tensor, float, float, int], Tensor]] = {
-    "int": _affine_integers,
-    "fp8_e4m3": _scaled_float8,
-}
-
-
 def fake_quantize_input(
     values: Tensor, low: float, high: float, *, bits: int, number_format: NumberFormat = "int"
 ) -> Tensor:
@@ -111,4 +94,9 @@ def fake_quantize_input(
     Integers are affine (zero point), since activations are often one-sided; float8 is scaled so that the farther end of
     the range is its largest number. Values outside the range are clamped.
     """
-    return _INPUT_ROUNDING[number_format](values, low, high, bits)
+    if number_format == "int":
+        scale, zero_point = affine_of(low, high, bits=bits)
+        return torch.fake_quantize_per_tensor_affine(values, scale, zero_point, 0, 2**bits - 1)
+    grid = GRIDS[number_format](bits)
+    scale = max(max(-low, high) / grid.largest, _SMALLEST_SCALE)
+    return grid.nearest(values.float() / scale).mul_(scale).to(values.dtype)

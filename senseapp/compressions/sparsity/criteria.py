@@ -14,17 +14,9 @@ from senseapp.compressions.base import COLUMN, DEPTH, GROUP, INPUT, OUTPUT, ROW,
 from senseapp.compressions.quantization.activations import observe_inputs
 from senseapp.compressions.sparsity import SparsityCriterion, SparsityGranularity
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreInputs:
-    """Inputs of a criterion: float32 ``weight``, (G, O/G, I/G, D, H, W), and a generator seeded for its layer.
-
-    ``input_norms`` are the L2 norms of the input feature of each weight, broadcastable to ``weight``.
-    """
-
-    weight: Tensor
-    generator: torch.Generator
-    input_norms: Tensor | None = None
+Score = Callable[[Tensor, torch.Generator, Tensor | None], Tensor]
+"""Importance of each weight, from the float32 weight, (G, O/G, I/G, D, H, W), a generator seeded for its layer, and the
+L2 norms of the input feature of each weight, broadcastable to it, where these are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +29,7 @@ class Criterion:
         chooses: whether the scores depend on the weights.
     """
 
-    score: Callable[[ScoreInputs], Tensor]
+    score: Score
     per_output: bool = False
     looks_at_inputs: bool = False
     chooses: bool = True
@@ -49,21 +41,21 @@ def layer_generator(seed: int, layer: str) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(f"{seed} {layer}".encode()))
 
 
-def _random(inputs: ScoreInputs) -> Tensor:
+def _random(weight: Tensor, generator: torch.Generator, _norms: Tensor | None) -> Tensor:
     # Means over units are exchangeable too, so that units of any size have a random order.
-    return torch.rand(inputs.weight.shape, generator=inputs.generator).to(inputs.weight.device)
+    return torch.rand(weight.shape, generator=generator).to(weight.device)
 
 
-def _wanda(inputs: ScoreInputs) -> Tensor:
+def _wanda(weight: Tensor, _generator: torch.Generator, norms: Tensor | None) -> Tensor:
     """|W| · ‖x‖₂. Source: Sun et al. 2023, "A Simple and Effective Pruning Approach for LLMs", eq. 1."""
-    if inputs.input_norms is None:
+    if norms is None:
         raise ValueError("wanda needs the norms of the layer's input features, got none")
-    return inputs.weight.abs() * inputs.input_norms
+    return weight.abs() * norms
 
 
 CRITERIA: Mapping[SparsityCriterion, Criterion] = {
-    "magnitude": Criterion(score=lambda inputs: inputs.weight.abs()),
-    "squared_magnitude": Criterion(score=lambda inputs: inputs.weight.square()),
+    "magnitude": Criterion(score=lambda weight, *_: weight.abs()),
+    "squared_magnitude": Criterion(score=lambda weight, *_: weight.square()),
     "random": Criterion(score=_random, chooses=False),
     "wanda": Criterion(score=_wanda, per_output=True, looks_at_inputs=True),
 }

@@ -29,7 +29,6 @@ from senseapp.compressions.sparsity.criteria import (
     GRANULARITIES,
     Granularity,
     InputNorms,
-    ScoreInputs,
     gather_input_norms,
     layer_generator,
 )
@@ -192,9 +191,11 @@ class SparsityCompressor(WeightCompressor):
             split = weight.layout.split(values)  # (G, O/G, I/G, D, H, W)
             if criterion.looks_at_inputs:
                 norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
-            inputs = ScoreInputs(weight=split.float(), generator=layer_generator(self._seed, layer), input_norms=norms)
             granularity, own = self._granularity(weight), self._selection.score
-            scores = weight.layout.split(own(values.float())) if own else criterion.score(inputs)
+            if own:
+                scores = weight.layout.split(own(values.float()))
+            else:
+                scores = criterion.score(split.float(), layer_generator(self._seed, layer), norms)
             ranking = Ranking(
                 granularity.arrange(granularity.unit_scores(scores), per_output=criterion.per_output and own is None)
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from senseapp.core.errors import InvalidInput, UnsupportedModel
+from senseapp.core.errors import InvalidInput, InvalidSpec, UnsupportedModel
 from senseapp.core.steps import Progress
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, effective_preprocessing
@@ -29,7 +29,7 @@ from senseapp.prove.check.sides import (
 )
 from senseapp.records.check import CheckSpec
 from senseapp.records.spec import RunSpec
-from senseapp.runtimes.foreign import shape_text
+from senseapp.runtimes.foreign import ForeignFile, shape_text
 from senseapp.tasks import Task, task_named
 from senseapp.tasks.reading import OutputReader, Reading
 
@@ -61,6 +61,11 @@ def prepare_reference(
     progress("Opening the original")
     model, data = spec.reference, spec.data
     file, content = open_file(model, own_disk=own_disk) if is_runtime_file(model) else (None, b"")
+    if file is not None and not isinstance(file, ForeignFile):
+        raise InvalidSpec(
+            f"The original is a {file.title} file. Give the network that it was made of, as ONNX or as weights: a "
+            f"{file.title} file is checked as the compressed one."
+        )
     loaded = load_model(model if file is None else replace(model, outputs=()), progress=progress)
     if data.preparation == "auto":
         asked = RunSpec(model=replace(model, outputs=()), data=data)

@@ -29,7 +29,7 @@ from senseapp.prove.answers import changed_answers
 from senseapp.prove.check.alignment import PreparedReference, align_outputs, prepare_reference
 from senseapp.prove.check.causes import likely_causes
 from senseapp.prove.check.limits import comparable, loss_bound, loss_limit, time_limit
-from senseapp.prove.check.sides import NotComparable, OpenSide, open_candidate
+from senseapp.prove.check.sides import NotComparable, OpenSide, open_candidate, opened
 from senseapp.prove.file_times import is_busy
 from senseapp.prove.findings import saturation
 from senseapp.prove.judge import Judge, Judgement, JudgingImages
@@ -208,7 +208,11 @@ class _Comparison:
         for side in sides:
             how, network = "" if side.file is not None else "in PyTorch", side
             if not both_are_weights and (content := self._as_file(side)) is not None:
-                own = ForeignFile(content, threads=self.spec.threads)
+                own = (
+                    ForeignFile(content, threads=self.spec.threads)
+                    if side.file is None
+                    else opened(content, side.spec, threads=self.spec.threads)
+                )
                 network = replace(side, file=own, reader=None, kind=None)
                 how = how and "as an ONNX file that was made of its weights"
             networks.append(network)
@@ -227,7 +231,7 @@ class _Comparison:
         timed = []
         for side in (self.prepared.reference, self.candidate):
             content = self._as_file(side)
-            if content is None or (side.file is not None and None in side.file.facts.image_shape):
+            if content is None or not _is_onnx(side) or (side.file is not None and None in side.file.facts.image_shape):
                 return ()
             batch = side.fixed_batch or self.spec.batch
             timed.append(self.runtime.operators(content, threads=self.spec.threads, batch=batch))
@@ -246,7 +250,7 @@ class _Comparison:
         # images that tensors inside are compared on
         images = self.prepared.images.batch(0, min(4, len(self.prepared.images))).cpu()
         reference, candidate = map(self._as_file, sides)
-        if reference is None or candidate is None:
+        if reference is None or candidate is None or not all(map(_is_onnx, sides)):
             return None
         count = min([len(images), *(side.fixed_batch or len(images) for side in sides)])
         given = [side.given(images[:count]) for side in sides]
@@ -263,3 +267,8 @@ class _Comparison:
             return found
         ends = sides[0].file.output_names  # of both, one returns other things than scores
         return replace(found, tensors=tuple(each for each in found.tensors if each.name not in ends))
+
+
+def _is_onnx(side: OpenSide) -> bool:
+    """Return whether a side is a file of ONNX, or weights, of which one is made."""
+    return side.file is None or side.is_onnx

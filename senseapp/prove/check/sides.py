@@ -13,14 +13,15 @@ from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
 from senseapp.core.steps import Progress
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet
-from senseapp.descriptions.runtimes import RUNTIMES
+from senseapp.descriptions.runtimes import runtime_of_file
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.sources.load import load_model
 from senseapp.records.check import CheckedFile, file_name
 from senseapp.records.spec import ModelSpec
-from senseapp.runtimes.foreign import FileFacts, ForeignFile, with_weights_beside
+from senseapp.runtimes.base import runtime_named
+from senseapp.runtimes.foreign import FileFacts, ForeignFile, OpenFile, with_weights_beside
 from senseapp.tasks import Task
 from senseapp.tasks.classification import Classification
 from senseapp.tasks.reading import OutputReader
@@ -100,7 +101,7 @@ class OpenSide:
 
     spec: ModelSpec
     preprocessing: Preprocessing
-    file: ForeignFile | None = None
+    file: OpenFile | None = None
     context: MeasurementContext | None = None
     content: bytes | None = None
     file_bytes: int
@@ -117,6 +118,11 @@ class OpenSide:
     def fixed_batch(self) -> int | None:
         """Images that each call computes; fewer are filled up."""
         return None if self.file is None else self.file.fixed_batch
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether it is a file of ONNX, whose insides can be looked at."""
+        return isinstance(self.file, ForeignFile)
 
     def given(self, batch: Tensor) -> Tensor:
         """Return images as values that the file takes, still float32 (N, C, H, W)."""
@@ -140,7 +146,7 @@ class OpenSide:
         return self.kind.scores(found).float()
 
     def unsaturated(self) -> OpenSide | None:
-        """Return the file as :meth:`.ForeignFile.unsaturated` does, read as the file is; None for weights."""
+        """Return the file as :meth:`.OpenFile.unsaturated` does, read as the file is; None for weights."""
         file = None if self.file is None else self.file.unsaturated()
         return None if file is None else replace(self, file=file)
 
@@ -150,7 +156,7 @@ class OpenSide:
         facts = None if self.file is None else self.file.facts
         return CheckedFile(
             name=self.name,
-            kind="PyTorch weights" if facts is None else "ONNX file",
+            kind="PyTorch weights" if self.file is None else f"{self.file.title} file",
             file_bytes=self.file_bytes,
             takes="" if facts is None else facts.takes,
             returns="" if facts is None else facts.returns,
@@ -160,11 +166,17 @@ class OpenSide:
 
 def is_runtime_file(spec: ModelSpec) -> bool:
     """Return whether a model is a file that a runtime runs as it is, by its suffix."""
-    suffix = Path(spec.checkpoint).suffix.lower()
-    return bool(suffix) and any(suffix == each.suffix for each in RUNTIMES.values() if each.is_installed)
+    return runtime_of_file(spec.checkpoint) is not None
 
 
-def open_file(spec: ModelSpec, *, own_disk: bool) -> tuple[ForeignFile, bytes]:
+def opened(content: bytes, spec: ModelSpec, *, threads: int | None = None) -> OpenFile:
+    """Return a file of any program, open in the runtime of its suffix."""
+    description = runtime_of_file(spec.checkpoint)
+    assert description is not None
+    return runtime_named(description.name).as_it_is(content, threads=threads)
+
+
+def open_file(spec: ModelSpec, *, own_disk: bool) -> tuple[OpenFile, bytes]:
     """Open the file of a runtime that ``spec`` names; on the person's ``own_disk`` weights beside it are read too.
 
     Raises:
@@ -175,7 +187,7 @@ def open_file(spec: ModelSpec, *, own_disk: bool) -> tuple[ForeignFile, bytes]:
         if not path.is_file() or not path.stat().st_size:
             raise InvalidCheckpoint("there is nothing in it" if path.is_file() else "it is not there")
         content = with_weights_beside(path) if own_disk else path.read_bytes()
-        return ForeignFile(content), content
+        return opened(content, spec), content
     except OSError as error:
         raise InvalidCheckpoint(f"{path.name} cannot be read: {error.strerror}.") from error
     except InvalidInput as error:

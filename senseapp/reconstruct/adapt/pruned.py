@@ -25,6 +25,7 @@ from senseapp.descriptions import get
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.layer_product import LayerProduct
 from senseapp.reconstruct.adapt.sequential_pass import SequentialPass
+from senseapp.reconstruct.adapt.weights import bias_of
 from senseapp.reconstruct.apply import AppliedModel
 from senseapp.reconstruct.repair import Matching
 from senseapp.reconstruct.repair_sites import LayerSite, NormSite, pooled
@@ -115,12 +116,15 @@ class _Layer:
             LayerProduct(each, tuple(each.get_parameter("weight").shape)) for each in (self.module, self.dense)
         )
         rows, rows_before = (
-            _rows(each, batches, positions, layer_generator(0, self.name))  # (G, S, K)
-            for each, batches in ((product, inputs), (reading, original))
+            torch.cat([each.rows(part, positions, draw) for part in batches], dim=1)  # (G, S, K)
+            for each, batches, draw in (
+                (product, inputs, layer_generator(0, self.name)),
+                (reading, original, layer_generator(0, self.name)),
+            )
         )
         wanted = torch.bmm(rows_before, reading.matrix(before).transpose(1, 2))  # (G, S, O/G)
         wanted = wanted.transpose(0, 1).reshape(images, -1, len(before))
-        if (bias := _bias_of(self.dense)) is not None:
+        if (bias := bias_of(self.dense)) is not None:
             wanted = wanted + bias
         wanted = wanted if self.kept is None else wanted[..., list(self.kept)]
         parts = torch.split(wanted, weight.shape[0] // product.groups, dim=2)
@@ -129,7 +133,7 @@ class _Layer:
             for group, part, matrix in zip(rows, parts, product.matrix(weight), strict=True)
         ]
         weight.data.copy_(product.weight(torch.stack([matrix for matrix, _ in found]), weight))
-        if (own := _bias_of(self.module)) is not None:
+        if (own := bias_of(self.module)) is not None:
             own.data.copy_(torch.cat([offset for _, offset in found]))
 
     def correct(self, site: LayerSite, original: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
@@ -189,11 +193,3 @@ class Reconstruction(SequentialPass):
         """Return sentences on the changes."""
         own = f"The weights of {plural(len(self.readers), 'layer')} that read removed channels were fitted anew."
         return (*((own,) if fitted else ()), *self._matching.sentences(fitted=fitted))
-
-
-def _rows(product: LayerProduct, batches: Sequence[Tensor], positions: int, generator: torch.Generator) -> Tensor:
-    return torch.cat([product.rows(input_rows, positions, generator) for input_rows in batches], dim=1)
-
-
-def _bias_of(module: nn.Module) -> Tensor | None:
-    return dict(module.named_parameters(recurse=False)).get("bias")

@@ -130,7 +130,7 @@ class Adaptation(SequentialPass):
             if reason:
                 self.left[name] = reason
                 continue
-            bias = _bias_of(weight.module)
+            bias = bias_of(weight.module)
             yield (
                 starts.pop(),
                 AdaptedLayer(
@@ -159,6 +159,7 @@ def _aimed(dense: Tensor, sums: InputSums) -> Tensor:
     return dense + change.transpose(1, 2)
 
 
-def _bias_of(module: nn.Module) -> Tensor | None:
+def bias_of(module: nn.Module) -> Tensor | None:
+    """Return the bias of a layer, of attention that of its in-projection."""
     name = "in_proj_bias" if isinstance(module, nn.MultiheadAttention) else "bias"
     return cast(Tensor | None, getattr(module, name, None))

@@ -9,18 +9,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import litert_torch
 import numpy as np
 import torch
-from ai_edge_litert.interpreter import Interpreter
 from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import nested_outputs
-from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
+from senseapp.core.errors import InvalidSpec
 from senseapp.networks.loaded import Preprocessing
-from senseapp.networks.network import OUTPUTS, nested, nesting_text
+from senseapp.networks.network import OUTPUTS, nesting_text
 from senseapp.networks.onnx.metadata import CLASSES, LONGEST_NAMES, ORIGINAL_THRESHOLD, PREPARATION, THRESHOLD
 from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.runtimes.base import Exporter, Runtime
@@ -28,64 +26,11 @@ from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
 from senseapp.runtimes.litert import LITERT
 from senseapp.runtimes.litert.file import layers_of, operators, parsed, texts, with_texts
 from senseapp.runtimes.litert.library import library_call
+from senseapp.runtimes.litert.model import LiteRtFile, LiteRtModel
 from senseapp.runtimes.litert.quantizer import LiteRtQuantizer
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
 
 _STATIC = "litert-quantizer, static_wi8_ai8, min-max"
-
-
-class LiteRtModel:
-    """A LiteRT file in memory, open on the processor.
-
-    It computes in float32 with the kernels of XNNPACK; numbers of an input or output in integers are scaled as the file
-    says.
-
-    Raises:
-        InvalidSpec: LiteRT cannot open it.
-    """
-
-    def __init__(self, content: bytes, *, threads: int | None = None) -> None:
-        try:
-            self._interpreter = Interpreter(model_content=content, num_threads=threads or torch.get_num_threads())
-            self._interpreter.allocate_tensors()
-        except (RuntimeError, ValueError) as error:
-            if is_about_memory(error):
-                raise
-            raise InvalidSpec(f"LiteRT cannot open this network: {first_line_of(error)}.") from error
-        inputs = self._interpreter.get_input_details()
-        if len(inputs) != 1 or len(inputs[0]["shape"]) != 4:
-            raise InvalidSpec("A LiteRT file that takes one batch of images is run here.")
-        (self._input,), self._outputs = inputs, self._interpreter.get_output_details()
-        nesting = texts(content).get(OUTPUTS)
-        self._nesting = None if nesting is None else nesting.decode("utf-8", "replace")
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """Images that each call must have."""
-        return int(self._input["shape"][0])
-
-    def run(self, batch: Tensor) -> object:
-        """Return the output for as many images (N, C, H, W) as :attr:`fixed_batch` says, float32."""
-        values = batch.detach().cpu().contiguous().numpy()
-        self._interpreter.set_tensor(self._input["index"], _stored(values, self._input))
-        self._interpreter.invoke()
-        found = [torch.from_numpy(_read(self._interpreter.get_tensor(each["index"]), each)) for each in self._outputs]
-        return found[0] if self._nesting is None else nested(found, self._nesting)
-
-
-def _stored(values: Any, tensor: Mapping[str, Any]) -> Any:
-    kind, (scale, zero) = np.dtype(tensor["dtype"]), tensor["quantization"]
-    if kind.kind == "f" or not scale:
-        return values.astype(kind)
-    limits = np.iinfo(kind)
-    return np.clip(np.round(values / scale) + zero, limits.min, limits.max).astype(kind)
-
-
-def _read(values: Any, tensor: Mapping[str, Any]) -> Any:
-    scale, zero = tensor["quantization"]
-    if values.dtype.kind == "f":
-        return values.astype(np.float32)
-    return (values.astype(np.float32) - zero) * np.float32(scale) if scale else values
 
 
 class LiteRtExporter(Exporter):
@@ -120,6 +65,10 @@ class LiteRt(Runtime):
     def open(self, content: bytes, *, threads: int | None = None) -> LiteRtModel:
         """Open a LiteRT file; raises InvalidSpec where LiteRT cannot."""
         return LiteRtModel(content, threads=threads)
+
+    def as_it_is(self, content: bytes, *, threads: int | None = None) -> LiteRtFile:
+        """Open a LiteRT file of any program."""
+        return LiteRtFile(content, threads=threads)
 
     def machine(self) -> str:
         """Return the processor and the version of LiteRT."""
@@ -181,8 +130,7 @@ class LiteRt(Runtime):
             raise InvalidSpec("No layer of this LiteRT file can be timed.")
         files = {32.0: content, 8.0: quantizer.write()}
         networks = [self.open(file, threads=threads) for file in files.values()]
-        shape = [int(size) for size in networks[0]._input["shape"]]
-        calls = self.times(networks, torch.from_numpy(usual_input(shape, np.float32)))
+        calls = self.times(networks, torch.from_numpy(usual_input(networks[0].input_shape, np.float32)))
         return LayerTimes(
             times=tuple(
                 LayerTime(layer=layer, level=level, seconds=quick_seconds(call) * part / macs.total())

@@ -29,6 +29,7 @@ from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
+from senseapp.runtimes.foreign import ForeignFile, OpenFile
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, multiplies_integers
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
@@ -59,6 +60,10 @@ class OnnxRuntime(Runtime):
     def open(self, content: bytes, *, threads: int | None = None) -> Network:
         """Open an ONNX file; raises InvalidSpec where the runtime cannot."""
         return self.as_network(self.opened(content, threads=threads))
+
+    def as_it_is(self, content: bytes, *, threads: int | None = None) -> OpenFile:
+        """Open an ONNX file of any program."""
+        return ForeignFile(content, threads=threads)
 
     def opened(self, content: bytes, *, threads: int | None = None) -> OnnxSession:
         """Return a file that takes what it declares."""

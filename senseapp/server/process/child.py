@@ -16,29 +16,25 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from senseapp.core.codec import encode, from_plain
 from senseapp.core.errors import SenseError
 from senseapp.core.files import PRIVATE
 from senseapp.core.process import PROCESS_CACHE, at_work, give_back_freed_memory, pause
 from senseapp.descriptions.runtimes import RUNTIMES, usual_runtime
+from senseapp.measure.cluster.cluster import connected
 from senseapp.records.measurement import LayerMeasurement, RunResult
-from senseapp.server.machine import time_convolutions
-from senseapp.server.process.requester import Line, TaskRequest, answer_here, decode_task, read_line, write_line
-from senseapp.server.quotas import memory_limit
-from senseapp.server.session import load_engine, open_local_session, runs_on_processor
-from senseapp.server.tasks import RunObserver, TaskContext
+from senseapp.server.machine import load_engine, memory_limit, runs_on_processor, time_convolutions
+from senseapp.server.process.requester import Line, answer_here, decode_task, read_line, write_line
+from senseapp.server.tasks import EarlierRun, RunObserver, TaskContext, open_local_session
 from senseapp.store.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from senseapp.measure.measurer import Executor
-
 
 _GRACE_SECONDS = 5  # after which a question that takes too long ends the process, should the app not have done so
 _AHEAD_SECONDS = 2.0  # after which a process that has nothing to do loads more
@@ -99,13 +95,8 @@ class AppObserver(RunObserver):
         """Send the facts known before the first measurement."""
         self._say("opened", [encode(head), {"done": done, "total": total, "predicted_seconds": predicted_seconds}])
 
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        """Send one estimate."""
-        self._say("estimated", encode(estimate))
-        pause()
-
     def measured(self, measurement: LayerMeasurement) -> None:
-        """Send one measurement."""
+        """Send one measurement, or one estimate."""
         self._say("measured", encode(measurement))
         pause()
 
@@ -152,16 +143,22 @@ def _warm(talk: _Conversation, request: None) -> None:
 
 
 def _carry_out(talk: _Conversation, body: dict[str, Any]) -> None:
-    request: TaskRequest = from_plain(body, TaskRequest, name="task")
-    task, app = decode_task(request.task), AppObserver(talk.say)
+    task, app, device = decode_task(body["task"]), AppObserver(talk.say), body["device"]
     context = TaskContext(
-        folder=RunFolder(request.folder), observer=app, data_roots=request.data_roots, earlier=request.earlier
+        folder=RunFolder(Path(body["folder"])),
+        observer=app,
+        data_roots=from_plain(body["data_roots"], tuple[Path, ...]),
+        earlier=from_plain(body["earlier"], tuple[EarlierRun, ...]),
     )
-    if request.address:
-        with _executor(app, request.address, request.device) as executor, at_work():
-            task.carry_out(replace(context, open_session=partial(open_local_session, executor=executor)))
+    if body["address"]:
+        with connected(body["address"], device=device) as cluster:
+            from senseapp.measure.cluster.executor import RayExecutor  # an unreachable cluster needs no torch
+
+            session = partial(open_local_session, executor=RayExecutor(cluster, app.phase))
+            with at_work():
+                task.carry_out(replace(context, open_session=session))
     else:
-        with memory_limit(most_bytes=task.most_bytes, limited=runs_on_processor(request.device)), at_work():
+        with memory_limit(most_bytes=task.most_bytes, limited=runs_on_processor(device)), at_work():
             task.carry_out(context)
     talk.say("done")
 
@@ -174,17 +171,6 @@ def _answer(talk: _Conversation, request: dict[str, Any]) -> None:
     finally:
         signal.alarm(0)
         give_back_freed_memory()  # the next request is about another file
-
-
-@contextmanager
-def _executor(app: AppObserver, address: str, device: str) -> Iterator[Executor]:
-    """Run passes on the cluster at ``address`` inside the block."""
-    from senseapp.measure.cluster.cluster import connected
-
-    with connected(address, device=device) as cluster:
-        from senseapp.measure.cluster.executor import RayExecutor  # an unreachable cluster needs no torch
-
-        yield RayExecutor(cluster, app.phase)
 
 
 _ANSWERS: dict[str, Callable[[_Conversation, Any], None]] = {

@@ -100,7 +100,7 @@ class JobProcesses:
         needs_engine, end = request is None or request.needs_engine, math.inf
         while True:
             with self._lock:
-                is_ready = any(process.alive and process.is_warm for process in self._idle)
+                is_ready = any(process.alive and process.warm.is_set() for process in self._idle)
                 answering = [process for process in self._answering if process.alive]
                 if is_ready or not answering or not needs_engine:
                     process = self._take_one() if is_ready or needs_engine else self._start()
@@ -108,7 +108,7 @@ class JobProcesses:
                     if request is not None and needs_engine:
                         self._answering.add(process)
                     return process
-                if any(process.is_warm for process in answering):
+                if any(process.warm.is_set() for process in answering):
                     end = min(end, time.monotonic() + _ANSWER_SECONDS)
                 if not self._idle and time.monotonic() > end:
                     self._start_ahead()
@@ -122,7 +122,7 @@ class JobProcesses:
             process.close()
         if not self._idle:
             return self._start()
-        process = max(self._idle, key=lambda each: each.is_warm)
+        process = max(self._idle, key=lambda each: each.warm.is_set())
         self._idle.remove(process)
         return process
 
@@ -137,7 +137,7 @@ class JobProcesses:
             self._answering.discard(process)
             dropped = [process]
             if reusable and not self._closed and process.answered < _MOST_ANSWERS:
-                kept = sorted([*self._idle, process], key=lambda each: (each.is_warm, each.warms), reverse=True)
+                kept = sorted([*self._idle, process], key=lambda each: (each.warm.is_set(), each.warms), reverse=True)
                 self._idle, dropped = kept[: self._most], kept[self._most :]
             is_empty = not self._idle
             self._returned.notify_all()

@@ -31,7 +31,6 @@ from senseapp.server.process.requester import (
     ANYBODY,
     Line,
     Requester,
-    TaskRequest,
     WorkerRequest,
     encode_task,
     read_line,
@@ -52,15 +51,6 @@ _PREFIX = "senseapp-"  # of temporary folders
 _KEPT = "What was measured is kept"
 
 
-def _process_lost(status: int) -> ProcessLost:
-    """Return the error for a lost process with exit status ``status``."""
-    if status == -signal.SIGKILL:
-        reason, advice = "was killed, most often because memory ran out", "with fewer images or a smaller input size"
-    else:
-        reason, advice = f"ended unexpectedly (status {status})", "with other settings if it happens again"
-    return ProcessLost(f"The process that did this work {reason}. {_KEPT}: try again, {advice}.")
-
-
 class JobProcess:
     """One worker process."""
 
@@ -79,11 +69,6 @@ class JobProcess:
     def alive(self) -> bool:
         """Whether it can receive requests."""
         return self._process.poll() is None
-
-    @property
-    def is_warm(self) -> bool:
-        """Whether it has loaded the engine on request, or cannot."""
-        return self.warm.is_set()
 
     @property
     def pid(self) -> int:
@@ -172,7 +157,14 @@ class JobProcess:
             self._errors.seek(0)
             said = self._errors.read()[-4000:].decode("utf-8", "replace")
             _log.error("the process that works for the app ended with status %d: %s", status, said)
-        return _process_lost(status)
+        if status == -signal.SIGKILL:
+            reason, advice = (
+                "was killed, most often because memory ran out",
+                "with fewer images or a smaller input size",
+            )
+        else:
+            reason, advice = f"ended unexpectedly (status {status})", "with other settings if it happens again"
+        return ProcessLost(f"The process that did this work {reason}. {_KEPT}: try again, {advice}.")
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -221,23 +213,16 @@ def _started(errors: Any, temporary: str) -> subprocess.Popen[bytes]:
 def carry_out_in(process: JobProcess, task: RunTask, context: TaskContext, *, device: str, address: str = "") -> None:
     """Carry out the task in the idle ``process``; its outcome is stored in the folder.
 
-    The process opens sessions in its own way; everything else of ``context`` applies; see
-    :class:`~senseapp.server.process.requester.TaskRequest`. Raises as :meth:`JobProcess.receive` does.
+    The process opens sessions in its own way; everything else of ``context`` applies. On the processor of this machine
+    (``device``) memory is limited; ``address`` is that of the cluster that measures, empty for this machine. Raises as
+    :meth:`JobProcess.receive` does.
     """
-    request = TaskRequest(
-        task=encode_task(task),
-        folder=context.folder.path,
-        data_roots=context.data_roots,
-        earlier=context.earlier,
-        device=device,
-        address=address,
-    )
-    process.send("task", to_plain(request))
+    given = {"folder": context.folder.path, "data_roots": context.data_roots, "earlier": context.earlier}
+    process.send("task", {"task": encode_task(task), "device": device, "address": address} | to_plain(given))
     observer = context.observer
     tell: dict[str, Callable[[Any], None]] = {
         "identified": observer.identified,
         "opened": lambda body: observer.opened(decode(body[0], RunResult), **body[1]),
-        "estimated": lambda body: observer.estimated(decode(body, LayerMeasurement)),
         "measured": lambda body: observer.measured(decode(body, LayerMeasurement)),
     }
     while (line := process.receive("done", *tell, progress=observer.phase)).kind != "done":

@@ -1,7 +1,7 @@
 """Requests to worker processes: how they are sent, who owns them, and how many are answered at the same time.
 
-They are lines of strict JSON, never pickle. For a task the process sends ``phase``, ``identified``, ``opened``,
-``estimated`` and ``measured`` as they occur, and ends with ``done``, ``refused`` (an error with a sentence) or
+They are lines of strict JSON, never pickle. For a task the process sends ``phase``, ``identified``, ``opened``
+and ``measured`` as they occur, and ends with ``done``, ``refused`` (an error with a sentence) or
 ``crashed`` (a trace); a question is answered by ``answer``. To cancel, the app ends the process: all measurements are
 on disk.
 
@@ -29,9 +29,9 @@ from senseapp.core.codec import from_plain, to_plain
 from senseapp.core.errors import Abandoned, ReadingStopped
 from senseapp.core.files import files_at
 from senseapp.records.spec import ModelSpec
-from senseapp.server.quotas import memory_limit
+from senseapp.server.machine import memory_limit
 from senseapp.server.settings import LOCAL_OWNER
-from senseapp.server.tasks import EarlierRun, RunTask
+from senseapp.server.tasks import RunTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,25 +157,6 @@ def read_line(stream: IO[bytes]) -> Line | None:
     return Line(*json.loads(text))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRequest:
-    """A task with its context.
-
-    Attributes:
-        task: see :func:`encode_task`.
-        folder, data_roots, earlier: see :class:`~senseapp.server.tasks.TaskContext`.
-        device: on the processor of this machine, memory is limited.
-        address: of the cluster that measures; empty for this machine.
-    """
-
-    task: dict[str, Any]
-    folder: Path
-    data_roots: tuple[Path, ...]
-    earlier: tuple[EarlierRun, ...]
-    device: str
-    address: str
-
-
 def encode_task(task: RunTask) -> dict[str, Any]:
     """Return a task as JSON, with the place of its type."""
     kind = type(task)
@@ -214,12 +195,8 @@ def network_request(
 
     Pictures are decoded in processes with limits of their own.
     """
-    return WorkerRequest(
-        call=call,
-        subject=subject or model.title,
-        seconds=passes * model_seconds(model, *files),
-        memory_bytes=model_bytes(model, *files),
-    )
+    seconds, memory = model_limits(model, *files)
+    return WorkerRequest(call=call, subject=subject or model.title, seconds=passes * seconds, memory_bytes=memory)
 
 
 @contextmanager
@@ -257,21 +234,15 @@ def stopped(subject: str, seconds: float) -> ReadingStopped:
     )
 
 
-def model_seconds(model: ModelSpec, *files: str) -> float:
-    """Return the processor time in which a network, and ``files`` beside its own, can be opened and run once.
+def model_limits(model: ModelSpec, *files: str) -> tuple[float, float]:
+    """Return processor time, and memory beyond the engine, to open a network, and ``files`` beside its own, and run it.
 
     An ONNX file describes its network itself: a few hundred bytes may ask for any amount of work.
     """
     size = sum(map(num_bytes, (model.checkpoint, *files)))
-    of_file = _SMALL_SECONDS + _SECONDS_PER_BYTE * size if model.library == "onnx" else math.inf
-    return min(_MODEL_SECONDS, of_file) + size / BYTES_PER_SECOND
-
-
-def model_bytes(model: ModelSpec, *files: str) -> float:
-    """Return the memory beyond the engine for the same."""
-    size = sum(map(num_bytes, (model.checkpoint, *files)))
-    of_file = _SMALL_BYTES + _BYTES_PER_BYTE * size if model.library == "onnx" else math.inf
-    return min(_MODEL_BYTES, of_file) + COPIES * size
+    described = size if model.library == "onnx" else math.inf
+    seconds = min(_MODEL_SECONDS, _SMALL_SECONDS + _SECONDS_PER_BYTE * described) + size / BYTES_PER_SECOND
+    return seconds, min(_MODEL_BYTES, _SMALL_BYTES + _BYTES_PER_BYTE * described) + COPIES * size
 
 
 def num_bytes(path: str) -> int:

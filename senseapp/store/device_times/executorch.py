@@ -122,15 +122,11 @@ def _modules(hierarchy: object) -> Iterator[str]:
             yield _SELF.sub("", path)
 
 
-def _is_of_executorch(file: ReportFile) -> bool:
-    return file.holds("event_name", "run_data")
-
-
 EXECUTORCH = ReportFormat(
     name="executorch",
     label="ExecuTorch",
     written_by='`Inspector(etdump_path=…, etrecord=…).to_dataframe().to_json("FILE.json")`, or the ETDump itself as '
     "JSON (`flatc --json`)",
-    recognises=_is_of_executorch,
+    recognises=lambda file: file.holds("event_name", "run_data"),
     read=_read,
 )

@@ -44,15 +44,14 @@ _KERNELS = Fields(seconds=("dur",), per_second=1e6)
 
 
 def _read_onnxruntime(file: ReportFile) -> Report:
-    events = enumerate(records_in(file.payload, "it"), 1)
-    rows = [_kernel(event, place) for place, event in events if _is_kernel(event)]
+    rows = [
+        _kernel(event, place)
+        for place, event in enumerate(records_in(file.payload, "it"), 1)
+        if event.get("cat") == "Node" and str(event.get("name")).endswith(_KERNEL)
+    ]
     if not rows:
         raise BadValue("it holds no times of kernels; profile at least one run of the network")
     return Report(rows=medians([(row.name, row)] for row in rows))
-
-
-def _is_kernel(event: Mapping[str, Any]) -> bool:
-    return event.get("cat") == "Node" and str(event.get("name")).endswith(_KERNEL)
 
 
 def _kernel(event: Mapping[str, Any], place: int) -> ReportRow:

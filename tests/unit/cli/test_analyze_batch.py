@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from senseapp.cli.analyze import BatchItem, batch_of, run_batch
+from senseapp.cli.analyze import batch_of, run_batch
 from senseapp.cli.main import main
 from senseapp.core.errors import ClusterFailed, InvalidInput, InvalidSpec, UnknownModel
 from senseapp.records.measurement import RunResult
@@ -29,27 +29,26 @@ def arguments(out: Path, *models: str, listed: str | None = None, checkpoint: st
 
 
 def test_one_model_has_the_folder_for_itself(tmp_path: Path) -> None:
-    assert batch_of(arguments(tmp_path, "demo", checkpoint="w.pth")) == (
-        BatchItem(model="demo", checkpoint="w.pth", folder=tmp_path),
-    )
+    (item,) = batch_of(arguments(tmp_path, "demo", checkpoint="w.pth"))
+    assert (item.model, item.checkpoint, item.out) == ("demo", "w.pth", tmp_path)
 
 
 def test_models_come_from_the_command_and_from_a_file(tmp_path: Path) -> None:
     listed = "# ours\n\ntimm/resnet18\ntimm/resnet18 , weights/my run.pth  # fine-tuned\n"
     found = batch_of(arguments(tmp_path, "demo", listed=listed))
-    assert [(item.model, item.checkpoint, item.folder.name) for item in found] == [
+    assert [(item.model, item.checkpoint, item.out.name) for item in found] == [
         ("demo", None, "demo"),
         ("timm/resnet18", None, "timm-resnet18"),
         ("timm/resnet18", "weights/my run.pth", "timm-resnet18-my-run"),
     ]
-    assert all(item.folder.parent == tmp_path for item in found)
+    assert all(item.out.parent == tmp_path for item in found)
 
 
 def test_no_folder_lies_outside(tmp_path: Path) -> None:
     (item,) = batch_of(arguments(tmp_path, listed="../../etc/passwd"))
-    assert item.folder.parent == tmp_path
+    assert item.out.parent == tmp_path
     (dots,) = batch_of(arguments(tmp_path, listed=".."))
-    assert dots.folder == tmp_path / "model"
+    assert dots.out == tmp_path / "model"
 
 
 @pytest.mark.parametrize(
@@ -74,11 +73,11 @@ def test_a_list_that_is_no_text_is_refused(tmp_path: Path) -> None:
             batch_of(argparse.Namespace(model=[f"@{bad}"], checkpoint=None, out=tmp_path))
 
 
-def items(out: Path, *names: str) -> list[BatchItem]:
-    return [BatchItem(model=name, checkpoint=None, folder=out / name) for name in names]
+def items(out: Path, *names: str) -> list[argparse.Namespace]:
+    return [argparse.Namespace(model=name, checkpoint=None, out=out / name) for name in names]
 
 
-def measured(item: BatchItem) -> RunResult:
+def measured(item: argparse.Namespace) -> RunResult:
     if item.model == "wrong":
         raise UnknownModel("There is no\nsuch model.")
     return a_result([a_measurement(layer, delta=0.001) for layer in LAYERS])
@@ -95,7 +94,7 @@ def test_a_model_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pyt
 
 
 def test_a_lost_cluster_stops_the_batch_with_what_there_is(tmp_path: Path) -> None:
-    def lost(item: BatchItem) -> RunResult:
+    def lost(item: argparse.Namespace) -> RunResult:
         if item.model == "two":
             raise ClusterFailed("The cluster was lost.")
         return measured(item)

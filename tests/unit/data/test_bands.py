@@ -17,7 +17,7 @@ from senseapp.data.load import load_images
 from senseapp.data.pictures import preview, survey_images
 from senseapp.networks.loaded import Preprocessing
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.image_report import preview_images
+from senseapp.server.run_requests import preview_images
 from senseapp.tasks import CLASSIFICATION
 from tests.pictures import encoded, write_folder
 

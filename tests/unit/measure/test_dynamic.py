@@ -47,7 +47,7 @@ def _batches(first: int, second: int) -> pytest.MarkDecorator:
 
 
 @_batches(1, 2)
-@pytest.mark.parametrize("kind", LEVELS)
+@pytest.mark.parametrize("kind", ["sparsity", "pruning", pytest.param("quantization", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_every_layer_is_measured_as_by_whole_passes(name: str, kind: str, order: str, size: int) -> None:
     data = labelled(images(*ORDERS[order]), NUM_CLASSES)

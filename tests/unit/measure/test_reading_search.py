@@ -62,9 +62,7 @@ def figure(choice: PreparationChoice) -> str:
     return choice.chosen.result
 
 
-@pytest.mark.parametrize(
-    "form", ["object", "pair", *(pytest.param(form, marks=pytest.mark.wide) for form in FORMS if form != "object")]
-)
+@pytest.mark.parametrize("form", ["pair", *(pytest.param(form, marks=pytest.mark.wide) for form in FORMS)])
 def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path, form: str) -> None:
     """All forms hold the same boxes, so the right reading of each finds the same."""
     wanted = choose_preparation(asked(exported_detector(tmp_path / "a.onnx", "columns"), labelled))
@@ -78,7 +76,7 @@ def test_labels_choose_layout_and_range_together(tmp_path: Path, labelled: Path,
 
 
 @pytest.mark.parametrize(
-    "form", ["object", *(pytest.param(form, marks=pytest.mark.wide) for form in ("columns", "angle"))]
+    "form", [pytest.param(form, marks=pytest.mark.wide) for form in ("object", "columns", "angle")]
 )
 def test_boxes_before_columns_are_read_by_what_the_values_are(tmp_path: Path, labelled: Path, form: str) -> None:
     path = exported_detector(tmp_path / "a.onnx", form, anchors_last=False)

@@ -16,7 +16,7 @@ from senseapp.measure.sweep import Sweep
 from senseapp.networks.trace import trace_calls
 from senseapp.records.measurement import Status
 from senseapp.records.spec import SensitivitySpec
-from senseapp.server.session import runs_on_processor
+from senseapp.server.machine import runs_on_processor
 from senseapp.tasks import CLASSIFICATION
 from tests.cases import first_of
 from tests.small_models import images_for, small_network

@@ -349,29 +349,6 @@ def test_progress_is_shown_unless_silenced(capsys: pytest.CaptureFixture[str]) -
     assert "1/1" in capsys.readouterr().err
 
 
-def test_replay_is_given_up_where_the_model_remembers() -> None:
-    class Remembers(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second, self.head = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 1), nn.Linear(6, 6)
-            self.norm = self._Norm()
-
-        class _Norm(nn.Module):
-            def forward(self, x: Tensor) -> Tensor:
-                self.kept = x.mean()
-                return x
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.second(self.norm(self.first(x))).mean((2, 3))) * self.norm.kept
-
-    torch.manual_seed(0)
-    model = Remembers().eval()
-    replayed, plain = (
-        _deltas(_analyze(model, function)) for function in (_loss_in_batches, _plainly(_loss_in_batches))
-    )
-    assert replayed == pytest.approx(plain, abs=1e-6)
-
-
 class Criteria:
     """An object such as fasterai's: it scores with ``f``, against the weights at the start with ``output_fn``."""
 

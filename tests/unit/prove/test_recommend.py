@@ -29,8 +29,7 @@ from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
-from senseapp.server.layer_tasks import LayerAnswers
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import LayerAnswers, Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from tests.cases import first_of
@@ -279,6 +278,7 @@ def test_the_file_does_what_the_recommendation_says(recommended) -> None:
     assert changed.drop == pytest.approx(found.loss.delta)
 
 
+@pytest.mark.wide
 def test_the_range_is_measured_for_both_kinds_of_schedule(recommended) -> None:
     _, _, found = recommended
     for tried in (found.tried, found.uniform):
@@ -288,6 +288,7 @@ def test_the_range_is_measured_for_both_kinds_of_schedule(recommended) -> None:
     assert all(each.changes[0].num_samples == 100 for each in found.tried)
 
 
+@pytest.mark.wide
 def test_the_answers_of_one_layer_are_compared_on_request(recommended) -> None:
     service, run_id, _ = recommended
     task = LayerAnswers(run_id=run_id, layer="layer4.1.conv1", level=0.9)

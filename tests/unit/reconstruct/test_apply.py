@@ -10,8 +10,7 @@ from torch import nn
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import InvalidSchedule
 from senseapp.networks.profile import profile_model
-from senseapp.reconstruct.apply import apply_schedule, configs_for
-from senseapp.reconstruct.sizes import pass_seconds, sizes_of
+from senseapp.reconstruct.apply import apply_schedule, configs_for, pass_seconds, sizes_of
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from tests.quantized import quantized_weight
 

@@ -21,8 +21,7 @@ from senseapp.core.errors import InvalidSpec
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for
 from senseapp.reconstruct.repair import Reference, matching_of
-from senseapp.reconstruct.small_file import stored_integers
-from senseapp.reconstruct.write import write_compressed
+from senseapp.reconstruct.write import stored_integers, write_compressed
 from senseapp.records.deployment import INTEGERS, SPARSE
 from senseapp.records.schedule import Schedule, ScheduleEntry
 from tests.quantized import quantized_weight

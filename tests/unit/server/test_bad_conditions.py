@@ -15,36 +15,18 @@ from senseapp.core.errors import OutOfMemory, StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.quotas import memory_limit
+from senseapp.server.machine import memory_limit
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
-from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
+from tests.fake_session import SPEC, TOTAL, a_backend, carried_out
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the Linux kernel")
 
 
 @pytest.fixture
-def engine():
-    return FakeEngine()
-
-
-@pytest.fixture
-def backend(tmp_path, engine):
-    made = Backend(tmp_path, open_session=engine, data_roots=(), calibrate=fake_calibration, workers=0)
-    made.store._database._busy_seconds = 0.05
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def service(backend):
-    return Service(backend, "ann")
-
-
-def carried_out(service, spec=SPEC):
-    run_id = service.start(spec)
-    service._backend.runner.run_next()
-    return run_id
+def backend(backend):
+    backend.store._database._busy_seconds = 0.05
+    return backend
 
 
 class Lock:
@@ -60,14 +42,20 @@ class Lock:
         self._connection.execute("ROLLBACK")
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
-def test_a_disk_that_refuses_fails_the_run_with_a_sentence_and_the_next_one_runs(service, engine, monkeypatch, code):
+def refusing(code):
+    """Return what raises the operating system's error."""
+
     def refuse(descriptor):
         raise OSError(code, os.strerror(code))
 
+    return refuse
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
+def test_a_disk_that_refuses_fails_the_run_with_a_sentence_and_the_next_one_runs(service, engine, monkeypatch, code):
     def fill_the_disk(number):
         if number == 3:
-            monkeypatch.setattr(os, "fsync", refuse)
+            monkeypatch.setattr(os, "fsync", refusing(code))
 
     engine.before_yield = fill_the_disk
     run_id = carried_out(service)
@@ -85,11 +73,8 @@ def test_a_disk_that_refuses_fails_the_run_with_a_sentence_and_the_next_one_runs
 
 
 def test_a_full_disk_takes_no_new_run_and_leaves_no_half_one(service, monkeypatch):
-    def refuse(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", refuse)
+        patch.setattr(os, "fsync", refusing(errno.ENOSPC))
         with pytest.raises(StorageFailed, match="No space left on device"):
             service.start(SPEC)
     assert service.runs() == ()
@@ -137,19 +122,17 @@ def test_a_clock_that_moves_back_changes_no_order_and_no_length(service, engine,
 
 
 def test_old_runs_go_when_the_settings_say_so(tmp_path, engine, monkeypatch):
-    def a_backend(days):
-        settings = ServerSettings(keep_days=days)
-        options = {"open_session": engine, "data_roots": (), "calibrate": fake_calibration, "workers": 0}
-        return Backend(tmp_path, settings=settings, **options)
+    def started(days):
+        return Service(a_backend(tmp_path, engine, settings=ServerSettings(keep_days=days)), "ann")
 
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 40 * 86_400)
-    service = Service(a_backend(0), "ann")
+    service = started(0)
     old = carried_out(service)
     monkeypatch.setattr(time, "time", lambda: now)
     new = carried_out(service)
-    assert len(Service(a_backend(0), "ann").runs()) == 2
-    assert [record.run_id for record in Service(a_backend(30), "ann").runs()] == [new]
+    assert len(started(0).runs()) == 2
+    assert [record.run_id for record in started(30).runs()] == [new]
     assert not (tmp_path / "runs" / old).exists()
 
 

@@ -16,15 +16,16 @@ from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.server import checks
 from senseapp.server.backend import Backend
-from senseapp.server.checks import MOST_SECONDS, CheckObserver, CheckTask, remove_old_checks
+from senseapp.server.checks import MOST_SECONDS, CheckObserver, CheckTask, sweep_checks
 from senseapp.server.process.requester import decode_task, encode_task
 from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
 from tests.check_pairs import PAIRS, Workshop
 
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Backend]:
-    made = Backend(tmp_path / "home", workers=0, data_roots=(), max_queue=1)
+    made = Backend(tmp_path / "home", workers=0, data_roots=(), settings=ServerSettings(max_queue=1))
     yield made
     made.close()
 
@@ -153,11 +154,6 @@ def test_a_damaged_record_is_left_out_of_the_list(backend: Backend, files: tuple
     assert service.checks.recent() == ()
 
 
-def restarted(backend: Backend) -> None:
-    """Open the home as a server does that starts after another was killed."""
-    Backend(backend.home, workers=0).close()
-
-
 def test_a_killed_server_leaves_no_file_of_a_check(backend: Backend, files: tuple[bytes, bytes]) -> None:
     """Killed before the settings were written, while they were, after the report was, and with a damaged report."""
     service = Service(backend, "ada")
@@ -170,7 +166,7 @@ def test_a_killed_server_leaves_no_file_of_a_check(backend: Backend, files: tupl
         (folder / "spec.json").write_text(dumps(spec))
         (folder / f".report.json.{2**22}.{'0' * 32}").write_bytes(b"half")
     (damaged / "report.json").write_text("{")
-    restarted(backend)
+    Backend(backend.home, workers=0).close()  # as a server does that starts after another was killed
     left = {str(path.relative_to(after.parent)) for path in after.parent.rglob("*") if path.is_file()}
     assert left == {f"{after.name}/{name}" for name in ("spec.json",)} | {
         f"{damaged.name}/{name}" for name in ("spec.json", "report.json")
@@ -207,7 +203,7 @@ def test_old_checks_are_deleted_with_untouched_runs(backend: Backend, files: tup
     service.checks.cancel(old)
     waiting = service.checks.start(spec_of(service, files))
     os.utime(next((backend.home / "checks").glob(f"*/{old}/spec.json")), (1.0, 1.0))
-    remove_old_checks(backend.home, 0)
+    sweep_checks(backend.home, 0)
     assert len(service.checks.recent()) == 2
-    remove_old_checks(backend.home, 30)
+    sweep_checks(backend.home, 30)
     assert [each.check_id for each in service.checks.recent()] == [waiting]

@@ -10,7 +10,7 @@ import pytest
 from senseapp.prove.evaluator import ScheduleEvaluator
 from senseapp.records.candidate import Delivery
 from senseapp.records.jobs import RunState
-from senseapp.records.measurement import RunResult
+from senseapp.records.measurement import LayerMeasurement, RunResult
 from senseapp.server import execution
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
@@ -21,7 +21,7 @@ from senseapp.server.settings import ServerSettings
 from senseapp.server.tasks import EarlierRun, TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.deployments import a_candidate
-from tests.fake_session import SPEC, TOTAL, FakeEngine, fake_calibration
+from tests.fake_session import SPEC, TOTAL, FakeEngine, a_backend, fake_calibration
 
 LONG = 1e9
 
@@ -50,11 +50,8 @@ class Events:
         self.found.append(f"opened with {len(head.estimates)} estimates")
         self.left.append((done, total, predicted_seconds))
 
-    def estimated(self, estimate: object) -> None:
-        self.found.append("estimate")
-
-    def measured(self, measurement: object) -> None:
-        self.found.append("layer")
+    def measured(self, measurement: LayerMeasurement) -> None:
+        self.found.append("estimate" if measurement.estimated else "layer")
 
 
 @pytest.fixture
@@ -192,7 +189,7 @@ def test_a_file_of_the_same_weights_and_images_is_taken_from_another_run(tmp_pat
 
 def test_what_follows_a_run_is_part_of_it_and_goes_on_after_a_cancel(tmp_path, monkeypatch) -> None:
     engine, ends = FakeEngine(), [JobCancelled(), None]
-    backend = Backend(tmp_path, open_session=engine, workers=0, calibrate=fake_calibration)
+    backend = a_backend(tmp_path, engine)
     monkeypatch.setattr(backend.speeds, "follows", lambda *_: "schedule")
     states = []
 

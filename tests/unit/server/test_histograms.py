@@ -14,7 +14,7 @@ from senseapp.records.jobs import RunState
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.run_tasks import HistogramTask
 from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import fake_calibration

@@ -11,8 +11,8 @@ import torch
 
 from senseapp.networks.sources.load import load_model
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.image_report import preview_images
 from senseapp.server.process.requester import WorkerRequest, answer_here
+from senseapp.server.run_requests import preview_images
 from senseapp.tasks import SEGMENTATION
 from tests.detector_exports import exported_detector, shape_pictures
 

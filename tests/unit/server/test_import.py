@@ -11,21 +11,8 @@ from senseapp.cli.main import main
 from senseapp.core.errors import InvalidFile, InvalidInput, InvalidSpec, StorageFailed
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import ModelSpec
-from senseapp.server.backend import Backend
-from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
 from tests.distiller_tables import ROWS, TABLE, table
-from tests.fake_session import FakeEngine, fake_calibration
-
-
-@pytest.fixture
-def backend(tmp_path):
-    return Backend(tmp_path / "home", open_session=FakeEngine(), data_roots=(), calibrate=fake_calibration, workers=0)
-
-
-@pytest.fixture
-def service(backend):
-    return Service(backend, "ann")
 
 
 def test_an_imported_table_is_a_finished_run(service):

@@ -20,12 +20,12 @@ from senseapp.data.load import demo_pictures
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.inputs import num_held_out
 from senseapp.records.spec import NUM_DIGITS, DataSpec, ModelSpec, RunSpec
-from senseapp.server import image_report
+from senseapp.server import run_requests
+from senseapp.server.access import sweep_uploads
 from senseapp.server.backend import Backend
-from senseapp.server.image_report import sample_zip
 from senseapp.server.inputs import num_images
 from senseapp.server.model_cards import load_card, shipped_card
-from senseapp.server.quotas import sweep_uploads
+from senseapp.server.run_requests import sample_zip
 from senseapp.server.service import Service
 from senseapp.server.settings import uploads_folder
 from senseapp.tasks import CLASSIFICATION
@@ -197,7 +197,7 @@ def test_an_image_set_is_counted_and_only_a_part_of_it_previewed(service, tmp_pa
     assert num_images(RunSpec(data=data), service._backend.image_counts) == 20
     report = service.inputs.preview(RunSpec(data=data))
     assert (len(report.pictures), report.num_scored) == (4, 20)
-    monkeypatch.setattr(image_report, "_MOST_SCORED", 5)
+    monkeypatch.setattr(run_requests, "_MOST_SCORED", 5)
     report = service.inputs.preview(RunSpec(data=data))
     assert (len(report.pictures), report.num_scored) == (4, 5)
 
@@ -235,11 +235,11 @@ def test_many_first_questions_at_once_load_the_engine_once():
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from senseapp.server.image_report import sample_zip
+from senseapp.server.run_requests import sample_zip
 from senseapp.server.model_cards import load_card
-from senseapp.server.image_report import preview_images
+from senseapp.server.run_requests import preview_images
 from senseapp.records.spec import ModelSpec, RunSpec
-from senseapp.server.session import load_engine
+from senseapp.server.machine import load_engine
 barrier = threading.Barrier(4)
 def ask(question):  # as the backend answers without a process
     barrier.wait()

@@ -12,8 +12,7 @@ from senseapp.records.deployment import DeploySettings
 from senseapp.records.schedule import ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
 from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask
-from senseapp.server.layer_tasks import HistogramTask, TimingTask
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import HistogramTask, TimingTask, Verification
 from senseapp.server.tasks import FinishedRunTask
 
 SCHEDULE = Schedule(

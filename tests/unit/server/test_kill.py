@@ -11,15 +11,8 @@ import pytest
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @pytest.mark.parametrize(("engine", "kills"), [("fake", 1), ("real", 2)])
 def test_a_server_killed_at_random_moments_loses_nothing(engine, kills):
-    soak = [
-        sys.executable,
-        "-m",
-        "soak.kills_in_measuring",
-        str(kills),
-        "--engine",
-        engine,
-        *(["--short"] if engine == "real" else []),
-    ]
+    soak = [sys.executable, "-m", "soak.kills_in_measuring", str(kills), "--engine", engine]
+    soak += ["--short"] if engine == "real" else []
     finished = subprocess.run(soak, capture_output=True, text=True, check=False, timeout=240)
     assert finished.returncode == 0, finished.stderr
     assert f"{kills} kills of the {engine} engine" in finished.stdout

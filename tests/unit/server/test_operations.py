@@ -21,7 +21,7 @@ from senseapp.server.operations import JsonLines, log_to, read_run_log, system_r
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from senseapp.store.run_store import RunStore
-from tests.fake_session import FakeEngine, fake_calibration
+from tests.fake_session import FakeEngine, a_backend
 
 
 def backend(home: Path, error: Exception | None = None) -> Backend:
@@ -32,7 +32,7 @@ def backend(home: Path, error: Exception | None = None) -> Backend:
             raise error
 
     engine.before_yield = fail
-    return Backend(home, open_session=engine, data_roots=(), calibrate=fake_calibration, workers=0)
+    return a_backend(home, engine)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_server_logs_into_its_home(tmp_path: Path) -> None:
 
 
 def test_work_memory_and_disk_are_counted(tmp_path: Path) -> None:
-    made = Backend(tmp_path, open_session=FakeEngine(), data_roots=(), calibrate=fake_calibration, workers=0)
+    made = a_backend(tmp_path)
     service = Service(made)
     before = service.system()
     service.start(RunSpec())

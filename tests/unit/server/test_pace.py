@@ -8,11 +8,10 @@ import pytest
 
 from senseapp.core.errors import RateLimited
 from senseapp.records.spec import HistogramSpec, RunSpec
-from senseapp.server.backend import Backend
-from senseapp.server.layer_tasks import HistogramTask
+from senseapp.server.run_tasks import HistogramTask
 from senseapp.server.service import Service
 from senseapp.server.settings import RateLimiter, ServerSettings
-from tests.fake_session import FakeEngine, fake_calibration
+from tests.fake_session import a_backend
 
 
 class Clock:
@@ -50,16 +49,7 @@ def test_who_asks_no_more_is_forgotten() -> None:
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
     settings = ServerSettings(runs_per_minute=2, jobs_per_minute=2, uploads_per_minute=2)
-    return Service(
-        Backend(
-            tmp_path,
-            open_session=FakeEngine(),
-            data_roots=(),
-            calibrate=fake_calibration,
-            workers=0,
-            settings=settings,
-        )
-    )
+    return Service(a_backend(tmp_path, settings=settings))
 
 
 def test_runs_are_limited_and_the_refused_one_leaves_nothing(service: Service) -> None:

@@ -33,10 +33,6 @@ class FakeProcess:
         self.pid, self.alive, self.answered, self.speed = next(_numbers), True, 0, None
         self.warm, self.warms = threading.Event(), False
 
-    @property
-    def is_warm(self) -> bool:
-        return self.warm.is_set()
-
     def send(self, kind: str, body: object = None) -> None:
         self.warms |= kind == "warm"
 

@@ -15,8 +15,8 @@ from senseapp.data.load import demo_pictures, load_demo_images
 from senseapp.measure import session as sessions
 from senseapp.networks.loaded import IMAGENET_MEAN, IMAGENET_STD
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.image_report import preview_images, sample_zip
-from senseapp.server.session import open_local_session
+from senseapp.server.run_requests import preview_images, sample_zip
+from senseapp.server.tasks import open_local_session
 from tests.pictures import write_zip
 
 pytestmark = pytest.mark.slow

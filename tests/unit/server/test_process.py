@@ -26,7 +26,6 @@ from senseapp.records.schedule import Limits, Schedule
 from senseapp.records.spec import HistogramSpec, RunSpec, SensitivitySpec
 from senseapp.server.execution import Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled
-from senseapp.server.layer_tasks import HistogramTask
 from senseapp.server.process import processes
 from senseapp.server.process.child import AppObserver
 from senseapp.server.process.pool import JobProcesses
@@ -36,7 +35,7 @@ from senseapp.server.process.processes import (
     carry_out_on_cluster,
 )
 from senseapp.server.process.requester import Line, decode_task, encode_task
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.run_tasks import DropLimit, HistogramTask, StrongestSearch, Verification
 from senseapp.server.tasks import EarlierRun, RunTask, TaskContext
 from senseapp.store.run_folder import RunFolder
 from tests.fake_session import a_measurement, a_result
@@ -93,11 +92,8 @@ class Observer:
     def opened(self, head: RunResult, **figures: float) -> None:
         self.told.append((head, figures))
 
-    def estimated(self, estimate: LayerMeasurement) -> None:
-        self.told.append(("estimated", estimate))
-
     def measured(self, measurement: LayerMeasurement) -> None:
-        self.told.append(("measured", measurement))
+        self.told.append(measurement)
 
 
 TASK = Measurement(run_id="r", spec=RunSpec())
@@ -128,7 +124,6 @@ def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobPro
         say("phase", "Loading the model")
         say("identified", "def")
         say("opened", [HEAD, {{"done": 1, "total": 8, "predicted_seconds": 5.0}}])
-        say("estimated", json.loads({found!r}))
         say("measured", json.loads({found!r}))
         say("done")
         """
@@ -138,8 +133,7 @@ def test_what_a_process_tells_reaches_the_observer(started: Callable[..., JobPro
         "Loading the model",
         "key def",
         (a_result(), {"done": 1, "total": 8, "predicted_seconds": 5.0}),
-        ("estimated", a_measurement("stem", 0.25)),
-        ("measured", a_measurement("stem", 0.25)),
+        a_measurement("stem", 0.25),
     ]
 
 
@@ -151,7 +145,7 @@ def test_the_process_tells_what_the_task_tells_it() -> None:
     app.phase("")
     app.identified("abc")
     app.opened(a_result(), done=0, total=8, predicted_seconds=1.5)
-    app.estimated(a_measurement("stem", 0.25))
+    app.measured(a_measurement("stem", 0.25, estimated=True))
     app.measured(a_measurement("head", 0.5))
 
     class Ear:
@@ -169,8 +163,8 @@ def test_the_process_tells_what_the_task_tells_it() -> None:
         "Loading",
         "key abc",
         (a_result(), {"done": 0, "total": 8, "predicted_seconds": 1.5}),
-        ("estimated", a_measurement("stem", 0.25)),
-        ("measured", a_measurement("head", 0.5)),
+        a_measurement("stem", 0.25, estimated=True),
+        a_measurement("head", 0.5),
     ]
 
 
@@ -207,7 +201,7 @@ def test_a_process_that_dies_in_mid_run_ends_the_run_with_a_sentence(
     process = started(f"say('measured', json.loads({dumps(a_measurement())!r}))\n{ending}")
     with pytest.raises(SenseError, match=words):
         carry_out(process, observer)
-    assert observer.told == [("measured", a_measurement())]
+    assert observer.told == [a_measurement()]
     for _ in range(2):  # even where the request could still be written
         with pytest.raises(SenseError, match="What was measured is kept"):
             process.receive("done", progress=lambda sentence: None)

@@ -38,11 +38,11 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server import run_requests
 from senseapp.server.backend import Backend
+from senseapp.server.machine import memory_limit
 from senseapp.server.model_cards import CheckpointReport, identify_checkpoint
 from senseapp.server.process import processes, requester
 from senseapp.server.process.processes import JobProcess, answer_in
 from senseapp.server.process.requester import COPIES, Requester, WorkerRequest, file_request
-from senseapp.server.quotas import memory_limit
 from senseapp.server.run_requests import solve_schedule
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
@@ -184,7 +184,7 @@ def test_an_onnx_file_that_takes_too_long_costs_its_process(
     service.inputs.examine_onnx(graph)
     before = set(backend.processes.pids())
     with monkeypatch.context() as patch:
-        patch.setattr(requester, "model_seconds", lambda *files: -1.0)
+        patch.setattr(requester, "model_limits", lambda *files: (-1.0, 8e9))
         for pid in before:
             psutil.Process(pid).suspend()
         with pytest.raises(ReadingStopped, match=r"slow\.onnx kept the process"):
@@ -221,6 +221,7 @@ def test_a_file_that_takes_more_memory_than_files_may_gets_a_sentence() -> None:
     assert len(bytearray(10**9)) == 10**9
 
 
+@pytest.mark.wide
 def test_a_file_whose_process_was_killed_before_it_was_asked_can_be_read_again(weights: Path) -> None:
     process = JobProcess()
     process.kill()

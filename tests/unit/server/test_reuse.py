@@ -8,31 +8,17 @@ import pytest
 
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import RunSpec, SensitivitySpec
-from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.store.run_folder import RunFolder
-from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, fake_calibration
+from tests.fake_session import LAYERS, TOTAL, carried_out
 
 WIDER = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5, 0.75)))
 
 
 @pytest.fixture
-def engine():
-    made = FakeEngine()
-    made.content_key = "the same"
-    return made
-
-
-@pytest.fixture
-def service(tmp_path, engine):
-    backend = Backend(tmp_path, open_session=engine, data_roots=(), calibrate=fake_calibration, workers=0)
-    return Service(backend, "ann")
-
-
-def carried_out(service, spec=SPEC, title=""):
-    run_id = service.start(spec, title=title)
-    service._backend.runner.run_next()
-    return run_id
+def engine(engine):
+    engine.content_key = "the same"
+    return engine
 
 
 def numbers(service, run_id):

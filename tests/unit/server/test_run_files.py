@@ -23,12 +23,11 @@ from senseapp.records.jobs import RunState
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import Schedule, TriedTarget, ValidationResult
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
-from senseapp.server.backend import Backend
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from soak.large_run_files import SOUND_RUN, large_run_file
-from tests.fake_session import FakeEngine, a_change, a_measurement, a_result, fake_calibration
+from tests.fake_session import a_backend, a_change, a_measurement, a_result
 
 KEY = "0123456789abcdef"
 SPEC = RunSpec(
@@ -52,8 +51,7 @@ WEIGHTS = save({"stem.weight": np.ones((4, 3), np.float32)})
 
 
 def a_service(home, **options):
-    backend = Backend(home, open_session=FakeEngine(), data_roots=(), calibrate=fake_calibration, workers=0, **options)
-    return Service(backend, "ann")
+    return Service(a_backend(home, **options), "ann")
 
 
 @pytest.fixture

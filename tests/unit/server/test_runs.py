@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -11,30 +9,10 @@ import pytest
 from senseapp.core.errors import InvalidCheckpoint, InvalidDataset, NotFound, QueueFull
 from senseapp.records.jobs import RunState
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
-from senseapp.server.backend import Backend
+from senseapp.server.model_cards import ModelCard
 from senseapp.server.service import Service
-from senseapp.server.settings import uploads_folder
-from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, fake_calibration
-
-
-@pytest.fixture
-def engine():
-    return FakeEngine()
-
-
-@pytest.fixture
-def backend(tmp_path, engine):
-    return a_backend(tmp_path, engine)
-
-
-@pytest.fixture
-def service(backend):
-    return Service(backend, "ann")
-
-
-def a_backend(home, engine, **options):
-    defaults = {"open_session": engine, "data_roots": (), "calibrate": fake_calibration, "workers": 0}
-    return Backend(home, **(defaults | options))
+from senseapp.server.settings import ServerSettings, uploads_folder
+from tests.fake_session import LAYERS, SPEC, TOTAL, FakeEngine, a_backend
 
 
 def without_time(result):
@@ -136,23 +114,16 @@ def test_a_restart_finds_what_was_interrupted_and_goes_on(tmp_path, engine):
     assert len(service.result(run_id).measurements) == TOTAL
 
 
-def test_a_full_queue_leaves_no_run_behind(tmp_path, engine):
-    service = Service(a_backend(tmp_path, engine, max_queue=1), "ann")
-    service.start(SPEC)
-    with pytest.raises(QueueFull):
-        service.start(SPEC)
-    assert len(service.runs()) == 1
-
-
-def test_resume_into_a_full_queue_keeps_the_state(tmp_path, engine):
-    backend = a_backend(tmp_path, engine, max_queue=1)
-    service = Service(backend, "ann")
-    run_id = service.start(SPEC)
-    service.cancel(run_id)
-    service.start(SPEC)
-    with pytest.raises(QueueFull):
-        service.resume(run_id)
-    assert service.run(run_id).state is RunState.CANCELLED
+def test_a_full_queue_leaves_no_run_behind_and_changes_no_state(tmp_path, engine):
+    service = Service(a_backend(tmp_path, engine, settings=ServerSettings(max_queue=2)), "ann")
+    stopped = service.start(SPEC)
+    service.cancel(stopped)
+    assert [service.snapshot(service.start(SPEC)).queue_place for _ in range(2)] == [1, 2]
+    for refused in (lambda: service.start(SPEC), lambda: service.resume(stopped)):
+        with pytest.raises(QueueFull, match="At most 2 runs may wait"):
+            refused()
+    assert len(service.runs()) == 3
+    assert service.run(stopped).state is RunState.CANCELLED
 
 
 def test_a_shared_link_reads_until_it_is_revoked(service, backend):
@@ -241,21 +212,13 @@ def test_time_estimate_learns_from_finished_runs(service, backend, monkeypatch):
     from senseapp.server import backend as module
     from tests.fake_session import a_profile
 
-    monkeypatch.setattr(module.ModelCards, "card", lambda cards, model, requester=None: a_profile())
+    monkeypatch.setattr(module.ModelCards, "card", lambda cards, model, requester=None: ModelCard(profile=a_profile()))
     spec = RunSpec(sensitivity=SensitivitySpec(levels=(0.25, 0.5), num_samples=100))
     before = service.inputs.estimate_time(spec)
     assert before > 0
     service.start(spec)
     backend.runner.run_next()
     assert service.inputs.estimate_time(spec) != before
-
-
-def test_no_torch_when_the_app_or_the_command_line_starts():
-    script = "import sys, senseapp.server, senseapp.cli, senseapp.store, senseapp.server\n"
-    script += "found = [name for name in ('torch', 'timm', 'streamlit', 'scipy') if name in sys.modules]\n"
-    script += "print(found)"
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert (finished.stdout, finished.stderr) == ("[]\n", "")
 
 
 def test_one_backend_per_home_and_process(tmp_path, monkeypatch):

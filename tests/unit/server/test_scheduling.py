@@ -21,20 +21,13 @@ from senseapp.server.backend import Backend
 from senseapp.server.model_cards import require_same_model
 from senseapp.server.process.requester import WorkerRequest, answer_here
 from senseapp.server.run_requests import find_couplings
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch
+from senseapp.server.run_tasks import DropLimit, StrongestSearch
 from senseapp.server.service import Service
 from senseapp.solve.methods import make_schedule
-from tests.fake_session import FakeEngine, fake_calibration
+from tests.fake_session import a_backend
 from tests.pages.records import change, measurement
 
 DROP = DropLimit(kind="params", allowed_drop=0.01, metric="top1", repair=True, limits=Limits(fixed={"fc": 0.0}))
-
-
-@pytest.fixture
-def backend(tmp_path):
-    made = Backend(tmp_path / "home", open_session=FakeEngine(), workers=0, calibrate=fake_calibration)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -90,14 +83,14 @@ def test_a_search_waits_is_cancelled_and_is_found_by_the_same_question(service, 
 def test_a_search_that_a_killed_server_had_begun_is_interrupted_until_it_is_asked_for_again(service, backend, run_id):
     search = StrongestSearch(run_id=run_id, drop=DROP)
     service.work.start(search)
-    later = Service(Backend(backend.home, open_session=FakeEngine(), workers=0, calibrate=fake_calibration))
+    later = Service(a_backend(backend.home))
     left = later.work.progress(search)
     assert left.state is RunState.INTERRUPTED
     assert "try again" in left.error
     later.work.start(search)
     assert later.work.progress(search).state is RunState.QUEUED
     later.work.cancel(search)
-    last = Service(Backend(backend.home, open_session=FakeEngine(), workers=0, calibrate=fake_calibration))
+    last = Service(a_backend(backend.home))
     assert last.work.progress(search) is None  # it ended, and was told
 
 

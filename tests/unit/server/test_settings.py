@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from senseapp.core.errors import InvalidSpec, QuotaExceeded
-from senseapp.server.backend import Backend
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings, whole_number
-from tests.fake_session import SPEC, FakeEngine, fake_calibration
+from tests.fake_session import SPEC, a_backend
 
 ROOT = Path(__file__).parents[3]
 MEGABYTE = 1_000_000
 
 
 def a_service(home, owner="ann", **settings):
-    options = {"open_session": FakeEngine(), "data_roots": (), "calibrate": fake_calibration, "workers": 0}
-    return Service(Backend(home, settings=ServerSettings(**settings), **options), owner)
+    return Service(a_backend(home, settings=ServerSettings(**settings)), owner)
 
 
 def fatten(service, num_bytes):
@@ -65,13 +63,6 @@ def test_a_setting_that_makes_no_sense_is_named(monkeypatch, text):
 def test_zero_is_a_number_where_it_means_something(monkeypatch):
     monkeypatch.setenv("SENSEAPP_KEEP_RUNS_DAYS", "0")
     assert whole_number("SENSEAPP_KEEP_RUNS_DAYS", 5, unit="days", least=0) == 0
-
-
-def test_the_queue_is_as_long_as_the_settings_say(tmp_path):
-    service = a_service(tmp_path, max_queue=2)
-    assert [service.snapshot(service.start(SPEC)).queue_place for _ in range(2)] == [1, 2]
-    with pytest.raises(Exception, match="At most 2 runs may wait"):
-        service.start(SPEC)
 
 
 def test_one_persons_quota_stops_new_runs_until_something_is_deleted(tmp_path):

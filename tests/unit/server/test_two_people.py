@@ -14,14 +14,19 @@ import pytest
 from senseapp.core.errors import NotFound
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry
 from senseapp.records.spec import HistogramSpec
-from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import RecommendationTask
 from senseapp.server.finished_runs import Scheduling, Work
-from senseapp.server.layer_tasks import DiagnosisTask, HistogramTask, LayerAnswers
-from senseapp.server.schedule_tasks import DropLimit, StrongestSearch, Verification
+from senseapp.server.run_tasks import (
+    DiagnosisTask,
+    DropLimit,
+    HistogramTask,
+    LayerAnswers,
+    StrongestSearch,
+    Verification,
+)
 from senseapp.server.service import Service
 from tests.deployments import a_candidate
-from tests.fake_session import SPEC, FakeEngine, fake_calibration
+from tests.fake_session import SPEC, a_backend
 
 SCHEDULE = Schedule(
     model="demo",
@@ -87,13 +92,7 @@ def ask(service, name, run_id):
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
-    made = Backend(
-        tmp_path_factory.mktemp("home"),
-        open_session=FakeEngine(),
-        data_roots=(),
-        calibrate=fake_calibration,
-        workers=0,
-    )
+    made = a_backend(tmp_path_factory.mktemp("home"))
     yield made
     made.close()
 

@@ -15,8 +15,9 @@ from senseapp.records.schedule import ResourceBudget
 from senseapp.records.spec import RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
-from senseapp.server.schedule_tasks import Verification
+from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service
+from senseapp.server.settings import ServerSettings
 from senseapp.solve.methods import make_schedule
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_digits")]
@@ -37,7 +38,7 @@ def a_finished_run(home, spec=SPEC, **how):
 
 @pytest.fixture(scope="module")
 def finished(few_digits, tmp_path_factory):
-    return a_finished_run(tmp_path_factory.mktemp("home"), max_queue=1)
+    return a_finished_run(tmp_path_factory.mktemp("home"), settings=ServerSettings(max_queue=1))
 
 
 def a_schedule(service, run_id, target=0.2, kind="params"):

@@ -125,16 +125,6 @@ def test_progress_elapsed_and_remaining_time():
     assert runner.snapshot(ID).fraction == 1
 
 
-def test_work_that_lacks_its_files_is_done_and_says_why():
-    def work(run_id, control):
-        raise Unfinished("The files could not be made.")
-
-    runner = inline(work)
-    runner.submit(Task(ID))
-    runner.run_next()
-    assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.DONE, "The files could not be made.")
-
-
 def test_cancel_reaches_the_next_report_and_keeps_what_was_done():
     def work(run_id, control):
         control.measurements(total=3)
@@ -161,18 +151,21 @@ def test_a_waiting_job_is_cancelled_at_once_and_never_starts():
     assert runner.snapshot(ID).elapsed_seconds == 0
 
 
+WRONG = "Something went wrong inside senseapp (run aaaaaaaa); the log has the details."
+
+
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    ("error", "state", "sentence"),
     [
-        (InvalidDataset("The folder is empty."), "The folder is empty."),
-        (
-            RuntimeError("secret detail"),
-            "Something went wrong inside senseapp (run aaaaaaaa); the log has the details.",
-        ),
-        (MemoryError(), "Something went wrong inside senseapp (run aaaaaaaa); the log has the details."),
+        (InvalidDataset("The folder is empty."), RunState.FAILED, "The folder is empty."),
+        (RuntimeError("secret detail"), RunState.FAILED, WRONG),
+        (MemoryError(), RunState.FAILED, WRONG),
+        *((error, RunState.FAILED, WRONG) for error in (SystemExit(3), KeyboardInterrupt(), GeneratorExit())),
+        (Unfinished("The files could not be made."), RunState.DONE, "The files could not be made."),
+        (JobCancelled(), RunState.CANCELLED, ""),
     ],
 )
-def test_whatever_the_work_raises_the_next_job_runs(error, sentence, caplog):
+def test_whatever_the_work_raises_the_next_job_runs(error, state, sentence, caplog):
     def work(run_id, control):
         if run_id == ID:
             raise error
@@ -182,9 +175,9 @@ def test_whatever_the_work_raises_the_next_job_runs(error, sentence, caplog):
     runner.submit(Task("next"))
     with caplog.at_level(logging.WARNING):
         runner.run_next()
-    assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.FAILED, sentence)
-    assert ID in caplog.text
-    assert "Traceback" in caplog.text
+    assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (state, sentence)
+    is_logged = not isinstance(error, JobCancelled)
+    assert (ID in caplog.text) is ("Traceback" in caplog.text) is is_logged
     runner.run_next()
     assert runner.snapshot("next").state is RunState.DONE
 
@@ -286,22 +279,6 @@ def test_close_does_not_wait_for_work_that_never_reports():
     release.set()
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_not_even_an_exit_inside_the_work_ends_the_worker(error):
-    def work(run_id, control):
-        if run_id == ID:
-            raise error
-
-    runner = JobRunner(work)
-    runner.submit(Task(ID))
-    runner.submit(Task("next"))
-    while not runner.snapshot("next").state.finished:
-        pass
-    assert runner.snapshot(ID).state is RunState.FAILED
-    assert runner.snapshot("next").state is RunState.DONE
-    runner.close()
-
-
 def test_snapshots_are_never_half_written_while_a_job_runs():
     def work(run_id, control):
         control.measurements(total=2000)
@@ -316,18 +293,6 @@ def test_snapshots_are_never_half_written_while_a_job_runs():
             assert snapshot.phase == f"Measuring each layer: {snapshot.done} of 2000"
     assert snapshot.done == 2000
     runner.close()
-
-
-def test_cancelled_is_no_error_that_users_see():
-    assert not issubclass(JobCancelled, (OSError, RuntimeError))
-
-    def work(run_id, control):
-        raise JobCancelled
-
-    runner = inline(work)
-    runner.submit(Task(ID))
-    runner.run_next()
-    assert (runner.snapshot(ID).state, runner.snapshot(ID).error) == (RunState.CANCELLED, "")
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

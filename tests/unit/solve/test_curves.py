@@ -48,18 +48,6 @@ def test_levels_that_do_not_exist_are_not_offered():
     assert curve((0.5, 0.1), continuous=False).grid() == (0.0, 0.5)
 
 
-def test_choices_pass_through_measurements_and_zero():
-    layer = curve((0.25, 0.01), (0.5, 0.04), (0.75, 0.3))
-    damages = [choice.damage for choice in layer.choices([0.0, 0.25, 0.5, 0.75])]
-    assert damages == pytest.approx([0.0, 0.01, 0.04, 0.3])
-
-
-def test_interpolated_damage_never_falls():
-    layer = curve((0.25, 0.01), (0.5, 0.01), (0.75, 3.0))
-    damages = [choice.damage for choice in layer.choices([i / 100 for i in range(76)])]
-    assert damages == sorted(damages)
-
-
 def test_fractions_follow_a_monotone_cubic_through_zero():
     layer, levels = curve((0.2, 0.3), (0.5, 0.3), (0.9, 2.0), num_params=7), (0.0, 0.1, 0.5, 0.7)
     cubic = PchipInterpolator([0.0, *layer.measured], [0.0, *(point.damage for point in layer.points)])

@@ -1,10 +1,60 @@
+"""The classic rule against fasterai 0.3.2's ``to_layer_targets``, restated here from its published behaviour.
+
+The restatement finds the common offset by walking the breakpoints of the clipped sum instead of by bisection, so the
+two share no code path. fasterai rounds its answer to 0.01 %, and never ends on a target outside [min, max].
+"""
+
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from senseapp.core.errors import InfeasibleBudget, InvalidSpec
 from senseapp.solve.gamma import gamma_levels, layer_targets
 from tests.schedule_cases import SIZES, measurement, quantized_run, run_of, sparse_run
+
+DELTAS = (0.31, 0.02, 0.11, -0.01, 0.07, 0.0)
+PUBLISHED_SIZES = (1728, 36864, 73728, 147456, 8192, 5120)
+FASTERAI_PERCENT = (10.0, 54.33, 27.27, 61.0, 38.68, 61.0)
+
+
+def restated(deltas, weights, target, low, high, gamma):
+    positive = np.clip(deltas, 0, None)
+    if np.allclose(positive, positive[0]):
+        start = np.full(len(positive), target)
+    else:
+        fragile = (positive - positive.min()) / (positive.max() - positive.min())
+        start = low + (high - low) * np.power(1 - fragile, gamma)
+
+    def average(offset):
+        return np.average(np.clip(start + offset, low, high), weights=weights)
+
+    breakpoints = np.sort(np.concatenate([low - start, high - start]))
+    averages = np.array([average(offset) for offset in breakpoints])
+    right = int(np.clip(np.searchsorted(averages, target), 1, len(breakpoints) - 1))
+    left = right - 1
+    rise = averages[right] - averages[left]
+    share = (target - averages[left]) / rise if rise > 0 else 0.0
+    offset = breakpoints[left] + share * (breakpoints[right] - breakpoints[left])
+    return np.clip(start + offset, low, high)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_agrees_with_the_restated_rule(seed):
+    rng = np.random.default_rng(seed)
+    num_layers = int(rng.integers(2, 60))
+    deltas = rng.normal(0.1, 0.2, num_layers)
+    weights = np.floor(10 ** rng.uniform(1, 6, num_layers))
+    low, high = rng.uniform(0, 0.3), rng.uniform(0.6, 0.95)
+    target, gamma = rng.uniform(low, high), rng.uniform(0.2, 4)
+    ours = gamma_levels(deltas, weights, target=target, low=low, high=high, gamma=gamma)
+    np.testing.assert_allclose(ours, restated(deltas, weights, target, low, high, gamma), atol=1e-9)
+
+
+def test_agrees_with_figures_that_fasterai_printed():
+    """Deltas, sizes and settings as given to fasterai 0.3.2; its answer in percent, rounded by it to two decimals."""
+    ours = gamma_levels(DELTAS, PUBLISHED_SIZES, target=0.5, low=0.1, high=0.8, gamma=1.5)
+    np.testing.assert_allclose(100 * ours, FASTERAI_PERCENT, atol=0.006)
 
 
 def mean(levels, sizes):
@@ -17,25 +67,8 @@ def test_the_weighted_mean_is_the_target_and_fragile_layers_get_less():
     assert targets["conv1"] < targets["conv2"] < targets["conv3"] < targets["fc"]
 
 
-def test_gamma_spares_fragile_layers_more():
-    gentle = layer_targets(sparse_run(), target=0.5, gamma=0.5)
-    steep = layer_targets(sparse_run(), target=0.5, gamma=3)
-    assert max(steep.values()) - min(steep.values()) > max(gentle.values()) - min(gentle.values())
-
-
 def test_equal_damage_gives_equal_levels():
     assert gamma_levels([0.2, 0.2, 0.2], [1, 5, 9], target=0.3, low=0, high=0.9).tolist() == pytest.approx([0.3] * 3)
-
-
-def test_improvements_count_as_no_damage():
-    with_negative = gamma_levels([-5.0, 0.0, 1.0], [1, 1, 1], target=0.4, low=0, high=0.9)
-    assert with_negative[0] == with_negative[1]
-
-
-@pytest.mark.parametrize("target", [0.1, 0.8])
-def test_a_target_at_a_bound_puts_every_layer_there(target):
-    levels = gamma_levels([0.0, 0.5, 1.0], [1, 2, 3], target=target, low=0.1, high=0.8, gamma=2)
-    assert levels.tolist() == pytest.approx([target] * 3)
 
 
 @pytest.mark.parametrize(("target", "nearest"), [(0.9, 0.8), (0.05, 0.1)])

@@ -6,8 +6,7 @@ from senseapp.records.schedule import Limits, ResourceBudget
 from senseapp.solve.methods import make_schedule
 from senseapp.solve.trade_off import trade_off
 from tests.schedule_cases import quantized_run, run_of, sparse_run
-from tests.unit.reconstruct.test_true_size import GROUPS
-from tests.unit.solve.test_overlap import chain_run, true_fraction
+from tests.unit.solve.test_overlap import GROUPS, chain_run, true_fraction
 
 
 def large_run(num_layers, levels):
@@ -74,12 +73,6 @@ def test_bad_requests_are_refused():
         trade_off(sparse_run(), "params", method="best")
     with pytest.raises(InvalidSpec, match="budget"):
         trade_off(quantized_run(), "macs")
-
-
-def test_two_hundred_layers_of_twenty_levels_are_solved():
-    levels = tuple(round(0.049 * step, 4) for step in range(1, 21))
-    made = make_schedule(large_run(200, levels), budget=ResourceBudget(kind="params", target=0.8))
-    assert 0.8 <= made.achieved["params"] < 0.805
 
 
 def test_the_curve_of_sixty_layers_has_the_points_that_were_asked_for():

@@ -66,16 +66,11 @@ def test_a_locked_database_is_one_sentence_and_works_again_afterwards(tmp_path):
         pass
 
 
-def test_a_damaged_file_is_one_sentence(tmp_path):
-    (tmp_path / "runs.sqlite3").write_bytes(b"this is no database" * 100)
-    with pytest.raises(StorageFailed, match="not a database"):
-        Database(tmp_path / "runs.sqlite3")
-
-
-def test_a_home_that_cannot_be_made_is_one_sentence(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageFailed, match="folder"):
-        Database(tmp_path / "file" / "home" / "runs.sqlite3")
+@pytest.mark.parametrize(("path", "said"), [("file", "not a database"), ("file/home/runs.sqlite3", "folder")])
+def test_a_damaged_file_or_a_home_that_cannot_be_made_is_one_sentence(tmp_path, path, said):
+    (tmp_path / "file").write_bytes(b"this is no database" * 100)
+    with pytest.raises(StorageFailed, match=said):
+        Database(tmp_path / path)
 
 
 def test_writers_in_many_threads_all_succeed(tmp_path):

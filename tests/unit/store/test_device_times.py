@@ -17,8 +17,7 @@ from senseapp.descriptions import get
 from senseapp.records.deployment import LayerTimes
 from senseapp.records.profile import FlowNode, ModelProfile
 from senseapp.store.device_times.base import DEVICE_TIMES, Report, ReportFile, ReportRow
-from senseapp.store.device_times.matching import kind_of, matched
-from senseapp.store.layer_times import is_report, read_layer_times
+from senseapp.store.layer_times import is_report, kind_of, matched, read_layer_times
 from senseapp.store.run_folder import RunFolder
 from soak import device_times as soak
 from tests import device_reports as reports
@@ -288,11 +287,17 @@ def test_any_json_is_read_or_refused_in_one_sentence(payload: object) -> None:
 # ---- what a format alone has
 
 
-def test_layers_that_were_rounded_to_no_time_are_refused() -> None:
-    layers = [{"name": name, "type": "Conv", "execution_time": 0} for name in ("/stem/stem.conv/Conv", "/head/Gemm")]
-    text = json.dumps({"execution_summary": {"estimated_inference_time": 800}, "execution_detail": layers})
-    with pytest.raises(InvalidFile, match="no times of layers"):
-        read(text)
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ({"execution_detail": [{"name": "/head/Gemm", "type": "Conv", "execution_time": 0}]}, "no times of layers"),
+        ({"detailed_performance": {"nodes": ["name", "node_type"]}}, "bring its CSV"),  # of OpenVINO's tool in Python
+    ],
+    ids=["rounded to no time", "fields in place of operations"],
+)
+def test_why_a_report_has_no_times_is_explained(payload: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidFile, match=said):
+        read(json.dumps(payload))
 
 
 def test_layers_that_take_longer_than_the_call_leave_nothing_for_the_rest() -> None:
@@ -327,12 +332,6 @@ def test_a_sorted_report_of_openvino_is_matched_by_name_alone() -> None:
     assert milliseconds(read(text)) == pytest.approx(reports.MILLISECONDS)
     with pytest.raises(InvalidFile, match="no time of any layer"):
         read(re.sub("/(stem|blocks|head)[^,]*", "op", text))
-
-
-def test_the_json_of_openvinos_python_tool_is_explained() -> None:
-    text = json.dumps({"report_type": "detailed", "detailed_performance": {"nodes": ["name", "node_type"]}})
-    with pytest.raises(InvalidFile, match="bring its CSV"):
-        read(text)
 
 
 def test_operations_of_a_delegate_count_in_its_place() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from senseapp.core.errors import InvalidFile, StorageFailed
 from senseapp.core.files import replace_file
-from senseapp.store.journal import Journal
+from senseapp.store.run_folder import Journal
 from tests.fake_session import LAYERS, a_measurement
 
 

@@ -204,6 +204,11 @@ def test_values_of_masks(values: list[int], num_classes: int, expected: list[int
     assert numbers_of(values, num_classes) == expected
 
 
+def test_ids_of_cityscapes_are_named() -> None:
+    fitted = MASKS.fitted(torch.tensor([[[7, 33, 26, 4]]], dtype=torch.uint8), AnnotationFiles(), model(19, "unknown"))
+    assert "ids of Cityscapes" in fitted.notes[0]
+
+
 def test_masks_that_may_count_from_0_or_1_have_both_readings() -> None:
     assert numbers_of([0, 1, 2], 4) == [0, 1, 2]
     assert numbers_of([0, 1, 2], 4, order=1) == [1, 2, 3]

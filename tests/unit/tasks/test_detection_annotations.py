@@ -21,6 +21,7 @@ from senseapp.tasks.coco import parsed_json
 from senseapp.tasks.detection.annotations.boxes import read_voc
 from senseapp.tasks.detection.annotations.yolo import names_of, read_yolo, told_in
 from tests.pictures import encoded, random_picture, write_folder, write_zip
+from tests.property.test_data_hostile_files import mutated
 
 DETECTION = TASKS["detection"]
 NAMES = ("background", "cat", "traffic light")
@@ -381,15 +382,3 @@ def test_mutated_files_are_read_or_refused_with_one_sentence(kind: str, tmp_path
     for said in refusals:
         assert said[-1] in ".)"
         assert 10 < len(said) < 1_000
-
-
-def mutated(content: bytes, generator: random.Random) -> bytes:
-    """Return ``content`` with a few bytes replaced or put in."""
-    changed = bytearray(content)
-    for _ in range(generator.randint(1, 4)):
-        place = generator.randrange(len(changed))
-        if generator.random() < 0.5:
-            changed[place] = generator.randrange(256)
-        else:
-            changed[place:place] = generator.choice([b'"', b"<", b"9" * 40, b"-", b"[[", b"\0", b"&lt;", b"e9"])
-    return bytes(changed)

@@ -25,7 +25,7 @@ from senseapp.prove.judge import Judge, JudgingImages
 from senseapp.reconstruct.write import onnx_copy
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
-from senseapp.server.image_report import preview_images
+from senseapp.server.run_requests import preview_images
 from senseapp.tasks import CLASSIFICATION
 from tests.pictures import png
 from tests.plain_loop import sparse_logits
@@ -140,6 +140,7 @@ def test_layers_together_are_predicted_from_the_bernoulli() -> None:
     assert together == pytest.approx(divergence(logits_of(logits), logits_of(logits + changes)), rel=0.05)
 
 
+@pytest.mark.wide
 def test_a_file_that_runs_is_judged_by_the_bernoulli() -> None:
     network, changed = centred(one_logit()), centred(one_logit())
     with torch.no_grad():

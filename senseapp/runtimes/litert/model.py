@@ -1,0 +1,121 @@
+"""LiteRT files that are open in LiteRT's interpreter: those of the product, and those of any program for a check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from ai_edge_litert.interpreter import Interpreter
+from torch import Tensor
+
+from senseapp.core.errors import InvalidSpec, OutOfMemory, UnsupportedModel, first_line_of, is_about_memory
+from senseapp.core.texts import printable_text
+from senseapp.networks.network import OUTPUTS, nested
+from senseapp.networks.onnx.metadata import is_channels_last
+from senseapp.runtimes.foreign import Array, FileFacts, OpenFile
+from senseapp.runtimes.litert.file import parsed, texts
+
+
+def interpreter_of(content: bytes, threads: int | None) -> Any:
+    """Open a file in LiteRT's interpreter, with the kernels of XNNPACK.
+
+    Raises:
+        InvalidSpec: LiteRT cannot open it.
+        UnsupportedModel: it does not take one batch of images.
+        OutOfMemory: there is not enough memory for it.
+    """
+    parsed(content)  # it ends the process on what is no file
+    try:
+        found = Interpreter(model_content=content, num_threads=threads or torch.get_num_threads())
+        found.allocate_tensors()
+    except (RuntimeError, ValueError, MemoryError) as error:
+        if is_about_memory(error):
+            raise OutOfMemory("The file's network needs more memory than there is.") from error
+        raise InvalidSpec(printable_text(f"LiteRT cannot open this network: {first_line_of(error)}.")) from error
+    inputs = found.get_input_details()
+    if len(inputs) != 1 or len(inputs[0]["shape"]) != 4:
+        raise UnsupportedModel(f"The file takes {len(inputs)} inputs; one batch of images with four axes is run here.")
+    return found
+
+
+class LiteRtModel:
+    """A file of the product, in memory, for a fixed number of images (N, C, H, W); it returns float32."""
+
+    fixed_batch: int | None
+
+    def __init__(self, content: bytes, *, threads: int | None = None) -> None:
+        self._interpreter = interpreter_of(content, threads)
+        (self._input,) = self._interpreter.get_input_details()
+        self.input_shape = [int(size) for size in self._input["shape"]]
+        self.fixed_batch = self.input_shape[0]
+        nesting = texts(content).get(OUTPUTS)
+        self._nesting = None if nesting is None else nesting.decode("utf-8", "replace")
+
+    def run(self, batch: Tensor) -> object:
+        """Return the output for as many images as :attr:`fixed_batch` says, nested as the network's own."""
+        found = called(self._interpreter, batch.detach().cpu().contiguous().numpy())
+        tensors = [torch.from_numpy(each) for each in found]
+        return tensors[0] if self._nesting is None else nested(tensors, self._nesting)
+
+
+class LiteRtFile(OpenFile):
+    """A file of any program, in memory, open in LiteRT; numbers in integers are scaled as it says.
+
+    Raises:
+        InvalidInput: as :func:`interpreter_of` does.
+    """
+
+    title = "LiteRT"
+
+    def __init__(self, content: bytes, *, threads: int | None = None) -> None:
+        self._interpreter = interpreter_of(content, threads)
+        (taken,) = self._interpreter.get_input_details()
+        shape = tuple(int(size) for size in taken["shape"])
+        is_scaled = bool(taken["quantization"][0])
+        self.facts = FileFacts(
+            input_name=taken["name"],
+            input_shape=shape,
+            input_type="float32" if is_scaled else np.dtype(taken["dtype"]).name,
+            channels_last=is_channels_last(list(shape)),
+            outputs=tuple(
+                (each["name"], tuple(int(size) for size in each["shape"]))
+                for each in self._interpreter.get_output_details()
+            ),
+            metadata={name: text.decode("utf-8", "replace") for name, text in texts(content).items()},
+        )
+        self._chosen = tuple(name for name, _ in self.facts.outputs)
+        self._nesting = self.facts.metadata.get(OUTPUTS)
+
+    def arrays(self, names: Sequence[str], fed: Tensor) -> dict[str, Array]:
+        """Return outputs of these names, in float32 where the file scales them."""
+        try:
+            found = called(self._interpreter, np.ascontiguousarray(fed.numpy()))
+        except (RuntimeError, ValueError) as error:
+            raise InvalidSpec(printable_text(f"LiteRT cannot run this file: {first_line_of(error)}.")) from error
+        known = dict(zip((name for name, _ in self.facts.outputs), found, strict=True))
+        return {name: known[name] for name in names}
+
+
+def called(interpreter: Any, values: Array) -> list[Array]:
+    """Return the outputs of a call, in the order of the file."""
+    (taken,) = interpreter.get_input_details()
+    interpreter.set_tensor(taken["index"], _stored(values, taken))
+    interpreter.invoke()
+    return [_read(interpreter.get_tensor(each["index"]), each) for each in interpreter.get_output_details()]
+
+
+def _stored(values: Array, tensor: Mapping[str, Any]) -> Array:
+    kind, (scale, zero) = np.dtype(tensor["dtype"]), tensor["quantization"]
+    if kind.kind == "f" or not scale:
+        return values.astype(kind)
+    limits = np.iinfo(kind)
+    return np.clip(np.round(values / scale) + zero, limits.min, limits.max).astype(kind)
+
+
+def _read(values: Array, tensor: Mapping[str, Any]) -> Array:
+    scale, zero = tensor["quantization"]
+    if values.dtype.kind == "f":
+        return values.astype(np.float32)
+    return (values.astype(np.float32) - zero) * np.float32(scale) if scale else values
