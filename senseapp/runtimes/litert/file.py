@@ -59,6 +59,12 @@ def parsed(content: bytes) -> Any:
         model = schema.ModelT.InitFromPackedBuf(content, 0)
     except Exception as error:  # offsets that lead nowhere raise errors of struct and numpy
         raise InvalidSpec(f"This LiteRT file is damaged: {type(error).__name__}.") from error
+    for buffer in model.buffers or ():  # the quantizer puts weights behind the graph
+        if buffer.offset > 1:
+            if buffer.offset + buffer.size > len(content):
+                raise InvalidSpec("This LiteRT file is damaged: weights lie beyond its end.")
+            buffer.data = np.frombuffer(content, dtype=np.uint8, count=buffer.size, offset=buffer.offset)
+            buffer.offset = buffer.size = 0
     if len(model.subgraphs or ()) != 1:
         raise InvalidSpec(f"A LiteRT file with one graph is read here, got {len(model.subgraphs or ())}.")
     return model

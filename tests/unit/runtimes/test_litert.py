@@ -140,6 +140,9 @@ def test_a_file_holds_what_a_program_needs(runtime, images, content):
     assert texts(told)["senseapp.score_threshold"] == b"0.25"
     assert runtime.format_version(told) == 3
     assert torch.equal(answers(runtime, told, images[:2]), answers(runtime, content, images[:2]))
+    rounded = runtime.quantizer(content, [images]).write()
+    named = runtime.described(rounded, preprocessing=preparation, class_names=["a", "b"])
+    assert torch.equal(answers(runtime, named, images[:2]), answers(runtime, rounded, images[:2]))
     again = runtime.described(told, preprocessing=preparation, class_names=["c"])
     assert runtime.class_names(again) == ("c",)
 
