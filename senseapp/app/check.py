@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import streamlit as st
 
@@ -18,11 +20,13 @@ from senseapp.app.common import backend
 from senseapp.app.common.download import offer_file
 from senseapp.app.common.expert import reading_shown
 from senseapp.app.common.notices import complain, errors_here, progress_bar, show_notes, wait_for
+from senseapp.app.common.run_guard import run_labels
 from senseapp.app.common.state import kept, session
 from senseapp.app.common.tables import changed_answers, figures_row, text_table
 from senseapp.app.common.uploads import refuse_upload, upload_field
 from senseapp.core.errors import InvalidCheckpoint, SenseError
 from senseapp.core.markdown import md
+from senseapp.descriptions import SOURCES
 from senseapp.descriptions.runtimes import installed_runtimes, runtime_of_file
 from senseapp.records.candidate import Candidate
 from senseapp.records.check import CheckReport, CheckSpec
@@ -52,8 +56,25 @@ from senseapp.views.words.check import (
 PARAMETER = "check"
 """Names the check that is shown in the address."""
 _TASK_KEY = "check.task"
-_TYPES = ["onnx", "safetensors", "pth", "pt", "bin", "ckpt", "tar"]
+_WEIGHTS = ["safetensors", "pth", "pt", "bin", "ckpt", "tar"]
+_TYPES = ["onnx", *_WEIGHTS]
 _UPLOAD, _RUN = "Upload a file", "From a run"
+
+
+class _File(NamedTuple):
+    """A compressed file; of one of a run also what people call it, and the run."""
+
+    model: ModelSpec
+    title: str = ""
+    run: RunRecord | None = None
+
+    def own_images(self, images: DataSpec) -> int:
+        """Return how many of the images its run used; 0 where the run had others, or is not known."""
+        source = attrgetter("kind", "name", "path")
+        if self.run is None or source(self.run.spec.data) != source(images):
+            return 0
+        result = backend.result_of(self.run.run_id)
+        return result.num_samples if result is not None else 0
 
 
 def check_form() -> None:
@@ -62,10 +83,10 @@ def check_form() -> None:
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown(md("## Original"))
-        reference = _side("reference")
+        reference = _reference()
     with right:
         st.markdown(md("## Compressed file"))
-        candidate = _side("candidate")
+        candidate = _candidate()
     st.markdown(md("## Images"))
     st.caption("Both files answer the same images. Take others than those that the compressed file was made with.")
     reference, images = _images(reference)
@@ -74,7 +95,15 @@ def check_form() -> None:
     max_drop, max_time = _limits(task)
     spec = None
     if reference is not None and candidate is not None and images is not None:
-        spec = CheckSpec(reference=reference, candidate=candidate, data=images, max_drop=max_drop, max_time=max_time)
+        spec = CheckSpec(
+            reference=reference,
+            candidate=candidate.model,
+            data=images,
+            max_drop=max_drop,
+            max_time=max_time,
+            candidate_title=candidate.title,
+            own_images=candidate.own_images(images),
+        )
     pressed = st.button(
         "Check",
         type="primary",
@@ -89,8 +118,8 @@ def check_form() -> None:
             st.rerun()
 
 
-def _side(purpose: UploadPurpose) -> ModelSpec | None:
-    """Show where one of both files comes from; None until it is there."""
+def _is_of_run(purpose: UploadPurpose) -> bool:
+    """Show where one of both files comes from; return whether it is a run."""
     chosen = st.segmented_control(
         "Where it comes from",
         (_UPLOAD, _RUN),
@@ -99,29 +128,48 @@ def _side(purpose: UploadPurpose) -> ModelSpec | None:
         **kept(f"check.{purpose}.source"),
         label_visibility="collapsed",
     )
-    if chosen == _RUN:
-        return _of_run(purpose)
-    path = upload_field(
-        "A network in one file (ONNX), or its trained weights",
+    return bool(chosen == _RUN)
+
+
+def _upload(purpose: UploadPurpose, types: list[str]) -> Path | None:
+    files = dict.fromkeys(f".{each}" for each in types if each not in _WEIGHTS)
+    return upload_field(
+        f"A network in one file ({', '.join(files)}), or its trained weights (.safetensors, .pth, .pt)",
         purpose=purpose,
-        types=_TYPES if purpose == "reference" else _types_of_files(),
+        types=types,
         help_text="An ONNX file that any program wrote, quantized or not, is run as it is. Of a checkpoint the "
         "architecture is recognised; a compressed one belongs to that of the original.",
     )
+
+
+def _candidate() -> _File | None:
+    """Show the choice of the compressed file; None until it is there."""
+    if _is_of_run("candidate"):
+        record = _choose_run("candidate")
+        return None if record is None else _file_of(record)
+    path = _upload("candidate", _types_of_files())
+    # its task and its architecture are those of the reference
+    return None if path is None else _File(_as_model(path, task=CLASSIFICATION.name))
+
+
+def _reference() -> ModelSpec | None:
+    """Show the choice of the original; None until it is there."""
+    if _is_of_run("reference"):
+        record = _choose_run("reference")
+        return None if record is None else record.spec.model
+    path = _upload("reference", _TYPES)
     if path is None:
         return None
-    if purpose == "candidate":  # its task and its architecture are those of the reference
-        return _as_model(path, task=CLASSIFICATION.name)
     if not _is_onnx(path):
         draft = _as_model(path, task=CLASSIFICATION.name)
-        checkpoint = choose_architecture(path, draft, purpose=purpose)
+        checkpoint = choose_architecture(path, draft, purpose="reference")
         return None if checkpoint is None else with_task(checkpoint, draft.task, key=_TASK_KEY)
     reference = _as_model(path, task=choose_task(CLASSIFICATION.name, key=_TASK_KEY))
     try:
         if backend.card_of(reference) is None:
             wait_for(lambda: backend.card_of(reference), "Reading the original.")
     except InvalidCheckpoint as error:
-        refuse_upload(purpose, str(error))
+        refuse_upload("reference", str(error))
     except SenseError:  # onnxruntime may run it all the same: said below the images
         pass
     return reference
@@ -141,7 +189,7 @@ def _is_onnx(path: Path) -> bool:
     return path.suffix.lower() == ".onnx"
 
 
-def _of_run(purpose: UploadPurpose) -> ModelSpec | None:
+def _choose_run(purpose: UploadPurpose) -> RunRecord | None:
     """Offer finished runs: their uncompressed network as reference, their files as candidates."""
     finished = (record for record in backend.service().runs() if record.state is RunState.DONE)
     runs = {record.run_id: record for record in finished if record.spec.model.is_runnable}
@@ -151,31 +199,42 @@ def _of_run(purpose: UploadPurpose) -> ModelSpec | None:
     run_id = st.selectbox(
         "Run",
         list(runs),
-        format_func=lambda each: runs[each].title,
+        format_func=run_labels(runs.values()).__getitem__,
         key=f"check.{purpose}.run",
         help="The original is the uncompressed network of a run; the compressed file is one of its files.",
     )
-    if purpose == "reference":
-        return runs[run_id].spec.model
-    return _file_of(runs[run_id])
+    return runs[run_id]
 
 
-def _file_of(record: RunRecord) -> ModelSpec | None:
+def _can_be_checked(candidate: Candidate, model: ModelSpec) -> bool:
+    """Return whether a file can be opened here: weights only in the layers of a network that takes weights."""
+    if candidate.form != "weights":
+        return candidate.runs and runtime_of_file(candidate.file) is not None
+    removes = candidate.schedule is not None and candidate.schedule.removes_channels
+    return not removes and not SOURCES[model.library].chooses_outputs
+
+
+def _file_of(record: RunRecord) -> _File | None:
     work = backend.service().work
+    made = work.candidates(record.run_id)
     found: dict[str, tuple[Candidate, Path]] = {}
-    for each in work.candidates(record.run_id):
+    for each in made:
         with suppress(SenseError):  # only its figures are on this server
-            if each.form != "small":
+            if _can_be_checked(each, record.spec.model):
                 found[each.file] = each, work.candidate_file(record.run_id, each)
     if not found:
-        st.caption("This run has no file yet. Make one on its Results page, or upload one.")
+        said = "This run has no file that can be checked here." if made else "This run has no file yet."
+        st.caption(f"{said} Make one on its Results page, or upload one.")
         return None
     names = {file: f"{each.title}: {each.headline}" for file, (each, _) in found.items()}
     model = record.spec.model
     candidate, path = found[choose_one("File", names, "", key="check.candidate.file", help_text="Of this run.")]
-    if candidate.runs:
-        return _as_model(path, task=model.task)
-    return ModelSpec(library=model.library, name=model.name, checkpoint=str(path), task=model.task)
+    model = (
+        _as_model(path, task=model.task)
+        if candidate.runs
+        else ModelSpec(library=model.library, name=model.name, checkpoint=str(path), task=model.task)
+    )
+    return _File(model, f"{record.title}: {candidate.made_of}", record)
 
 
 def _images(reference: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | None]:

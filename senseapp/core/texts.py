@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from senseapp.core.errors import InvalidSpec
 
+OptionT = TypeVar("OptionT", bound=Hashable)
 _LONGEST_NAME = 80  # characters: a longer name would push the rest of a sentence out of a line
 _MOST_LISTED = 4  # names, where how many others there are is not known
 _MOST_NAMED = 3  # names before the number of others: enough to find the rest by
@@ -46,6 +47,22 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     ('1 picture', '2,300 pictures', '2 classes')
     """
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def distinct(labels: Mapping[OptionT, str]) -> dict[OptionT, str]:
+    """Return labels of options with a number behind those that are repeated: a browser tells options by their label.
+
+    >>> distinct({1: "run", 2: "run", 3: "other"})
+    {1: 'run', 2: 'run (2)', 3: 'other'}
+    """
+    found: dict[str, OptionT] = {}
+    for option, label in labels.items():
+        number, text = 1, label
+        while text in found:
+            number += 1
+            text = f"{label} ({number})"
+        found[text] = option
+    return {option: text for text, option in found.items()}
 
 
 def listed(names: Iterable[str]) -> str:

@@ -33,6 +33,8 @@ class CheckSpec:
         max_time: largest time of the candidate as a multiple of the reference's; None sets no limit.
         num_samples: images to draw; None takes all.
         threads, batch: of the calls that are timed.
+        candidate_title: what people call the candidate; empty takes the name of its file.
+        own_images: how many of the images are those that the candidate was made with, as far as known.
     """
 
     reference: ModelSpec
@@ -45,6 +47,8 @@ class CheckSpec:
     seed: int = 0
     threads: int = 1
     batch: int = 1
+    candidate_title: str = ""
+    own_images: int = 0
 
     def __post_init__(self) -> None:
         if self.metric is not None:
@@ -58,7 +62,12 @@ class CheckSpec:
     @property
     def title(self) -> str:
         """Both files by name: ``quick.onnx against float.onnx``."""
-        return f"{file_name(self.candidate)} against {file_name(self.reference)}"
+        return f"{self.candidate_name} against {file_name(self.reference)}"
+
+    @property
+    def candidate_name(self) -> str:
+        """The title of the candidate, or the name of its file."""
+        return self.candidate_title or file_name(self.candidate)
 
     def without_folders(self) -> CheckSpec:
         """Return a copy with file names in place of paths, for readers who may not know the paths."""
@@ -78,7 +87,8 @@ class CheckedFile:
     Attributes:
         name: of the file, or of the network.
         kind: what it is: ``ONNX file``, ``PyTorch weights``.
-        file_bytes: of the file; of the weights in memory where there is no file.
+        file_bytes: of the file; of weights beside a runtime's file, of the file that was made of them; of the weights
+            in memory where there is no file.
         takes, returns: its input and outputs, in words.
         seconds: of one call; None where it was not timed.
         notes: sentences on how it was read.

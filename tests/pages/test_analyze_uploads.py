@@ -317,6 +317,21 @@ def test_the_last_uploads_can_be_chosen_again(analyze: AppTest, service: Service
     assert Path(started(service).data.path).name == "first.zip"
 
 
+def test_two_last_uploads_of_one_name_are_two_options(analyze: AppTest, service: Service, tmp_path: Path) -> None:
+    upload_images(analyze, "mine.zip", archive(class_files()))
+    (first,) = (tmp_path / "home" / "uploads").rglob("mine.zip")
+    analyze.button(key="analyze.images.replace").click().run()
+    analyze.file_uploader[0].upload("mine.zip", archive({"0/a.png": png()})).run()
+    wait_for_card(analyze)
+    analyze.button(key="analyze.images.replace").click().run()
+    again = analyze.selectbox(key="analyze.images.again")
+    assert again.options == ["mine.zip", "mine.zip (2)"]
+    again.set_value(service.inputs.upload_name(str(first))).run()
+    wait_for_card(analyze)
+    analyze.button(key="analyze.run").click().run()
+    assert Path(started(service).data.path) == first
+
+
 def test_a_reload_finds_an_upload_and_a_run_offers_it(
     analyze: AppTest, another_app: Callable[[], AppTest], service: Service, backend: Backend
 ) -> None:

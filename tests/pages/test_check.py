@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from typing import NoReturn
 
 import onnx
@@ -12,12 +15,15 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.core.errors import InvalidCheckpoint, SenseError, UnsupportedModel
 from senseapp.records.check import CheckSpec
-from senseapp.records.spec import DataSpec, ModelSpec
+from senseapp.records.schedule import Schedule
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.checks import Checks
 from senseapp.server.service import Service
 from tests.check_pairs import PAIRS, Workshop
-from tests.pages.conftest import open_page, texts, wait_for_card
+from tests.deployments import a_candidate
+from tests.pages.conftest import finish, keep, open_page, texts, wait_for_card
+from tests.pages.records import NUM_IMAGES
 from tests.pages.test_analyze_uploads import checkpoint
 
 PAGE = "pages/check.py"
@@ -168,6 +174,52 @@ def test_the_network_of_a_run_is_a_reference(app: AppTest, service: Service, fin
     assert not app.exception
     assert app.selectbox(key="check.reference.run").value == finished_run
     assert "This run has no file yet" in texts(app)
+
+
+def test_a_run_and_its_file_are_found_beside_a_namesake(
+    app: AppTest, service: Service, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[CheckSpec] = []
+    monkeypatch.setattr(Checks, "start", lambda _checks, spec: asked.append(spec) or "none")
+    runs = [finish(service, backend, RunSpec()) for _ in range(2)]
+    files = [a_candidate(), replace(a_candidate(), file=f"deployed-{'1' * 16}.onnx")]  # alike but for their names
+    for run_id in runs:
+        keep(backend, run_id, "0" * 16, *files)
+    open_page(app, PAGE)
+    for side in ("reference", "candidate"):
+        app.button_group(key=f"check.{side}.source").set_value("From a run").run()
+    for run_id, file in product(runs, files):
+        for key, value in (("check.candidate.run", run_id), ("check.candidate.file", file.file)):
+            picker = app.selectbox(key=key)
+            assert len(set(picker.options)) == 2
+            picker.set_value(value).run()
+        app.button(key="check.start").click().run()
+        assert not app.exception
+        assert Path(asked[-1].candidate.checkpoint) == backend.store.folder(run_id).path / file.file
+        app.query_params.clear()
+        app.run()
+    assert asked[-1].title == "demo: ONNX in 8-bit numbers against demo"
+    assert asked[-1].own_images == NUM_IMAGES
+    app.button_group(key="analyze.data.source").set_value("None").run()
+    app.button(key="check.start").click().run()
+    assert asked[-1].own_images == 0  # other images than those of the run
+
+
+@pytest.mark.parametrize(("removes", "offered"), [(False, True), (True, False)])
+def test_weights_of_a_run_are_offered_where_the_original_has_their_layers(
+    app: AppTest, backend: Backend, finished_run: str, shown_schedule: Schedule, *, removes: bool, offered: bool
+) -> None:
+    entries = shown_schedule.entries
+    if removes:
+        entries = tuple(replace(each, compression="pruning") for each in entries)
+    schedule = replace(shown_schedule, entries=entries)
+    assert schedule.removes_channels == removes
+    keep(backend, finished_run, "0" * 16, replace(a_candidate("weights"), schedule=schedule))
+    open_page(app, PAGE)
+    app.button_group(key="check.candidate.source").set_value("From a run").run()
+    assert not app.exception
+    assert any(box.key == "check.candidate.file" for box in app.selectbox) == offered
+    assert ("This run has no file that can be checked here." in texts(app)) != offered
 
 
 @pytest.fixture

@@ -83,6 +83,16 @@ def test_the_original_and_the_best_file_come_first(app: AppTest, two_files: str,
     assert len(app.image) == 2
 
 
+def test_files_that_are_called_alike_are_two_options(app: AppTest, two_files: str, backend: Backend) -> None:
+    twin = replace(INT8, file=f"deployed-{'1' * 16}.onnx")
+    backend.store.folder(two_files).save("0" * 16, Delivery(candidates=(INT8, twin)))
+    open_compare(app, two_files)
+    sides = app.selectbox(key="compare.file.first")
+    assert sides.options[:2] == [f"demo: ONNX in 8-bit numbers, 4.70 MB{number}" for number in ("", " (2)")]
+    sides.set_value(f"{two_files[:8]}.{twin.file}").run()
+    assert app.selectbox(key="compare.file.first").value == f"{two_files[:8]}.{twin.file}"
+
+
 def test_any_two_files_can_be_chosen_and_the_address_keeps_them(app: AppTest, two_files: str, another_app) -> None:
     open_compare(app, two_files)
     app.selectbox(key="compare.file.first").set_value(f"{two_files[:8]}.{FLOAT.file}").run()

@@ -170,11 +170,13 @@ def test_zeros_and_bits_are_combined_where_both_were_measured(
 ) -> None:
     open_page(app, PAGE, run=finished_run)
     assert not [box for box in app.selectbox if box.label == "Combine with"]
-    bits = finish(
-        service, backend, RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4, 2)))
-    )
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8, 4, 2)))
+    bits, _ = (finish(service, backend, spec) for _ in range(2))  # of one title
     app.run()
-    app.selectbox(key=f"schedule.partner.{finished_run}").set_value(bits).run()
+    partner = app.selectbox(key=f"schedule.partner.{finished_run}")
+    assert len(set(partner.options)) == 3
+    partner.set_value(bits).run()
+    assert app.selectbox(key=f"schedule.partner.{finished_run}").value == bits
     assert not app.exception
     app.slider(key=f"schedule.target.{finished_run}").set_value(85).run()
     app.selectbox(key=f"format.{finished_run}").set_value("csv").run()

@@ -22,6 +22,7 @@ from senseapp.app.common.uploads import adopt_upload
 from senseapp.core.codec import decode, encode
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
+from senseapp.core.texts import distinct
 from senseapp.records.goal import usual_run
 from senseapp.records.profile import ModelProfile
 from senseapp.records.spec import DataSpec, Goal, ModelSpec, RunSpec, SensitivitySpec, check_goal
@@ -36,11 +37,11 @@ def choose_one(
     label: str, options: Mapping[T, str], held: object, *, key: str, help_text: str, width: int | None = None
 ) -> T:
     """Show ``options`` (value to its text), prefilled with ``held``; a value that is not offered becomes the first."""
-    values = list(options)
+    values, texts = list(options), distinct(options)
     chosen = st.selectbox(
         label,
         values,
-        format_func=lambda value: options.get(value, str(value)),  # a value kept for the session may be gone
+        format_func=lambda value: texts.get(value, str(value)),  # a value kept for the session may be gone
         help=help_text,
         **filled(key, next((value for value in values if value == held), values[0])),
         width=width or "stretch",

@@ -23,6 +23,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from senseapp.app.common.state import RUN_PARAMETER, Visit, kept, session
 from senseapp.compat.streamlit_internals import page_id, went_through_history
+from senseapp.core.texts import distinct
 
 T = TypeVar("T")
 
@@ -167,7 +168,7 @@ def choose(
     ``scope`` and ``name`` are those of :func:`bound`; ``look`` are further arguments of Streamlit's widget.
     """
     row = place or st
-    texts = options if isinstance(options, Mapping) else {option: str(option) for option in options}
+    texts = distinct(options if isinstance(options, Mapping) else {option: str(option) for option in options})
     look |= bound(scope, name, one_of(options), usual) | {"format_func": lambda value: texts.get(value, "")}
     pick = row.selectbox if is_list else partial(row.segmented_control, required=True)
     chosen: T = pick(label, list(options), **look)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 import streamlit as st
@@ -17,6 +19,7 @@ from senseapp.app.common.notices import POLL_SECONDS, complain, empty_state, pro
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.core.errors import NotFound, SenseError
 from senseapp.core.markdown import md
+from senseapp.core.texts import distinct
 from senseapp.metrics import METRICS
 from senseapp.prove.decision import Decision, decision
 from senseapp.records.candidate import Candidate
@@ -102,6 +105,21 @@ def run_line(record: RunRecord) -> str:
     if settings.mode == "quick":
         parts.insert(2, "quick estimate")
     return " · ".join(parts)
+
+
+def run_labels(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return a distinct label for each run, by its id; it does not change with the age of the run."""
+    labels = {}
+    for record in records:
+        settings, begun = record.spec.sensitivity, datetime.fromtimestamp(record.created_seconds)
+        labels[record.run_id] = f"{record.title} · {settings.compression.scale.texts(settings.levels)}", begun
+    count = Counter(label for label, _ in labels.values())
+    return distinct(
+        {
+            run_id: label if count[label] == 1 else f"{label} · {begun:%-d %b, %H:%M:%S}"
+            for run_id, (label, begun) in labels.items()
+        }
+    )
 
 
 def report_button(record: RunRecord, result: RunResult, *, key: str, schedules: tuple[Schedule, ...] = ()) -> None:

@@ -12,7 +12,7 @@ from senseapp.core.markdown import md
 from senseapp.records.answers import ChangedAnswers, ChangedPicture
 from senseapp.records.comparison import Side
 from senseapp.views.frames.comparison import letter
-from senseapp.views.frames.files import CLASS_COLUMNS, class_note, class_rows
+from senseapp.views.frames.files import class_note, class_table
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import differing_settings
 
@@ -55,8 +55,9 @@ def changed_answers(found: ChangedAnswers, *, key: str) -> None:
     changed_pictures(found, key=key)
     if found.classes:
         st.caption(class_note(found))
-    if rows := class_rows(found):
-        text_table(CLASS_COLUMNS, rows, alt_text="What each class loses", key=f"answers.classes.{key}")
+    columns, rows = class_table(found)
+    if rows:
+        text_table(columns, rows, alt_text="What each class loses", key=f"answers.classes.{key}")
 
 
 def changed_pictures(found: ChangedAnswers, *, key: str, width: int = _PICTURE_WIDTH) -> None:

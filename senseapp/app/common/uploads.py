@@ -19,7 +19,7 @@ from senseapp.compat.streamlit_internals import free_upload, session_id
 from senseapp.core.errors import InvalidFile, QuotaExceeded, SenseError
 from senseapp.core.files import storage_errors
 from senseapp.core.markdown import code, md
-from senseapp.core.texts import listed
+from senseapp.core.texts import distinct, listed
 from senseapp.server.access import UploadPurpose
 from senseapp.server.settings import ServerSettings
 
@@ -235,6 +235,7 @@ def _offer_recent(purpose: UploadPurpose) -> None:
     offered = {service.inputs.upload_name(str(path)): path for path in paths if path.is_file()}
     if not offered:
         return
+    labels = distinct({name: name.partition("/")[2] for name in list(offered)[:20]})
     key = f"analyze.{purpose}.again"
 
     def choose_again() -> None:
@@ -244,9 +245,9 @@ def _offer_recent(purpose: UploadPurpose) -> None:
 
     st.selectbox(
         "Or one of the last uploads",
-        list(offered)[:20],
+        list(labels),
         index=None,
-        format_func=lambda name: name.partition("/")[2],
+        format_func=labels.__getitem__,
         key=key,
         placeholder="Choose a file that is here already",
         on_change=choose_again,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 import streamlit as st
 
@@ -14,7 +12,7 @@ from senseapp.app.common.address import choose
 from senseapp.app.common.expert import metric_help, metric_shown, metrics_offered
 from senseapp.app.common.figure import show_caveat
 from senseapp.app.common.notices import complain, errors_here
-from senseapp.app.common.run_guard import run_line
+from senseapp.app.common.run_guard import run_labels, run_line
 from senseapp.app.common.state import RUN_PARAMETER, session
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
@@ -43,7 +41,7 @@ def choose_runs() -> list[RunRecord]:
             linked.append(backend.service().run(run_id))
     session().compared = tuple(record.run_id for record in linked)
     known = {record.run_id: record for record in (*backend.service().runs(), *linked)}
-    labels = _labels(known.values())
+    labels = run_labels(known.values())
     st.session_state[_RUNS] = [record.run_id for record in linked]
 
     def keep_runs() -> None:
@@ -62,19 +60,6 @@ def choose_runs() -> list[RunRecord]:
         on_change=keep_runs,
     )
     return linked
-
-
-def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return a distinct, constant label for each run: the browser identifies options by their label."""
-    labels = {}
-    for record in records:
-        settings, begun = record.spec.sensitivity, datetime.fromtimestamp(record.created_seconds)
-        labels[record.run_id] = f"{record.title} · {settings.compression.scale.texts(settings.levels)}", begun
-    count = Counter(label for label, _ in labels.values())
-    return {
-        run_id: label if count[label] == 1 else f"{label} · {begun:%-d %b, %H:%M:%S}"
-        for run_id, (label, begun) in labels.items()
-    }
 
 
 _MOST_CHIPS = 4  # levels that fit beside the name in half of the page

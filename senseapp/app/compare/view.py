@@ -21,6 +21,7 @@ from senseapp.app.common.state import drop_pick, picked_layer, session
 from senseapp.app.common.tables import text_table
 from senseapp.core.errors import SenseError
 from senseapp.core.markdown import md
+from senseapp.core.texts import distinct
 from senseapp.records.answers import AnswerSide, DifferentAnswer, differences
 from senseapp.records.candidate import Candidate
 from senseapp.records.comparison import Comparison
@@ -182,12 +183,12 @@ def _choose(known: KnownFiles) -> list[_Choice]:
         best.append(choose(file=decided(record, files).choice or files[0]))
         by_text |= {each.text: each for each in (choose(file=file) for file in (*files, None))}
     usual = best[:2] if len(best) > 1 else [[*by_text.values()][-1], best[0]]
-    form = named({text: text for text in by_text})
+    form, labels = named({text: text for text in by_text}), distinct({key: each.label for key, each in by_text.items()})
     texts = [
         column.selectbox(
             title,
             list(by_text),
-            format_func=lambda text: by_text[text].label,
+            format_func=labels.__getitem__,
             **bound("compare", f"file-{side}", form, first.text, key=f"compare.file.{side}"),
         )
         for column, (side, title), first in zip(st.columns(2), _SIDES.items(), usual, strict=True)

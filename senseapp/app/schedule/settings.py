@@ -25,7 +25,7 @@ from senseapp.app.common.tables import text_table
 from senseapp.app.common.uploads import expect_files, read_upload
 from senseapp.core.errors import NotFound
 from senseapp.core.markdown import code, md
-from senseapp.core.texts import printable
+from senseapp.core.texts import distinct, printable
 from senseapp.descriptions.runtimes import RUNTIMES, installed_runtimes, runtime_words, usual_runtime
 from senseapp.records.deployment import MILLISECONDS, LayerTimes
 from senseapp.records.measurement import RunResult
@@ -151,7 +151,7 @@ def choose_partner(run_id: str) -> RunResult | None:
     records = backend.service().schedules.partners(run_id)
     if not records:
         return None
-    partners = {record.run_id: f"{record.title}: {run_line(record)}" for record in records}
+    partners = distinct({record.run_id: f"{record.title}: {run_line(record)}" for record in records})
     chosen = st.selectbox(
         "Combine with",
         ["", *partners],

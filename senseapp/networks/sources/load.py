@@ -9,7 +9,8 @@ from typing import Any
 from senseapp.core.errors import InvalidSpec, UnknownModel, UnsupportedModel
 from senseapp.core.process import PROCESS_CACHE
 from senseapp.descriptions import SOURCES
-from senseapp.networks.checkpoints.fitting import load_from_checkpoint
+from senseapp.networks.checkpoints.checkpoint import read_checkpoint
+from senseapp.networks.checkpoints.fitting import load_from_checkpoint, load_tensors
 from senseapp.networks.loaded import LoadedModel
 from senseapp.networks.sources.building import check_forward
 from senseapp.networks.sources.libraries import build_timm
@@ -64,16 +65,26 @@ def load_architecture(spec: ModelSpec, report: Callable[[str], None]) -> LoadedM
 
 
 def load_demo(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
-    """Return a network that ships with senseapp."""
+    """Return a network that ships with senseapp, with the weights of a checkpoint where one is given.
+
+    Raises:
+        InvalidCheckpoint: the checkpoint does not hold weights of this network.
+        InvalidSpec: other sizes are wanted.
+    """
     from senseapp.networks.sources.demo import DETECTOR, load_demo_model, load_detector, load_efficientnet
 
-    if dataclasses.replace(spec, pretrained=False) != ModelSpec(library=spec.library, name=spec.name):
+    if dataclasses.replace(spec, pretrained=False, checkpoint="") != ModelSpec(library=spec.library, name=spec.name):
         raise InvalidSpec(
             "The demo brings its own weights, classes and image size. "
-            "Choose a timm or torchvision architecture for other weights."
+            "Choose a timm or torchvision architecture for others."
         )
     report("Loading the demo")
-    return {"": load_demo_model, DETECTOR: load_detector}.get(spec.name, load_efficientnet)()
+    loaded = {"": load_demo_model, DETECTOR: load_detector}.get(spec.name, load_efficientnet)()
+    if not spec.checkpoint:
+        return loaded
+    checkpoint = read_checkpoint(spec.checkpoint)
+    load_tensors(loaded.module, checkpoint.tensors, file_name=checkpoint.file_name, title=loaded.title)
+    return dataclasses.replace(loaded, notes=(*loaded.notes, *checkpoint.notes))
 
 
 def build_network(spec: ModelSpec, arguments: Mapping[str, Any] | None = None) -> LoadedModel:

@@ -86,9 +86,7 @@ def check_files(
     )
     steps.progress("Opening the compressed file")
     try:
-        candidate = open_candidate(
-            spec.candidate, reference, images, prepared.task, own_disk=own_disk, progress=steps.progress
-        )
+        candidate = open_candidate(spec, reference, images, prepared.task, own_disk=own_disk, progress=steps.progress)
         align_outputs(prepared, candidate)
     except NotComparable as error:
         return report(
@@ -120,7 +118,7 @@ class _Comparison:
         reference, images = prepared.reference, prepared.images
         judged, not_finite = self._judged()
         bound = loss_bound(judged, *self._metric_and_limit(judged.judge))
-        limits = [comparable(len(images), not_finite), loss_limit(bound)]
+        limits = [comparable(len(images), not_finite), loss_limit(bound, own_images=self.spec.own_images)]
         steps.progress("Timing both files in turns")
         seconds, notes = self._times()
         time_ratio = ratio(seconds[1], seconds[0])
@@ -200,7 +198,7 @@ class _Comparison:
     def _times(self) -> tuple[list[list[float]], list[str]]:
         """Return the seconds of calls of both, in turns, and sentences on what was timed.
 
-        Two networks in PyTorch are timed there; of one beside a file an ONNX file is made.
+        Two networks in PyTorch are timed there; of one beside a file an ONNX file is made, whose size counts too.
         """
         sides, threads = (self.prepared.reference, self.candidate), torch.get_num_threads()
         both_are_weights = all(side.file is None for side in sides)
@@ -214,10 +212,16 @@ class _Comparison:
                     else opened(content, side.spec, threads=self.spec.threads)
                 )
                 network = replace(side, file=own, reader=None, kind=None)
-                how = how and "as an ONNX file that was made of its weights"
+                if side.file is None and side is sides[0]:  # a candidate has the size of the file that people get
+                    side.file_bytes, how = len(content), ""
+                    notes.append(
+                        f"Size and time of {side.name} are those of an ONNX file that was made of its weights."
+                    )
             networks.append(network)
             if how:
                 notes.append(f"{side.name} is timed {how}.")
+            if side.file is None and both_are_weights and not side.spec.checkpoint:
+                notes.append(f"The size of {side.name} is that of its weights in memory.")
         size = math.lcm(self.spec.batch, *(network.fixed_batch or 1 for network in networks))
         image = self.prepared.images.batch(0, 1).cpu()
         torch.set_num_threads(self.spec.threads)

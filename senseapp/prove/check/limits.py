@@ -60,22 +60,27 @@ def loss_bound(judged: Judgement, name: str, allowed: float) -> LossBound:
     )
 
 
-def loss_limit(bound: LossBound) -> CheckedLimit:
-    """Return whether the loss is at most what is allowed, with the confidence of its bound."""
+def loss_limit(bound: LossBound, *, own_images: int = 0) -> CheckedLimit:
+    """Return whether the loss is at most what is allowed, with the confidence of its bound.
+
+    ``own_images`` are those among the images that the file was made with, on which it may lose less than on new ones.
+    """
     metric = METRICS[bound.metric]
     lost, upper = metric.change_text(bound.delta), metric.change_text(bound.upper)
     allowed, images = metric.limit_text(bound.allowed), plural(bound.images, "image")
     said = f"{metric.change_title}: {lost} on {images}, with {100 * bound.confidence:.0f} % certainty at most {upper}"
+    own = min(own_images, bound.images)
+    with_own = f" The file was made with {own:,} of these {images}, so it may lose more on new ones." if own else ""
     holds = bound.upper <= bound.allowed
     if holds or not bound.delta <= bound.allowed:
-        return CheckedLimit(name="loss", holds=holds, sentence=f"{said}; the limit is {allowed}.")
+        return CheckedLimit(name="loss", holds=holds, sentence=f"{said}; the limit is {allowed}.{with_own}")
     needed = bound.images_needed
     more = "" if needed is None else f" About {needed:,} images with as few changes would show it."
     return CheckedLimit(
         name="loss",
         holds=False,
         undecided=True,
-        sentence=f"{said}: these images are too few to show that it is at most {allowed}.{more}",
+        sentence=f"{said}: these images are too few to show that it is at most {allowed}.{more}{with_own}",
     )
 
 

@@ -18,7 +18,7 @@ from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.onnx.metadata import preparation_in
 from senseapp.networks.sources.load import load_model
-from senseapp.records.check import CheckedFile, file_name
+from senseapp.records.check import CheckedFile, CheckSpec, file_name
 from senseapp.records.spec import ModelSpec
 from senseapp.runtimes.base import runtime_named
 from senseapp.runtimes.foreign import FileFacts, ForeignFile, OpenFile, with_weights_beside
@@ -97,6 +97,7 @@ class OpenSide:
         reader: makes of each output of the file what its task reads.
         kind: what outputs are in place of class scores; None for scores.
         notes: sentences on how it was read.
+        title: what people call it; empty takes the name of the file or the network.
     """
 
     spec: ModelSpec
@@ -108,11 +109,12 @@ class OpenSide:
     reader: OutputReader | None = None
     kind: OutputKind | None = None
     notes: tuple[str, ...] = ()
+    title: str = ""
 
     @property
     def name(self) -> str:
-        """Of the file or the network."""
-        return file_name(self.spec)
+        """What people call it, or the name of the file or the network."""
+        return self.title or file_name(self.spec)
 
     @property
     def fixed_batch(self) -> int | None:
@@ -205,7 +207,7 @@ def open_weights(
 
 
 def open_candidate(
-    spec: ModelSpec, reference: OpenSide, images: ImageSet, task: Task, *, own_disk: bool, progress: Progress
+    check: CheckSpec, reference: OpenSide, images: ImageSet, task: Task, *, own_disk: bool, progress: Progress
 ) -> OpenSide:
     """Open the candidate; a checkpoint belongs to the architecture of the reference where it names none.
 
@@ -213,7 +215,7 @@ def open_candidate(
         NotComparable: it takes other images than the reference.
         InvalidInput: it cannot be opened.
     """
-    preprocessing = reference.preprocessing
+    spec, preprocessing = check.candidate, reference.preprocessing
     if not is_runtime_file(spec):
         named = spec
         if spec.library == "auto":
@@ -227,10 +229,11 @@ def open_candidate(
             loaded = load_model(named, progress=progress)
         except InvalidInput as error:
             raise type(error)(f"The compressed file cannot be loaded: {error}") from error
-        return open_weights(spec, loaded, images, preprocessing, task)
+        return replace(open_weights(spec, loaded, images, preprocessing, task), title=check.candidate_title)
     file, content = open_file(spec, own_disk=own_disk)
     size = len(content)
-    side = OpenSide(spec=spec, preprocessing=preprocessing, file=file, content=content, file_bytes=size)
+    title = check.candidate_title
+    side = OpenSide(spec=spec, preprocessing=preprocessing, file=file, content=content, file_bytes=size, title=title)
     problem = _input_problem(file.facts, tuple(images.batch(0, 1).shape[1:]))
     if problem:
         raise NotComparable(side, problem)

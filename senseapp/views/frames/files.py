@@ -260,7 +260,7 @@ def proof_rows(validation: ValidationResult, metrics: Iterable[str]) -> list[tup
     return rows
 
 
-CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")
+_CLASS_COLUMNS = ("Class", "Images", "Drop", "Interval", "Mark")
 
 
 def class_note(found: ChangedAnswers) -> str:
@@ -276,22 +276,24 @@ def class_note(found: ChangedAnswers) -> str:
     )
 
 
-def class_rows(found: ChangedAnswers) -> list[tuple[str, int, str, str, str]]:
-    """Return class, images, drop, interval, and the mark of those whose interval excludes the mean.
+def class_table(found: ChangedAnswers) -> tuple[tuple[str, ...], list[tuple[str | int, ...]]]:
+    """Return columns and rows: class, images, drop, interval, and the mark of those whose interval excludes the mean.
 
-    Where no class has images enough to tell its drop, there are no rows.
+    Where no class has images enough to tell its drop, there are no rows; where none is marked, no marks.
     """
     marks, few = {True: "loses more", False: "loses less"}, ("too few images", "")
     if not any(map(_tells, found.classes)):
-        return []
-    return [
+        return _CLASS_COLUMNS, []
+    width = len(_CLASS_COLUMNS) - (not any(each.stands_out for each in found.classes))
+    rows: list[tuple[str | int, ...]] = [
         (
             *(each.name, each.num_images),
             *((f"{fmt.points(each.drop)} points", fmt.points(each.low, each.high)) if _tells(each) else few),
             marks[each.drop > found.drop] if each.stands_out else "",
-        )
+        )[:width]
         for each in found.classes
     ]
+    return _CLASS_COLUMNS[:width], rows
 
 
 def _tells(each: ClassDrop) -> bool:

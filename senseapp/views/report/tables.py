@@ -15,11 +15,10 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.promise import largest_loss
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.frames.files import (
-    CLASS_COLUMNS,
     PROOF_COLUMNS,
     candidates_frame,
     class_note,
-    class_rows,
+    class_table,
     figure_text,
     original_row,
     proof_rows,
@@ -67,12 +66,13 @@ def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
     return tuple(
         ReportTable(
             title=f"What each class loses with {found.subject}: {found.sentence}",
-            columns=CLASS_COLUMNS,
-            rows=tuple(tuple(map(str, row)) for row in class_rows(found)),
+            columns=columns,
+            rows=tuple(tuple(map(str, row)) for row in rows),
             note=class_note(found),
         )
         for found in changed
         if found.classes
+        for columns, rows in [class_table(found)]
     )
 
 

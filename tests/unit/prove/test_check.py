@@ -97,6 +97,31 @@ def spec_of(reference: Path | ModelSpec, candidate: Path | ModelSpec, **more: ob
     return replace(CheckSpec(reference=sides[0], candidate=sides[1]), **more)  # type: ignore[arg-type]
 
 
+def test_weights_of_a_demo_are_checked_against_it(tmp_path: Path) -> None:
+    demo = ModelSpec()
+    weights = {name: tensor.clone() for name, tensor in load_model(demo).module.state_dict().items()}
+    weights["fc.weight"].zero_()
+    safetensors.torch.save_file(weights, tmp_path / "made.safetensors")
+    for library in ("demo", "auto"):  # from a run; uploaded
+        candidate = ModelSpec(library=library, checkpoint=str(tmp_path / "made.safetensors"), task="classification")
+        spec = spec_of(demo, candidate, num_samples=40, own_images=30, candidate_title="Digits: PyTorch weights")
+        report = check_files(spec)
+        assert report.headline.startswith("Fails: Loss of right answers:")
+        assert "made with 30 of these 40 images, so it may lose more on new ones." in report.headline
+        assert report.candidate.name == "Digits: PyTorch weights"
+        assert "The size of demo is that of its weights in memory." in report.notes
+    del weights["fc.weight"]
+    safetensors.torch.save_file(weights, tmp_path / "made.safetensors")
+    with pytest.raises(InvalidCheckpoint, match=r"The compressed file cannot be loaded: .*fc\.weight"):
+        check_files(spec)
+
+
+def test_the_size_of_weights_beside_a_file_is_that_of_the_same_kind_of_file(shop: Workshop) -> None:
+    report = check_files(spec_of(ModelSpec(), shop.reference, num_samples=20))
+    assert report.reference.file_bytes == pytest.approx(948e3, rel=0.02)  # 892 kB in memory
+    assert "Size and time of demo are those of an ONNX file that was made of its weights." in report.notes
+
+
 def digits(**more: object) -> DataSpec:
     return replace(DataSpec(kind="demo", mean=(0.304,), std=(0.323,)), **more)  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from senseapp.solve.methods import make_schedule
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.views.charts.levels import curve_rows
 from senseapp.views.charts.savings import candidates_chart
-from senseapp.views.frames.files import candidates_frame, class_note, class_rows
+from senseapp.views.frames.files import candidates_frame, class_note, class_table
 from senseapp.views.frames.results import (
     apart_frame,
     at_level,
@@ -169,12 +169,16 @@ def test_a_class_of_too_few_images_has_no_figure() -> None:
         )
 
     unclear = a_class(-0.74, 0.007, 0.75)
-    assert class_rows(changed(unclear, unclear)) == []
+    assert class_table(changed(unclear, unclear))[1] == []
     assert class_note(changed(unclear, unclear)) == "Each class has too few images to say what it loses."
     clear = changed(a_class(0.02, 0.2, 0.4), unclear, a_class(-0.01, 0.01, 0.05))
-    assert [row[2:4] for row in class_rows(clear)] == [
+    columns, rows = class_table(clear)
+    assert columns == ("Class", "Images", "Drop", "Interval")  # none is marked
+    assert [row[2:] for row in rows] == [
         *(("20.0 points", "2.0 to 40.0"), ("too few images", ""), ("1.0 points", "−1.0 to 5.0"))
     ]
+    marked = changed(replace(a_class(0.02, 0.2, 0.4), stands_out=True), unclear)
+    assert [row[4] for row in class_table(marked)[1]] == ["loses more", ""]
     assert "0.7 points on average" in class_note(clear)
     alike = changed(unclear, unclear)
     assert alike.sentence == "2 of 269 answers change. No class is sure to lose more than the others."
