@@ -7,7 +7,7 @@ Pages, reports and commands take every recommendation from :func:`decision`. Its
 * Of the others, the goal decides: fewest bytes, least time, or the strongest proven schedule. Files that a runtime runs
   come before files of weights.
 * The original is kept where no file within the tolerance is clearly smaller or faster.
-* Files are compared on the same images. Of the sets of images of one run, the largest that has a file to take counts.
+* Losses are compared on the same images only. Of the files to take on each set of images, the goal decides.
 * The reason says so where the images cannot show a loss as small as the tolerance.
 
 A file only gives way to files that lose no more, and the order of the others does not depend on the tolerance: a
@@ -117,8 +117,8 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
             few=few,
         )
 
-    sets = [question(each) for each in _by_images(files)]
-    asked = next((each for each in sets if each.choice is not None), None) or question(files)
+    sets = [each for each in map(question, _by_images(files)) if each.choice is not None]
+    asked = min(sets, key=_Question.best_key, default=question(files))
     choice, standings = asked.choice, dict[str, Standing].fromkeys((one.file for one in files), "other images")
     standings |= {one.file: asked.standing(one, choice) for one in asked.files}
     others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
@@ -133,14 +133,13 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
 
 
 def _measured_on(one: Candidate) -> tuple[int, bool]:
-    """Return what tells the images of the files of one run apart; more images, and unseen ones, are larger."""
+    """Return what tells the images of the files of one run apart."""
     return one.images, one.held_out
 
 
 def _by_images(files: tuple[Candidate, ...]) -> list[tuple[Candidate, ...]]:
-    """Return the files by the images that they were measured on, the most images first."""
-    sets = sorted(set(map(_measured_on, files)), reverse=True)
-    return [tuple(one for one in files if _measured_on(one) == each) for each in sets]
+    """Return the files that were measured on the same images."""
+    return [tuple(one for one in files if _measured_on(one) == each) for each in set(map(_measured_on, files))]
 
 
 def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None, few: str) -> str:
@@ -236,6 +235,11 @@ class _Question:
         better = _is_better_schedule if self.goal == "targets" else dominates
         undominated = (one for one in self.within if not any(better(other, one) for other in self.within))
         return min((one for one in undominated if self.rank(one) is not None), key=self._key, default=None)
+
+    def best_key(self) -> tuple[object, ...]:
+        """Return the place of the choice, of which there is one, in the order of the goal; the least is the best."""
+        assert self.choice is not None
+        return self._key(self.choice)
 
     def _key(self, one: Candidate) -> tuple[object, ...]:
         if self.goal == "targets":

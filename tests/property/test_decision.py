@@ -266,14 +266,14 @@ def check_choice(it: Checked) -> None:
 
 
 def check_images(it: Checked) -> None:
-    """Fail unless files are compared on the same images, and the largest set with a file to take counts."""
+    """Fail unless files are compared on the same images, and no file to take of others is better by the goal."""
     if it.answer.choice is None:
         assert not it.apart
         return
     assert len({one.images for one in it.found}) == 1
-    larger = [one for one in it.apart if one.images > it.choice.images]
-    if it.promise is None:  # whose tests are shared by all files
-        assert decision(larger, it.goal, it.tolerance).choice is None
+    if it.promise is None and it.apart:  # whose tests are shared by all files
+        other = decision(it.apart, it.goal, it.tolerance).choice
+        assert other is None or decision([it.choice, other], it.goal, it.tolerance).choice.file == it.choice.file
 
 
 def check_alternatives(it: Checked) -> None:

@@ -183,7 +183,7 @@ def on_images(one: Candidate, images: int, worse: int = 0) -> Candidate:
 
 
 def test_files_are_compared_on_the_same_images() -> None:
-    unseen = on_images(SMALL, 60)
+    unseen = on_images(a_file(330), 60)
     own = [replace(on_images(one, 200), held_out=False) for one in (QUICK, a_file(310, 0.9))]
     answer = decision([unseen, *own], "smaller", 0.01)
     assert answer.choice == own[0]
@@ -192,8 +192,9 @@ def test_files_are_compared_on_the_same_images() -> None:
     assert answer.reason.endswith(
         "200 images cannot show losses under about 1.5 points. 1 file was measured on other images, and not compared."
     )
-    assert not dominates(own[0], on_images(SMALL, 60))
-    # Where none of the larger set is worth it, the file of the other one is still found, with its own images.
+    assert dominates(own[0], own[1])
+    assert not dominates(own[0], replace(own[1], held_out=True))
+    # Where none of these is worth it, the file of the other images is still found, with what those can show.
     answer = decision([unseen, replace(on_images(QUICK, 200, 20), held_out=False)], "smaller", 0.01)
     assert answer.choice == unseen
     assert "60 images cannot show losses under about 4.9 points" in answer.reason
@@ -206,3 +207,8 @@ def test_a_faster_file_is_one_that_is_quicker_beyond_noise() -> None:
     assert [*answer.standings.values()] == ["not faster", "chosen", "not faster"]
     assert not answer.alternatives
     assert decision([noisy, QUICK], "smaller", 0.01).choice == noisy
+
+
+def test_a_file_that_runs_comes_before_weights_on_other_images() -> None:
+    runs, packed = on_images(SMALL, 60), replace(on_images(PACKED, 200), held_out=False)
+    assert decision([runs, packed], "smaller", 0.05).choice.file == runs.file
