@@ -125,7 +125,7 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
     reason = asked.why_none() if choice is None else asked.why(choice)
     if asked.few:
         is_claim = choice is not None and asked.limit in reason
-        reason += f" That is not proven: {asked.few}." if is_claim else f" {asked.few}."
+        reason += f" That is not certain: {asked.few}." if is_claim else f" {asked.few}."
     if apart := len(files) - len(asked.files):
         was = "was" if apart == 1 else "were"
         reason += f" {plural(apart, 'file')} {was} measured on other images, and not compared."

@@ -228,7 +228,7 @@ def check_sentence(it: Checked) -> None:
     apart = f" {count} measured on other images, and not compared." if it.apart else ""
     assert it.answer.reason.endswith(apart)
     reason, _, few = it.answer.reason.removesuffix(apart).partition(f" {images} images cannot show losses under about ")
-    reason, proven, _ = reason.partition(" That is not proven:")
+    reason, proven, _ = reason.partition(" That is not certain:")
     matches = [(claim, found) for text, claim in CLAIMS.items() if (found := re.fullmatch(text, reason))]
     assert len(matches) == 1, it.answer.reason
     claim, found = matches[0]

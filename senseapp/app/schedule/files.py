@@ -178,7 +178,11 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
     for place, each in enumerate(running):
         refused = refusal(tests[each.file], promise) if promise is not None else ""
         worth = answer.offers(each)
-        against = refused or ("" if worth else f"Not worth taking: {STANDINGS[answer.standings[each.file]]}.")
+        standing = answer.standings[each.file]
+        against = "" if worth else f"Not worth taking: {STANDINGS[standing]}."
+        if standing == "other images":
+            against = "Not compared: the recommended file was measured on other images."
+        against = refused or against
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if each.bound_text:
             st.caption(md(":material/verified: {}", each.bound_text))

@@ -70,13 +70,13 @@ CASES = {
     ),
     "the smallest loses too much for a stricter tolerance": (
         *([MILD, a_file(500)], "smaller", 0.002, a_file(500)),
-        "It is the smallest file that runs and was measured to lose at most 0.2 points. That is not proven: 500 images "
-        "cannot show losses under about 0.6 points.",
+        "It is the smallest file that runs and was measured to lose at most 0.2 points. That is not certain: 500 "
+        "images cannot show losses under about 0.6 points.",
     ),
     "what images cannot show is rounded up, as bounds are": (
         *([FEW], "smaller", 0.01, FEW),
-        "It is the smallest file that runs and was measured to lose at most 1 point. That is not proven: 269 images "
-        "cannot show losses under about 1.2 points.",
+        "It is the smallest file that runs and was measured to lose at most 1 point. That is not certain: 269 "
+        "images cannot show losses under about 1.2 points.",
     ),
     "none is within": (
         *([LOSSY], "smaller", 0.01, None),
@@ -161,7 +161,7 @@ def test_what_so_few_images_cannot_show_is_said() -> None:
     few = replace(SMALL, figures=replace(SMALL.figures, changes=(a_counted_change(0, 8, metric="top1"),)))
     reason = decision([few], "smaller", 0.01).reason
     assert reason.endswith(
-        "to lose at most 1 point. That is not proven: 8 images cannot show losses under about 31 points."
+        "to lose at most 1 point. That is not certain: 8 images cannot show losses under about 31 points."
     )
     assert "cannot show" not in decision([few], "smaller", 0.4).reason
     assert "cannot show" not in decision([SMALL], "smaller", 0.01).reason  # 500 images
