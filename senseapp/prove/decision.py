@@ -119,7 +119,8 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
 
     sets = [each for each in map(question, _by_images(files)) if each.choice is not None]
     asked = min(sets, key=_Question.best_key, default=question(files))
-    choice, standings = asked.choice, dict[str, Standing].fromkeys((one.file for one in files), "other images")
+    choice = asked.choice
+    standings: dict[str, Standing] = {one.file: "other images" for one in files}
     standings |= {one.file: asked.standing(one, choice) for one in asked.files}
     others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
     reason = asked.why_none() if choice is None else asked.why(choice)
