@@ -7,6 +7,7 @@ Pages, reports and commands take every recommendation from :func:`decision`. Its
 * Of the others, the goal decides: fewest bytes, least time, or the strongest proven schedule. Files that a runtime runs
   come before files of weights.
 * The original is kept where no file within the tolerance is clearly smaller or faster.
+* Losses are compared on the same images only. Of the files to take on each set of images, the goal decides.
 * The reason says so where the images cannot show a loss as small as the tolerance.
 
 A file only gives way to files that lose no more, and the order of the others does not depend on the tolerance: a
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from senseapp.core.texts import plural
 from senseapp.metrics import METRICS
 from senseapp.metrics.base import SIGNIFICANCE
 from senseapp.records.candidate import SAME_TIME, Candidate, with_one_original
@@ -27,7 +29,7 @@ from senseapp.records.promise import Promise, kept
 from senseapp.records.resolution import unseen_below
 from senseapp.records.spec import Goal
 
-Standing = Literal["chosen", "alternative", "dominated", "no gain", "loses too much"]
+Standing = Literal["chosen", "alternative", "dominated", "no gain", "not faster", "loses too much", "other images"]
 """What a decision says of one file."""
 
 _SAME_BYTES = 0.02
@@ -41,8 +43,8 @@ class Decision:
     Attributes:
         choice: the recommended file; None to keep the original.
         reason: one sentence, true of all candidates.
-        alternatives: other files within the tolerance that are clearly smaller or faster than the original and that no
-            other one dominates; the smallest first.
+        alternatives: other files within the tolerance that are clearly smaller or faster than the original (for the
+            goal ``faster``: faster) and that no other one dominates; the smallest first.
         standings: of every file, by its name.
         goal: that was asked for.
     """
@@ -86,6 +88,10 @@ class Decision:
         """Return whether a file is the choice or an alternative."""
         return self.standings.get(one.file) in ("chosen", "alternative")
 
+    def compared(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """Return those of the ``candidates`` that were compared, all on the same images."""
+        return tuple(one for one in candidates if self.standings[one.file] != "other images")
+
 
 def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, promise: Promise | None = None) -> Decision:
     """Return the file to take among the ``candidates`` of one run, in the order in which they were made.
@@ -97,19 +103,54 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
         promise: to be kept instead of ``tolerance``.
     """
     files = with_one_original(candidates)
-    if promise is not None:
-        within, limit = kept(files, promise), f"is shown to lose {promise.text}"
-    else:
-        within = tuple(one for one in files if one.within(tolerance))
-        limit = f"lost at most {METRICS[files[0].metric].limit_text(tolerance)}" if files else ""
-    asked = _Question(goal=goal, files=files, within=within, limit=limit)
+    within = kept(files, promise) if promise is not None else tuple(one for one in files if one.within(tolerance))
+
+    def question(compared: tuple[Candidate, ...]) -> _Question:
+        few = ""
+        if compared and promise is None:
+            few = _too_few_images(compared[0].metric, max(one.images for one in compared), tolerance)
+        return _Question(
+            goal=goal,
+            files=compared,
+            within=tuple(one for one in within if one in compared),
+            limit=_limit(compared, tolerance, promise, few),
+            few=few,
+        )
+
+    sets = [each for each in map(question, _by_images(files)) if each.choice is not None]
+    asked = min(sets, key=_Question.best_key, default=question(files))
     choice = asked.choice
-    standings = {one.file: asked.standing(one, choice) for one in files}
+    standings: dict[str, Standing] = {one.file: "other images" for one in files}
+    standings |= {one.file: asked.standing(one, choice) for one in asked.files}
     others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
     reason = asked.why_none() if choice is None else asked.why(choice)
-    if files and promise is None:
-        reason += _too_few_images((choice or files[0]).metric, max(one.images for one in files), tolerance)
+    if asked.few:
+        is_claim = choice is not None and asked.limit in reason
+        reason += f" That is not certain: {asked.few}." if is_claim else f" {asked.few}."
+    if apart := len(files) - len(asked.files):
+        was = "was" if apart == 1 else "were"
+        reason += f" {plural(apart, 'file')} {was} measured on other images, and not compared."
     return Decision(choice=choice, reason=reason, alternatives=tuple(others), standings=standings, goal=goal)
+
+
+def _measured_on(one: Candidate) -> tuple[int, bool]:
+    """Return what tells the images of the files of one run apart."""
+    return one.images, one.held_out
+
+
+def _by_images(files: tuple[Candidate, ...]) -> list[tuple[Candidate, ...]]:
+    """Return the files that were measured on the same images."""
+    return [tuple(one for one in files if _measured_on(one) == each) for each in set(map(_measured_on, files))]
+
+
+def _limit(files: Sequence[Candidate], tolerance: float, promise: Promise | None, few: str) -> str:
+    """Return the tolerance as a verb; ``few`` says that the images cannot show it."""
+    if promise is not None:
+        return f"is shown to lose {promise.text}"
+    if not files:
+        return ""
+    most = METRICS[files[0].metric].limit_text(tolerance)
+    return f"was measured to lose at most {most}" if few else f"lost at most {most}"
 
 
 def usual_decision(candidates: Sequence[Candidate], goal: Goal) -> Decision:
@@ -126,15 +167,18 @@ def _too_few_images(metric: str, images: int, tolerance: float) -> str:
     if least <= tolerance:
         return ""
     # Rounded up, as the bounds beside it are.
-    return f" {unseen_below(images, metric, math.ceil(1000 * least) / 1000)}."
+    return unseen_below(images, metric, math.ceil(1000 * least) / 1000)
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
     """Return whether ``one`` is clearly better in bytes, time or answers, and not worse in the others beyond noise.
 
-    It loses no more, as measured. Files that a runtime runs and files of weights do not replace each other.
+    It loses no more, as measured on the same images. Files that a runtime runs and files of weights do not replace each
+    other.
     """
-    if one.file == other.file or one.runs != other.runs or not one.loss.delta <= other.loss.delta:
+    if one.file == other.file or one.runs != other.runs or _measured_on(one) != _measured_on(other):
+        return False
+    if not one.loss.delta <= other.loss.delta:
         return False
     if _size(one) > _size(other) * (1 + _SAME_BYTES) or _time(one) > _time(other) * (1 + SAME_TIME):
         return False
@@ -177,13 +221,14 @@ def _bytes_left(one: Candidate) -> float:
 class _Question:
     """What :func:`decision` is asked, and the files within the tolerance.
 
-    ``limit`` is the tolerance as a verb: ``lost at most 1.0 points``.
+    ``limit`` is the tolerance as a verb: ``lost at most 1.0 points``; ``few`` says that the images cannot show it.
     """
 
     goal: Goal
     files: tuple[Candidate, ...]
     within: tuple[Candidate, ...]
     limit: str
+    few: str
 
     @property
     def choice(self) -> Candidate | None:
@@ -191,6 +236,11 @@ class _Question:
         better = _is_better_schedule if self.goal == "targets" else dominates
         undominated = (one for one in self.within if not any(better(other, one) for other in self.within))
         return min((one for one in undominated if self.rank(one) is not None), key=self._key, default=None)
+
+    def best_key(self) -> tuple[object, ...]:
+        """Return the place of the choice, of which there is one, in the order of the goal; the least is the best."""
+        assert self.choice is not None
+        return self._key(self.choice)
 
     def _key(self, one: Candidate) -> tuple[object, ...]:
         if self.goal == "targets":
@@ -216,6 +266,8 @@ class _Question:
             return "loses too much"
         if not pays(one):
             return "no gain"
+        if self.goal == "faster" and not one.is_faster:
+            return "not faster"
         return "dominated" if any(dominates(other, one) for other in self.within) else "alternative"
 
     def why(self, choice: Candidate) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from senseapp.core.errors import InfeasibleBudget, InvalidSchedule, InvalidSpec
 from senseapp.core.texts import csv_text, plural
 from senseapp.metrics import METRICS, MetricChange, divergence_among, primary_among
-from senseapp.records.measurement import RunResult, counted
+from senseapp.records.measurement import LayerMeasurement, RunResult, counted
 from senseapp.records.resolution import (
     baseline_warning,
     can_show,
+    cannot_tell,
     opening_level,
     seen_from,
     smallest_visible_loss,
@@ -68,7 +71,7 @@ def headline(result: RunResult) -> str:
     every = [item.members for item, _ in measured]
     intact = sum(found.ci_low <= 0 for _, found in measured)
     if not intact:
-        return f"Most fragile: {drop}. Every layer measured loses something."
+        return f"Most fragile: {drop}. Every layer measured loses something{_open(result, metric, measured)}."
     visible = smallest_visible_loss(result, metric, level) or 0.0
     if intact == len(every):
         nothing = _nothing_seen(result, level, metric, visible, counted(every))
@@ -78,6 +81,16 @@ def headline(result: RunResult) -> str:
         return f"Most fragile: {drop}. Too few images to say for {some}: {few}."
     lose = "lose" if intact != 1 else "loses"
     return f"Most fragile: {drop}. {some} {lose} nothing measurable{_seen(result, metric, visible)}."
+
+
+def _open(result: RunResult, metric: str, measured: Sequence[tuple[LayerMeasurement, MetricChange]]) -> str:
+    """Return for how many of the layers the images leave open if the loss is tolerable, as a clause; empty for none."""
+    low, delta, high = np.array([(found.ci_low, found.delta, found.ci_high) for _, found in measured]).T
+    few = int(cannot_tell(low, delta, high, METRICS[metric].notable).sum())
+    if not few:
+        return ""
+    every = counted([item.members for item, _ in measured])
+    return f"; {plural(result.num_samples, 'image')} cannot show if that is tolerable for {few} of {every}"
 
 
 def _nothing_seen(result: RunResult, level: float, metric: str, visible: float, every: str) -> str:

@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from senseapp.compressions import QuantizationConfig
 from senseapp.core.errors import NotFound
 from senseapp.metrics import METRICS
 from senseapp.records.deployment import DeploySettings
 from senseapp.records.jobs import RunState
+from senseapp.records.spec import Goal, RunSpec, SensitivitySpec
 from senseapp.server.backend import Backend
 from senseapp.server.delivery_tasks import DeliverTask
 from senseapp.server.service import Service
 from senseapp.views.frames.files import deployed_rows
-from tests.deployments import a_candidate, a_change, a_deployment, some_figures, usual_figures
-from tests.pages.conftest import keep, open_page, texts
+from tests.deployments import a_candidate, a_change, a_counted_change, a_deployment, some_figures, usual_figures
+from tests.pages.conftest import finish, keep, open_page, texts
 
 PAGE = "pages/targets.py"
 OWN = "onnxruntime's quantize_static, per channel, unsigned activations, min-max"
@@ -71,6 +73,30 @@ def test_what_loses_too_much_or_does_not_pay_is_said(app, task: DeliverTask, bac
     labels = [each.label for each in app.get("download_button")]
     assert not [label for label in labels if label.startswith("Get the file that runs")]
     assert "Get the ONNX in 8-bit numbers, 4.70 MB" in labels
+
+
+@pytest.mark.parametrize(("goal", "form"), [("smaller", "float"), ("faster", "quickest")])
+def test_the_form_of_a_schedule_of_bits_follows_the_goal(
+    app, service: Service, backend: Backend, goal: Goal, form: str
+) -> None:
+    spec = RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(2, 4, 8)), goal=goal)
+    run_id = finish(service, backend, spec)
+    open_page(app, PAGE, run=run_id)
+    assert not app.exception
+    assert app.button_group(key=f"form.{run_id}").value == form
+
+
+def test_what_was_measured_on_other_images_is_not_said_to_be_worse(app, task: DeliverTask, backend: Backend) -> None:
+    change, other = (a_counted_change(0, images, metric="top1") for images in (200, 60))
+    small, large = (a_candidate("int8", size=size, schedule=task.schedule) for size in (1_000_000, 2_000_000))
+    files = [
+        replace(each, figures=replace(each.figures, changes=(made,)))
+        for each, made in ((small, change), (large, other))
+    ]
+    keep(backend, task.run_id, task.key, *files)
+    open_page(app, PAGE, run=task.run_id)
+    assert not app.exception
+    assert [each.value for each in app.warning] == ["Not compared: the recommended file was measured on other images."]
 
 
 def test_the_kit_holds_the_file_and_how_it_is_used(task: DeliverTask, service: Service, backend, tmp_path) -> None:

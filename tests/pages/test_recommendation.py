@@ -83,7 +83,7 @@ def test_the_page_opens_with_the_file_to_take_its_own_figures_and_its_button(
     assert button.proto.type == "primary"
     chart = json.loads(app.get("vega_lite_chart")[0].proto.spec)
     assert "Size on disk" in json.dumps(chart)
-    assert "It is the smallest file that runs and lost at most 1 point." in texts(app)
+    assert "It is the smallest file that runs and was measured to lose at most 1 point." in texts(app)
 
 
 @pytest.mark.parametrize("page", [RESULTS, "pages/present.py"])
@@ -128,6 +128,28 @@ def test_the_answer_has_few_words_and_controls(app: AppTest, finished_run, backe
     assert len(words) <= 150
     assert len(controls) + folded(app.main) <= 9
     assert len([each for each in elements if each.type == "vega_lite_chart"]) == 1
+
+
+def test_a_file_beside_the_layers_that_were_asked_for_is_said_at_the_top_with_its_button(
+    app: AppTest, finished_run, backend
+) -> None:
+    recommend(backend, finished_run)
+    best = backend.store.folder(finished_run).candidates()[-1]
+    open_page(app, RESULTS, run=finished_run, **{"for": "look"})
+    shown = list(seen(app.main))
+    assert any(str(getattr(each, "value", "")).startswith("## Most fragile: ") for each in shown)
+    assert any(str(getattr(each, "value", "")).startswith(f"**{best.headline}**: ") for each in shown)
+    assert "Get the file that runs (ONNX), 1.20 kB" in [each.label for each in shown if each.type == "download_button"]
+
+
+def test_files_for_speed_are_drawn_by_their_times(app: AppTest, finished_run, backend) -> None:
+    recommend(backend, finished_run)
+    open_page(app, RESULTS, run=finished_run, **{"for": "faster", "show-files": "yes"})
+    chart = app.get("vega_lite_chart")[0].proto.spec
+    assert "Time of a call here" in chart
+    assert "times_low" in chart
+    assert "Size on disk" not in chart
+    assert "Worth it for a faster file" in texts(app)
 
 
 def test_a_recommendation_that_cannot_be_read_is_said_and_the_page_stays(
@@ -178,7 +200,7 @@ def test_the_goal_chooses_among_measured_files_and_the_report_and_runs_follow(
     answer = decision((weights,), "targets", 0.01)
     headline = answer.headline
     assert f"## {headline}" in texts(app)
-    assert "It is the strongest tested schedule that lost at most 1 point." in texts(app)
+    assert "It is the strongest tested schedule that was measured to lose at most 1 point." in texts(app)
     open_page(app, "pages/runs.py")
     assert app.dataframe[0].value["answers"][0] in headline
     assert answer.saved is None  # what the file of weights saves is nothing of the targets
@@ -197,7 +219,7 @@ def test_another_loss_chooses_among_measured_files_and_others_can_be_looked_for(
     control.set_value(0.002).run()
     assert not app.exception
     assert "## Keep the original" in texts(app)
-    assert "No file that is clearly smaller or faster lost at most 0.2 points." in texts(app)
+    assert "No file that is clearly smaller or faster was measured to lose at most 0.2 points." in texts(app)
     search = app.button(key=f"recommendation.start.{finished_run}")
     assert search.label.startswith("Search again within this loss (")
     search.click().run()

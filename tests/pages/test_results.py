@@ -70,6 +70,7 @@ def test_estimates_are_shown_first_in_the_metric_that_the_headline_speaks_of(
     open_layers(app, run)
     assert "Most fragile by estimate: layer2.0.conv1, harm 0.080 at 50 %" in texts(app)
     assert "Pale bars are estimates: length and colour may change" in texts(app)
+    assert "Lines are 95 % intervals" not in texts(app)  # estimates have none
     assert app.selectbox(key=f"results.metric.{run}").value == "kl"
 
 

@@ -198,7 +198,7 @@ def test_a_first_file_that_loses_too_much_is_not_offered(
     backend.store.folder(run_id).save("first", Delivery(candidates=(file,)))
     open_layers(app, run_id)
     assert not app.get("download_button")
-    assert "No file to take yet: No file that is clearly smaller or faster lost at most" in texts(app)
+    assert "No file to take yet: No file that is clearly smaller or faster was measured to lose" in texts(app)
 
 
 def test_a_run_that_a_killed_server_left_says_that_it_is_kept_and_goes_on(

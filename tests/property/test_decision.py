@@ -5,6 +5,7 @@ Everything that is checked is defined here once more, from the figures of the fi
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from tests.deployments import a_candidate, a_counted_change, some_figures
 ORIGINAL = some_figures(0.01, 1.0, 903_000)
 OF_WEIGHTS = some_figures(0.01, 1.0, 892_000)
 IMAGES = 200
+FEW_IMAGES = 120  # of some files, measured on others
 TOLERANCES = (0.0, 0.005, 0.01, 0.05, 0.3)
 GOALS = (*get_args(Goal), "look")
 
@@ -40,10 +42,21 @@ _drawn = st.tuples(
     st.sampled_from([0, 1, 2, 3, 10, 11, 40]),  # answers that change for the worse
     st.sampled_from([0, 0, 1]),  # and for the better
     st.sampled_from([None, None, 0.1, 0.5, 0.505, 0.9]),  # saved by the schedule
+    st.sampled_from([IMAGES, IMAGES, IMAGES, FEW_IMAGES]),
 )
 
 
-def a_file(place: int, form: str, size: int, time: float, width: float, worse: int, better: int, saved: float | None):
+def a_file(
+    place: int,
+    form: str,
+    size: int,
+    time: float,
+    width: float,
+    worse: int,
+    better: int,
+    saved: float | None,
+    images: int = IMAGES,
+) -> Candidate:
     runs = form in ("onnx", "int8", "mixed")
     suffix = ".onnx" if runs else ".safetensors"
     found = a_candidate(
@@ -56,7 +69,7 @@ def a_file(place: int, form: str, size: int, time: float, width: float, worse: i
         found.figures,
         file_bytes=size,
         time_ratio=Median(value=time, low=time * (1 - width / 2), high=time * (1 + width)),
-        changes=(a_counted_change(worse, IMAGES, better=min(better, IMAGES - worse), metric="top1"),),
+        changes=(a_counted_change(worse, images, better=min(better, images - worse), metric="top1"),),
     )
     return replace(found, figures=figures, tried=1)
 
@@ -82,7 +95,7 @@ def left(one: Candidate) -> float:
 
 def beats(one: Candidate, other: Candidate) -> bool:
     """Whether a file is no worse beyond noise and clearly better in bytes, time or answers."""
-    if one is other or one.runs != other.runs:
+    if one is other or one.runs != other.runs or one.images != other.images:
         return False
     no_worse = size(one) <= 1.02 * size(other) and time(one) <= 1.03 * time(other) and loss(one) <= loss(other)
     quicker = one.figures.time_ratio.high < other.figures.time_ratio.low and time(one) < 0.97 * time(other)
@@ -100,7 +113,10 @@ class Checked:
         self.found, self.goal, self.promise, self.tolerance = list(found), goal, promise, tolerance
         self.answer = decision(found, goal, tolerance, promise)
         good = {each.file for each in kept(found, promise)} if promise else None
-        self.within = [one for one in found if (loss(one) <= tolerance if good is None else one.file in good)]
+        within = [one for one in found if (loss(one) <= tolerance if good is None else one.file in good)]
+        self.found = list(self.answer.compared(found))
+        self.within = [one for one in within if one in self.found]
+        self.apart = [one for one in found if one not in self.found]
         self.size = next((one.original.file_bytes for one in found if one.runs), OF_WEIGHTS.file_bytes)
 
     @property
@@ -140,7 +156,8 @@ class Checked:
         return ahead
 
 
-_L = r"(?:lost at most (?P<most>\S+ points?)|is shown to lose at most (?P<shown>\S+ points?), with 95 % certainty)"
+_L = r"(?:(?:was measured to lose|lost) at most (?P<most>\S+ points?)|"
+_L += r"is shown to lose at most (?P<shown>\S+ points?), with 95 % certainty)"
 _WHAT = rf"(?P<what>file that runs and|file of weights that|tested schedule that) {_L}"
 
 
@@ -206,16 +223,23 @@ CLAIMS: dict[str, Callable[[Checked, re.Match[str]], bool]] = {
 
 def check_sentence(it: Checked) -> None:
     """Fail where the reason claims what the files do not hold."""
-    reason, _, few = it.answer.reason.partition(f" {IMAGES} images cannot show losses under about ")
+    images = max((one.images for one in it.found), default=IMAGES)
+    count = "1 file was" if len(it.apart) == 1 else f"{len(it.apart)} files were"
+    apart = f" {count} measured on other images, and not compared." if it.apart else ""
+    assert it.answer.reason.endswith(apart)
+    reason, _, few = it.answer.reason.removesuffix(apart).partition(f" {images} images cannot show losses under about ")
+    reason, proven, _ = reason.partition(" That is not certain:")
     matches = [(claim, found) for text, claim in CLAIMS.items() if (found := re.fullmatch(text, reason))]
     assert len(matches) == 1, it.answer.reason
     claim, found = matches[0]
     assert claim(it, found), it.answer.reason
     most = found.groupdict().get("most")
     assert not most or most == METRICS["top1"].limit_text(it.tolerance)
-    unseen = 0.05 ** (1 / IMAGES)  # share of right answers at which 1 run of 20 loses none
+    unseen = 0.05 ** (1 / images)  # share of right answers at which 1 run of 20 loses none
     is_hidden = bool(it.found) and it.promise is None and 1 - unseen > it.tolerance
-    assert few == (f"{METRICS['top1'].change_text(1 - unseen)}." if is_hidden else "")
+    assert few == (f"{METRICS['top1'].change_text(math.ceil(1000 * (1 - unseen)) / 1000)}." if is_hidden else "")
+    assert ("lost at most" in reason) <= (not is_hidden)  # not as if it were proven
+    assert bool(proven) is ("was measured to lose" in reason and it.answer.choice is not None)
 
 
 def check_choice(it: Checked) -> None:
@@ -241,12 +265,24 @@ def check_choice(it: Checked) -> None:
     assert is_known is not (", while the computer was busy" in answer.headline)
 
 
+def check_images(it: Checked) -> None:
+    """Fail unless files are compared on the same images, and no file to take of others is better by the goal."""
+    if it.answer.choice is None:
+        assert not it.apart
+        return
+    assert len({one.images for one in it.found}) == 1
+    if it.promise is None and it.apart:  # whose tests are shared by all files
+        other = decision(it.apart, it.goal, it.tolerance).choice
+        assert other is None or decision([it.choice, other], it.goal, it.tolerance).choice.file == it.choice.file
+
+
 def check_alternatives(it: Checked) -> None:
     for one in it.answer.alternatives:
         own = next(each for each in it.found if each.file == one.file)
         assert own in it.within
+        assert it.faster(own) or (it.goal != "faster" and it.smaller(own))
         assert not any(beats(other, own) for other in it.within)
-    assert set(it.answer.standings) == {one.file for one in it.found}
+    assert set(it.answer.standings) == {one.file for one in (*it.found, *it.apart)}
 
 
 def check(found: list[Candidate], goal: Goal, tolerances: tuple[float, float], promised: bool, order: str) -> None:
@@ -255,6 +291,7 @@ def check(found: list[Candidate], goal: Goal, tolerances: tuple[float, float], p
         it = Checked(found, goal, tolerance, Promise(most=tolerance) if promised and tolerance else None)
         check_sentence(it)
         check_choice(it)
+        check_images(it)
         check_alternatives(it)
     arranged = {"reversed": found[::-1], "sorted": sorted(found, key=size), "as it is": found}[order]
     first, again = decision(found, goal, strict), decision(arranged, goal, strict)

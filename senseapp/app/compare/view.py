@@ -77,8 +77,9 @@ def files_view(records: Sequence[RunRecord]) -> None:
             side = letter(place) if len(records) > 1 else ""
             known.append((side, record, candidates))
             name = with_side(side, record.title)
-            parts.append(candidates_frame(candidates, decided(record, candidates), run=name))
-            originals.append(original_row(candidates, run=name))
+            answer = decided(record, candidates)
+            parts.append(candidates_frame(answer.compared(candidates), answer, run=name))
+            originals.append(original_row(answer.compared(candidates), run=name))
     if not known:
         st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
         return

@@ -25,10 +25,8 @@ from senseapp.views.palette import fragility_legend
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import caveat_of, reached_note
 
-_READING = (
-    "Each layer alone: compress blue ones, spare red ones. Lines are 95 % intervals; a ring: no clear loss; grey: too "
-    "few images to say."
-)
+READING = "Each layer alone: compress blue ones, spare red ones."
+_INTERVALS = " Lines are 95 % intervals; a ring: no clear loss; grey: too few images to say."
 _ESTIMATED = " Pale bars are estimates: length and colour may change once they are measured."
 _LONGEST_NAME = 34  # characters that fit into the column of a layer's name
 _NETWORK, _SENSITIVITY = "Network order", "Most fragile first"
@@ -69,12 +67,13 @@ def bars_figure(
     is_log: bool = False,
     large: bool = False,
     head: FigureHead | None = None,
-    reading: str = _READING,
+    reading: str = "",
 ) -> None:
     """Draw the ``rows`` of the chosen level as bars under their question, on request on a logarithmic axis.
 
     Without ``picks`` nothing happens on a click; ``large`` is for a room.
     """
+    reading = reading or READING + (_INTERVALS if rows["ranked"].any() else "")
     domain = drop_domain(rows, view.metric, num_classes=view.result.profile.num_classes)
     few = f"{len(rows)} of {fmt.plural(len(view.rows), view.target_noun)}"
     figure(

@@ -28,7 +28,7 @@ from senseapp.app.common.run_guard import (
     watched,
 )
 from senseapp.app.common.tables import changed_answers
-from senseapp.app.results.layers import bars_figure
+from senseapp.app.results.layers import READING, bars_figure
 from senseapp.app.results.try_picture import try_picture
 from senseapp.app.results.view import layers_are_open, usual_view
 from senseapp.core.markdown import md
@@ -48,6 +48,7 @@ from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
 from senseapp.views.frames.files import (
     AXES,
+    JUDGED_FOR,
     answers_axis,
     baseline_value,
     candidates_frame,
@@ -78,8 +79,7 @@ def answer_block(record: RunRecord, result: RunResult) -> None:
             candidates_figure(record, candidates, result)
         elif not layers_are_open(record.run_id) and (view := usual_view(record.run_id, result)) is not None:
             rows = marked(view.ranked).head(_MOST_BARS)
-            about = "Each layer alone: compress blue ones, spare red ones."
-            bars_figure(view, rows, key=f"answer.bars.{record.run_id}", picks=False, reading=about)
+            bars_figure(view, rows, key=f"answer.bars.{record.run_id}", picks=False, reading=READING)
 
 
 def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Asked:
@@ -96,7 +96,7 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
         chosen = show_answer(record, candidates, result).choice
         if chosen is None and asked.promise is not None and suffice:
             st.markdown(shortfall(candidates, asked.promise))
-    if chosen is None or asked.goal == "look":
+    if chosen is None:
         return asked
     with get:
         if asked.goal == "targets" and (schedule := chosen.schedule) is not None:
@@ -123,6 +123,10 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
     answer = decided(record, candidates)
     if answer.goal == "look" or not candidates:
         st.markdown(md("## {}", headline(result)))
+        if answer.choice is not None:  # made on request
+            st.markdown(md("**{}**: {}.", answer.headline, answer.choice.made_of))
+        elif candidates:
+            st.markdown(md("**{}**: {}", answer.headline, answer.reason))
         return answer
     if warning := baseline_warning(result):
         st.warning(warning, icon=":material/warning:")
@@ -204,7 +208,7 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         "standing": "Worth it",
     }
     st.markdown(markdown_table([*heads.values()], candidates_frame(candidates, answer)[[*heads]].to_numpy()))
-    for line in dict.fromkeys(map(_timed, candidates)):
+    for line in dict.fromkeys([JUDGED_FOR[asked.goal], *map(_timed, candidates)]):
         st.caption(line)
     shown = [one for one in candidates if answer.offers(one) or asked.promise is None]
     other_files(record.run_id, shown, None if asked.goal == "targets" else answer.choice)
@@ -269,14 +273,15 @@ def candidates_figure(
 ) -> None:
     """Draw what each measured file still answers against its size; ``large`` for a room."""
     answer = decided(record, candidates)
-    rows = candidates_frame(candidates, answer)
+    compared = answer.compared(candidates)
+    rows = candidates_frame(compared, answer)
     figure(
         "Which files are there?",
         candidates_chart(
             rows,
-            against="megabytes",
-            y_title=answers_axis(candidates),
-            originals=pd.DataFrame([original_row(candidates)]),
+            against="times" if answer.goal == "faster" else "megabytes",
+            y_title=answers_axis(compared),
+            originals=pd.DataFrame([original_row(compared)]),
             picked=answer.choice.file if answer.choice is not None else "",
         ),
         alt_text="; ".join(rows["description"]),

@@ -22,8 +22,9 @@ from senseapp.app.common.run_guard import (
 from senseapp.app.common.tables import text_table
 from senseapp.app.schedule.settings import choose_runtime
 from senseapp.core.markdown import code, md
+from senseapp.descriptions import Effect
 from senseapp.descriptions.runtimes import runtime_words
-from senseapp.formats.base import ExportFormat
+from senseapp.formats.base import ExportFormat, levels_by_layer
 from senseapp.formats.registry import FORMATS
 from senseapp.records.candidate import Delivery
 from senseapp.records.deployment import DeployKind, Deployment, DeploySettings
@@ -31,6 +32,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
+from senseapp.records.spec import Goal
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
 from senseapp.server.run_tasks import Int8Trial, Verification
 from senseapp.views.frames.files import DEPLOYED_COLUMNS, STANDINGS, deployed_rows
@@ -66,7 +68,7 @@ def deploy_block(proof: Verification, result: RunResult) -> None:
             adapting=proof.adapting,
             allowed_drop=allowed,
             promise=promise,
-            settings=_choose(run_id, allowed),
+            settings=_choose(proof, result, allowed),
             other=proof.other,
         )
         with errors_here():
@@ -113,11 +115,21 @@ def _time_int8(run_id: str, settings: DeploySettings) -> None:
     st.caption(int8_machine_text(found))
 
 
-def _choose(run_id: str, allowed: float) -> DeploySettings:
-    runtime = choose_runtime(run_id)
+def _usual_kind(goal: Goal, schedule: Schedule) -> DeployKind:
+    """Return how a file is computed for a goal, unless a person says.
+
+    A schedule of bits gives the smallest file as it is: in 8 bits, weights of fewer would take more bytes. Others are
+    smallest in 8 bits, with the parts in float that the tolerated loss takes.
+    """
+    return "float" if goal == "smaller" and levels_by_layer(schedule, Effect.BITS) else "quickest"
+
+
+def _choose(proof: Verification, result: RunResult, allowed: float) -> DeploySettings:
+    run_id = proof.run_id
+    runtime, goal = choose_runtime(run_id), asked_of(backend.service().run(run_id), result.judged_by).goal
     chosen: DeployKind = "float"
     if runtime_words(runtime).has_int8:
-        chosen = choose("How it computes", _KINDS, "quickest", run_id, "form", help=_KIND_HELP)
+        chosen = choose("How it computes", _KINDS, _usual_kind(goal, proof.schedule), run_id, "form", help=_KIND_HELP)
     usual = DeploySettings()
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1
@@ -166,7 +178,11 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
     for place, each in enumerate(running):
         refused = refusal(tests[each.file], promise) if promise is not None else ""
         worth = answer.offers(each)
-        against = refused or ("" if worth else f"Not worth taking: {STANDINGS[answer.standings[each.file]]}.")
+        standing = answer.standings[each.file]
+        against = "" if worth else f"Not worth taking: {STANDINGS[standing]}."
+        if standing == "other images":
+            against = "Not compared: the recommended file was measured on other images."
+        against = refused or against
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if each.bound_text:
             st.caption(md(":material/verified: {}", each.bound_text))

@@ -21,13 +21,14 @@ _AXES = {
         "datum.label + ' MB'",
     ),
     "milliseconds": alt.Axis(title="Time of a call here (ms)"),
+    "times": alt.Axis(title="Time of a call here (× the original's)"),
 }
 
 
 def candidates_chart(
     rows: pd.DataFrame,
     *,
-    against: Literal["megabytes", "milliseconds"],
+    against: Literal["megabytes", "milliseconds", "times"],
     y_title: str,
     originals: pd.DataFrame,
     picked: str = "",
@@ -36,7 +37,7 @@ def candidates_chart(
 
     Args:
         rows: of :func:`senseapp.views.frames.files.candidates_frame`.
-        against: column of the horizontal axis.
+        against: column of the horizontal axis; ``times`` has intervals too.
         y_title: of the vertical axis.
         originals: rows of uncompressed networks, with ``against``, ``value`` and ``description``.
         picked: ``file`` of the one that is chosen, drawn larger.
@@ -51,8 +52,11 @@ def candidates_chart(
     # its title above it: beside it, a low chart would cut it
     axis = alt.Axis(title=y_title, titleAngle=0, titleAlign="left", titleBaseline="bottom", titleX=-36, titleY=-8)
     legend = alt.Legend(orient="top", title=None, columns=1, labelLimit=420, symbolStrokeWidth=0)
+    across = alt.Scale(zero=True)
+    if against == "times":  # an interval that says nothing would leave no room for the others
+        across = alt.Scale(domain=[0, 1.25 * max(1.0, float(shown["times"].max()))], clamp=True)
     base = alt.Chart(shown).encode(
-        x=alt.X(f"{against}:Q", axis=_AXES[against], scale=alt.Scale(zero=True)),
+        x=alt.X(f"{against}:Q", axis=_AXES[against], scale=across),
         y=alt.Y("value:Q", axis=axis, scale=value_scale(y_title, domain=ends, nice=True, zero=False, clamp=True)),
         color=alt.Color("run:N", scale=side_scale(runs), legend=legend if len(runs) > 1 else None),
         opacity=alt.Opacity("pale:Q", scale=None, legend=None),
@@ -73,7 +77,10 @@ def candidates_chart(
         )
     )
     intervals = base.mark_rule(strokeWidth=2, aria=False).encode(y="low:Q", y2="high:Q")
-    return alt.LayerChart(layer=[intervals, dots, original], height=_HEIGHT)
+    layers = [intervals, dots, original]
+    if against == "times":
+        layers.insert(0, base.mark_rule(strokeWidth=2, aria=False).encode(x="times_low:Q", x2="times_high:Q"))
+    return alt.LayerChart(layer=layers, height=_HEIGHT)
 
 
 _MODELS = {

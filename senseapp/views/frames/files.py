@@ -15,6 +15,7 @@ from senseapp.records.deployment import MILLISECONDS, Deployment
 from senseapp.records.measurement import change_in
 from senseapp.records.recommendation import Recommendation
 from senseapp.records.schedule import StrongestFound, ValidationResult
+from senseapp.records.spec import Goal
 from senseapp.solve.trade_off import TradeOffPoint
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import milliseconds
@@ -24,17 +25,27 @@ STANDINGS: dict[Standing, str] = {
     "alternative": "yes",
     "dominated": "another file is clearly better",
     "no gain": "not clearly smaller or faster",
+    "not faster": "not clearly faster",
     "loses too much": "loses more than is tolerated",
+    "other images": "measured on other images: not compared",
 }
 """What a decision says of a file."""
+JUDGED_FOR: dict[Goal, str] = {
+    "smaller": "Worth it for a smaller file.",
+    "faster": "Worth it for a faster file: smaller files that are not clearly faster are not.",
+    "targets": "Worth it for targets: a schedule is recommended, with the file that its answers were measured in.",
+    "look": "Worth it for a smaller file, as only the layers were asked for.",
+}
+"""What the files of a run are judged for, by its goal."""
 
 
 def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run: str = "") -> pd.DataFrame:
     """Return a row per candidate of a run with its decision, the smallest first.
 
-    ``megabytes`` and ``milliseconds`` are those of the file; ``value``, ``low`` and ``high`` are in the unit of the
-    metric that people judge it by, ``beaten`` marks what is neither recommended nor an alternative; the other columns
-    are texts.
+    ``megabytes`` and ``milliseconds`` are those of the file, ``times`` is its time as a multiple of the original's,
+    with the interval ``times_low`` to ``times_high``; ``value``, ``low`` and ``high`` are in the unit of the metric
+    that people judge it by, ``beaten`` marks what is neither recommended nor an alternative; the other columns are
+    texts.
     """
     rows = []
     for each in with_one_original(candidates):
@@ -47,6 +58,9 @@ def candidates_frame(candidates: Iterable[Candidate], decided: Decision, *, run:
                 "run": run,
                 "megabytes": each.figures.file_bytes / 1e6,
                 "milliseconds": 1000 * each.figures.seconds.value,
+                "times": each.figures.time_ratio.value,
+                "times_low": each.figures.time_ratio.low,
+                "times_high": each.figures.time_ratio.high,
                 "value": factor * each.loss.value,
                 "low": factor * low,
                 "high": factor * high,
@@ -78,6 +92,7 @@ def original_row(candidates: Sequence[Candidate], *, run: str = "") -> dict[str,
         "run": run,
         "megabytes": first.original.file_bytes / 1e6,
         "milliseconds": 1000 * first.original.seconds.value,
+        "times": 1.0,
         "value": value,
         "description": f"The original: {size}, {1000 * first.original.seconds.value:.3g} ms a call",
     }

@@ -117,7 +117,7 @@ def build_report(contents: ReportContents) -> str:
     return _filled("report.html.jinja", views, contents.made_seconds)
 
 
-def _chart(result: RunResult) -> dict[str, str] | None:
+def _chart(result: RunResult) -> dict[str, Any] | None:
     """Return title, words and image of the bars of the most fragile layers at the level of the headline, if any."""
     metric, level = METRICS[shown_metric(result)], headline_level(result)
     rows = at_level(measurement_frame(result, metric.name, level=level), level, by_sensitivity=True)
@@ -128,6 +128,7 @@ def _chart(result: RunResult) -> dict[str, str] | None:
     bars = sensitivity_bars(marked(shown), metric, x_domain=domain)
     return {
         "title": f"What does each layer lose alone at {result.compression.scale.text(level)}?",
+        "has_intervals": shown["ranked"].any(),
         "words": f"Most fragile: {'; '.join(map(str, rows['description'].head(3)))}.",
         "image": _data_url("svg+xml", picture_svg(bars, title="", legend=fragility_legend(metric)).encode()),
     }

@@ -15,6 +15,7 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.promise import largest_loss
 from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.views.frames.files import (
+    JUDGED_FOR,
     PROOF_COLUMNS,
     candidates_frame,
     class_note,
@@ -55,8 +56,9 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
         title="Files that were made and measured",
         columns=("File", "Size", "Time", "Answers", "Loss on new images", "Worth taking"),
         rows=tuple(tuple(map(str, row)) for row in cells.to_numpy()),
-        note=f"{original_row(candidates)['description']}. Each row was measured on the file itself, in turns with the "
-        "original. Bounds are of each file alone, on unseen images, with 95 % certainty.",
+        note=f"{original_row(candidates)['description']}. {JUDGED_FOR[decided.goal]} Each row was measured on the "
+        "file itself, in turns with the original. Bounds are of each file alone, on unseen images, with 95 % "
+        "certainty.",
         figures=False,
     )
 

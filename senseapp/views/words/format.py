@@ -55,8 +55,12 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """Return a predicted length of time, no more exact than predictions are: ``a few seconds``, ``about 40 s``."""
-    return "a few seconds" if seconds < 4.5 else f"about {duration(round(seconds))}"
+    """Return a predicted length of time, no more exact than predictions are: ``a few seconds``, ``about 40 s``.
+
+    Above two minutes these are half minutes, and above ten whole ones.
+    """
+    step = 1 if seconds <= 120 else 30 if seconds <= 600 else 60
+    return "a few seconds" if seconds < 4.5 else f"about {duration(step * round(seconds / step))}"
 
 
 def clock(seconds: float) -> str:

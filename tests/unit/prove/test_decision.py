@@ -70,13 +70,13 @@ CASES = {
     ),
     "the smallest loses too much for a stricter tolerance": (
         *([MILD, a_file(500)], "smaller", 0.002, a_file(500)),
-        "It is the smallest file that runs and lost at most 0.2 points. 500 images cannot show losses under about "
-        "0.6 points.",
+        "It is the smallest file that runs and was measured to lose at most 0.2 points. That is not certain: 500 "
+        "images cannot show losses under about 0.6 points.",
     ),
     "what images cannot show is rounded up, as bounds are": (
         *([FEW], "smaller", 0.01, FEW),
-        "It is the smallest file that runs and lost at most 1 point. 269 images cannot show losses under about "
-        "1.2 points.",
+        "It is the smallest file that runs and was measured to lose at most 1 point. That is not certain: 269 "
+        "images cannot show losses under about 1.2 points.",
     ),
     "none is within": (
         *([LOSSY], "smaller", 0.01, None),
@@ -160,7 +160,9 @@ def test_every_file_has_a_standing() -> None:
 def test_what_so_few_images_cannot_show_is_said() -> None:
     few = replace(SMALL, figures=replace(SMALL.figures, changes=(a_counted_change(0, 8, metric="top1"),)))
     reason = decision([few], "smaller", 0.01).reason
-    assert reason.endswith("at most 1 point. 8 images cannot show losses under about 31 points.")
+    assert reason.endswith(
+        "to lose at most 1 point. That is not certain: 8 images cannot show losses under about 31 points."
+    )
     assert "cannot show" not in decision([few], "smaller", 0.4).reason
     assert "cannot show" not in decision([SMALL], "smaller", 0.01).reason  # 500 images
 
@@ -174,3 +176,39 @@ def test_targets_say_of_what_they_save_and_what_else_keeps_the_loss() -> None:
     assert none.reason == (
         "No tested schedule lost at most 1 point; a file of the original weights does: ONNX in 8-bit numbers."
     )
+
+
+def on_images(one: Candidate, images: int, worse: int = 0) -> Candidate:
+    return replace(one, figures=replace(one.figures, changes=(a_counted_change(worse, images, metric="top1"),)))
+
+
+def test_files_are_compared_on_the_same_images() -> None:
+    unseen = on_images(a_file(330), 60)
+    own = [replace(on_images(one, 200), held_out=False) for one in (QUICK, a_file(310, 0.9))]
+    answer = decision([unseen, *own], "smaller", 0.01)
+    assert answer.choice == own[0]
+    assert answer.standings[unseen.file] == "other images"
+    assert answer.compared([unseen, *own]) == tuple(own)
+    assert answer.reason.endswith(
+        "200 images cannot show losses under about 1.5 points. 1 file was measured on other images, and not compared."
+    )
+    assert dominates(own[0], own[1])
+    assert not dominates(own[0], replace(own[1], held_out=True))
+    # Where none of these is worth it, the file of the other images is still found, with what those can show.
+    answer = decision([unseen, replace(on_images(QUICK, 200, 20), held_out=False)], "smaller", 0.01)
+    assert answer.choice == unseen
+    assert "60 images cannot show losses under about 4.9 points" in answer.reason
+
+
+def test_a_faster_file_is_one_that_is_quicker_beyond_noise() -> None:
+    noisy = replace(SLOWER, figures=replace(SLOWER.figures, time_ratio=Median(value=14.94, low=0.18, high=26.03)))
+    answer = decision([noisy, QUICK, a_file(200, 1.0)], "faster", 0.01)
+    assert answer.choice == QUICK
+    assert [*answer.standings.values()] == ["not faster", "chosen", "not faster"]
+    assert not answer.alternatives
+    assert decision([noisy, QUICK], "smaller", 0.01).choice == noisy
+
+
+def test_a_file_that_runs_comes_before_weights_on_other_images() -> None:
+    runs, packed = on_images(SMALL, 60), replace(on_images(PACKED, 200), held_out=False)
+    assert decision([runs, packed], "smaller", 0.05).choice.file == runs.file

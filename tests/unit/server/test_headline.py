@@ -82,6 +82,14 @@ def test_a_model_that_does_not_do_its_task_is_the_headline():
     assert "Most fragile" not in headline(result)
 
 
+def test_layers_that_surely_lose_something_may_still_be_tolerable_or_not():
+    unclear = a_measurement("head", changes=(a_change(0.008, noise=0.004),))  # 0.4 to 1.2 points
+    assert headline(a_result([a_measurement("stem", delta=0.064), unclear])) == (
+        "Most fragile: stem loses 6.4 points at 50 %. Every layer measured loses something; 100 images cannot show if "
+        "that is tolerable for 1 of 2 layers."
+    )
+
+
 def test_an_interval_that_just_touches_zero_is_nothing_measurable():
     touching = replace(a_change(0.05), ci_low=0.0)
     above = replace(a_change(0.05), ci_low=1e-9)
