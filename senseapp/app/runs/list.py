@@ -213,10 +213,10 @@ def _columns() -> dict[str, Any]:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     return {
         "open": st.column_config.ButtonColumn("", type="tertiary", width=50, pinned=True, key=_OPEN),
-        "title": text("Run", width=190, pinned=True),
+        "title": text("Run", width=160, pinned=True),
         "state": text("State", width=80),
         "saved": st.column_config.ProgressColumn(
-            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=85, help="The best file, on the disk."
+            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=80, help="The best file, on the disk."
         ),
         "time": text(
             "Time",
@@ -231,7 +231,7 @@ def _columns() -> dict[str, Any]:
             "what they save of the layers' bytes if stored compactly; else what layers lose. The 95 % interval stands "
             "on Results.",
         ),
-        "age": st.column_config.DatetimeColumn("Started", format="distance", width=110),
+        "age": st.column_config.DatetimeColumn("Started", format="distance", width=105),
         "bars": st.column_config.BarChartColumn(
             "Layers", width=64, help="What each layer loses alone at the usual level, in the order of the network."
         ),
