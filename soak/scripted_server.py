@@ -15,7 +15,6 @@ from senseapp.app.server.serve import serve
 from senseapp.core.files import home
 from senseapp.records.measurement import LayerMeasurement
 from senseapp.records.spec import RunSpec
-from senseapp.server import backend
 from senseapp.server.backend import Backend
 from senseapp.server.settings import ServerSettings
 from tests.fake_session import fake_calibration
@@ -39,7 +38,6 @@ def open_slowly(spec: RunSpec, **_: object) -> SlowSession:
 
 
 if __name__ == "__main__":
-    backend.runs_on_processor = lambda device: True
     shared = Backend(
         home(),
         open_session=open_slowly,

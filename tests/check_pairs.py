@@ -509,7 +509,7 @@ PAIRS: tuple[Pair, ...] = (
     _broken(
         "a class too many",
         lambda shop: _reordered(shop, [0, *range(10)]),
-        "gives 11 numbers for each image, the reference 10: perhaps a class for the background",
+        "gives 11 numbers for each image, the original 10: perhaps a class for the background",
     ),
     _broken("smaller images", lambda shop: _sized(shop, 1, 28, 28), "28 × 28 pixels"),
     _broken("colour images", lambda shop: _sized(shop, 3, 32, 32), "3 channels"),
@@ -541,7 +541,7 @@ PAIRS: tuple[Pair, ...] = (
     _broken(
         "detector, a class too few",
         lambda shop: _reordered(shop, [0, 1, 2], place=1),
-        "3 classes in each image, the reference 4",
+        "3 classes in each image, the original 4",
         detects=True,
     ),
     _broken(

@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.dense.coverage import mean_iou_moments
 from senseapp.metrics import MetricChange, change_of
 from senseapp.prove.decision import decision
 from senseapp.prove.evaluator import ScheduleEvaluator
@@ -24,7 +25,6 @@ from senseapp.prove.recommend import as_likely_as_not, likely_to_pass
 from senseapp.records.candidate import Candidate, own_bounds
 from senseapp.records.deployment import Median, RuntimeFigures
 from senseapp.records.promise import Promise, kept, sequence_after
-from tests.unit.metrics.test_segmentation import mean_iou_moments
 
 Floats = NDArray[np.float64]
 GOALS = (0.01, 0.02, 0.03, 0.05, 0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from senseapp.measure.reading_evidence import matched_order
 from senseapp.metrics.paired_tests import Answers, Array, tells_classes_apart
@@ -11,8 +12,15 @@ from senseapp.tasks.labels import LabelMapProposal
 
 Labels = npt.NDArray[np.int64]
 
-_MATCHING, JUDGING = slice(0, None, 2), slice(1, None, 2)
-"""Halves of the images on which labels and outputs are matched, and the match is judged; classes stand together."""
+
+def judging(labels: Labels) -> npt.NDArray[np.bool_]:
+    """Return which half of the images a match is judged on: every second one of each label, (n,).
+
+    >>> judging(np.array([0, 1, 0, 1, 0])).tolist()
+    [False, False, True, True, False]
+    """
+    places = pd.Series(labels).groupby(labels).cumcount().to_numpy()
+    return np.asarray(places % 2 == 1)
 
 
 def order_found(scores: Array, labels: Labels, order: LabelMapProposal) -> LabelMapProposal:
@@ -39,12 +47,13 @@ def num_found(scores: Array, labels: Labels, order: LabelMapProposal) -> int:
 def answers_as_found(scores: Array, labels: Labels, order: LabelMapProposal, *, significance: float) -> Answers | None:
     """Return the answers to the second half of the images in the order that the first half gives.
 
-    None where that is ``order``, where a label has no picture in the first half, and where classes are not told apart.
+    None where that is ``order``, and where classes are not told apart. The first half has pictures of every label.
     """
-    found = order_found(scores[_MATCHING], labels[_MATCHING], order)
-    if found is order or not set(labels) <= set(labels[_MATCHING]):
+    second = judging(labels)
+    found = order_found(scores[~second], labels[~second], order)
+    if found is order:
         return None
-    judged = relabelled(labels, order, found)[JUDGING]
-    if not tells_classes_apart(scores[JUDGING], judged, significance=significance):
+    judged = relabelled(labels, order, found)[second]
+    if not tells_classes_apart(scores[second], judged, significance=significance):
         return None
-    return Answers.of(scores[JUDGING], judged)
+    return Answers.of(scores[second], judged)

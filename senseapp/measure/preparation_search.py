@@ -26,7 +26,7 @@ import torch
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages
-from senseapp.measure.class_order import JUDGING, answers_as_found, num_found, order_found, relabelled
+from senseapp.measure.class_order import answers_as_found, judging, num_found, order_found, relabelled
 from senseapp.measure.preparation_candidates import (
     PreparationCandidate,
     SomeImages,
@@ -152,9 +152,14 @@ class _PreparationSearch:
         if not self._is_good(own):  # other orders of the classes need no further pass of the model
             finalists += (replace(own, order=order) for order in range(1, len(self._orders)))
         self._tried = [own, *finalists]
-        if not (self._orders_only or any(map(self._is_good, self._tried))):
+        if not (self._orders_only or any(map(self._is_good, self._tried))) or self._is_assumed(own):
             finalists += self._otherwise_prepared(own, images)
         return self._decide(own, finalists)
+
+    def _is_assumed(self, own: PreparationCandidate) -> bool:
+        """Return whether nothing says how images are prepared, so that others are tried even where answers are good."""
+        given = self._orders_only or own.data.mean or own.data.std
+        return not given and self._load(own.model).preparation_evidence == "assumed"
 
     def _is_good(self, candidate: PreparationCandidate) -> bool:
         seen = self._answers(candidate)
@@ -266,7 +271,7 @@ class _PreparationSearch:
         scores = np.concatenate(self._scores[candidate.key])
         return scores, self._labels[: len(scores)]
 
-    def _answers(self, candidate: PreparationCandidate, part: slice = slice(None)) -> Answers:
+    def _answers(self, candidate: PreparationCandidate, part: slice | npt.NDArray[np.bool_] = slice(None)) -> Answers:
         scores = np.concatenate(self._scores[candidate.key])
         labels = None if self._labels is None else self._labels_of(candidate)[: len(scores)][part]
         return Answers.of(scores[part], labels)
@@ -306,15 +311,14 @@ class _PreparationSearch:
         data = replace(
             taken.spec.data,
             chosen_by=(*self._spec.data.chosen_by, *self._recognition, *choice.notes),
-            evidence=tuple(self._evidence(is_own=chosen is own).items()),
+            evidence=tuple(self._evidence(chosen, is_own=chosen is own).items()),
         )
         return replace(choice, spec=replace(taken.spec, data=data))
 
     def _as_found(self, chosen: PreparationCandidate, judged: Sequence[_Judged]) -> _Judged | None:
         """Return the best candidate with the classes as the network finds them, if clearly better than ``chosen``.
 
-        Its answers are those to the second half of the images, with the order that the first half gives. Every label
-        must have pictures in the first half.
+        Its answers are those to one half of the images, with the order that the other half gives.
         """
         if self._labels is None or not self._orders or self._is_good(chosen):
             return None
@@ -328,19 +332,24 @@ class _PreparationSearch:
             return None
         best, answers = min(matched, key=_by_loss)
         significance = SIGNIFICANCE / (len(self._tried) + len(matched))
-        if not clearly_better(answers, self._answers(chosen, JUDGING), significance=significance):
+        if not clearly_better(answers, self._answers(chosen, judging(self._labels)), significance=significance):
             return None
         self._tried += [replace(item, order=len(self._orders)) for item, _ in matched]
         self._orders += (order_found(*self._scored(best), self._orders[0]),)
         return replace(best, order=len(self._orders) - 1), answers
 
-    def _evidence(self, *, is_own: bool) -> dict[str, Evidence]:
+    def _fits(self, chosen: PreparationCandidate) -> bool:
+        """Return whether labels in this order of the classes agree with the answers, where there are labels."""
+        return self._labels is None or chosen.order > 0 or self._tells_classes_apart(chosen, SIGNIFICANCE)
+
+    def _evidence(self, chosen: PreparationCandidate, *, is_own: bool) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
         known, data = dict(self._spec.data.evidence), self._spec.data
         by: Evidence = "images" if self._labels is None else "labels"
-        if not (data.mean or data.std or self._orders_only or (self._labels is None and is_own)):
+        one = len({each.key for each in self._tried}) == 1
+        if not (data.mean or data.std or one or (self._labels is None and is_own)):
             known["preparation"] = by
-        if self._has_orders and not data.class_map:
+        if self._orders and not data.class_map and self._fits(chosen):  # no other could be clearly better
             known["classes"] = by
         return known
 
@@ -397,7 +406,7 @@ class _PreparationSearch:
             )
         if self._orders and self._orders[-1].words == AS_FOUND:
             assert self._labels is not None
-            judged = len(self._labels[JUDGING])
+            judged = int(judging(self._labels).sum())
             yield (
                 "No name says which of the model's outputs a label means: they were matched on "
                 f"{plural(len(self._labels) - judged, 'image')} and judged on the other {judged}."

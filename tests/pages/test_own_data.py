@@ -17,9 +17,11 @@ from senseapp.records.inputs import PreviewReport
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.backend import Backend
 from senseapp.server.inputs import DETECTION_DEMO
+from senseapp.server.model_cards import ModelCard
 from senseapp.server.service import Service
 from tests.cases import seldom
 from tests.pages.conftest import ScriptedInputs, wait_for_card
+from tests.pages.records import profile
 from tests.pictures import png
 
 NAMES = tuple(f"{letter}.png" for letter in "abcdef")
@@ -93,7 +95,7 @@ def test_own_data_is_taken_in_whatever_way_it_comes(
     rounds: list[dict[str, bytes]],
     said: str,
 ) -> None:
-    monkeypatch.setattr(type(backend.cards), "class_names", lambda *_: ())
+    monkeypatch.setattr(type(backend.cards), "card", lambda *_: ModelCard(profile=profile()))
     app.session_state["senseapp.session"] = VisitorState(draft=spec)
     app.run().button_group(key="analyze.data.source").set_value("Upload images").run()
     for files in rounds:

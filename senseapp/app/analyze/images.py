@@ -298,6 +298,8 @@ def _confirmed(
     title += f", {proposal.words}" if proposal.words else ""
     if proposal.num_orders > 1:
         title += f"; the images choose between this and {plural(proposal.num_orders - 1, 'other order')}"
+    elif not (proposal.certain or proposal.unmatched):
+        title += "; the images choose between this and any other order"
     with st.expander(title, expanded=bool(proposal.unmatched)):
         chosen = _edit(survey, {**proposed, **known}, key=key)
     if not chosen:

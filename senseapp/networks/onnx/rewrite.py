@@ -193,6 +193,7 @@ def free_batch(
 
     Raises UnsupportedModel where a node does not follow, or an output is not one per image.
     """
+    graph = _without_strides(graph, reference)
     freeing = _Freeing(reference=reference, values=start(graph, shapes), constants=dict(graph.constants))
     nodes: list[Node] = []
     folding = Folding()
@@ -205,6 +206,26 @@ def free_batch(
         if not old or tuple(new) != (2 * old[0], *old[1:]):
             raise UnsupportedModel(f"The output “{name}” is {list(new)} for two images, not one per image.")
     return replace(graph, nodes=tuple(nodes), constants=freeing.constants), freeing.values
+
+
+def _without_strides(graph: TorchGraph, reference: Values) -> TorchGraph:
+    """Return ``graph`` with the identity for each Gather of a whole flat tensor in its own shape and order.
+
+    The newer exporter writes a mean over an image in another layout of memory so (``as_strided``).
+    """
+    makers = graph.producers()
+
+    def plain(node: Node) -> Node:
+        flat = makers.get(node.inputs[0]) if node.op == "Gather" else None
+        indices = graph.constants.get(node.inputs[1]) if flat is not None and flat.op == "Reshape" else None
+        if flat is None or indices is None or reference[node.inputs[0]].ndim != 1:
+            return node
+        places = torch.arange(reference[node.inputs[0]].numel()).reshape(reference[flat.inputs[0]].shape)
+        if not torch.equal(indices.value.to(torch.int64), places):
+            return node
+        return replace(node, op="Identity", inputs=flat.inputs[:1], attributes={})
+
+    return replace(graph, nodes=tuple(map(plain, graph.nodes))).needed_for(graph.outputs)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 from torch import Tensor, nn
 
@@ -203,22 +204,38 @@ def follow_shapes(graph: OnnxGraph, opened: OpenedOnnx, network: OnnxNetwork) ->
     _change_groups(graph, opened, network)
     for node in graph.nodes:
         output = next(iter(node.output), "")
-        if node.op_type == "Reshape" and before.get(output) != after.get(output):
+        if before.get(output) == after.get(output):
+            continue
+        if node.op_type == "Reshape":
             _change_target(graph, node, before[output], after[output])
+        elif node.op_type == "Gather":
+            _change_indices(graph, node, before[output], after[output])
 
 
 def _change_target(graph: OnnxGraph, node: NodeProto, before: Shape, after: Shape) -> None:
     """Let a Reshape make rows that are shorter now, by a shape of its own where others read the stored one."""
-    name = node.input[1]
-    stored, target = graph.array(name), [-1, *after[1:]]
+    stored, target = graph.array(node.input[1]), [-1, *after[1:]]
     if stored is not None:
         target = [new if each == old else each for each, old, new in zip(stored.tolist(), before, after, strict=True)]
         if target == stored.tolist():
             return
+    _store(graph, node, "shape", np.array(target, np.int64))
+
+
+def _change_indices(graph: OnnxGraph, node: NodeProto, before: Shape, after: Shape) -> None:
+    """Let a Gather of a whole flat tensor in order take one with fewer channels."""
+    indices = graph.array(node.input[1])
+    if indices is not None and indices.shape == before:
+        _store(graph, node, "indices", np.arange(np.prod(after), dtype=indices.dtype).reshape(after))
+
+
+def _store(graph: OnnxGraph, node: NodeProto, what: str, numbers: NDArray[Any]) -> None:
+    """Let the second input of ``node`` be ``numbers``, of its own where others read the stored ones."""
+    name = node.input[1]
     if graph.tensor(name) is None or not graph.is_read_once(name):
-        name = graph.fresh(f"{node.output[0]} shape")
+        name = graph.fresh(f"{node.output[0]} {what}")
         graph.read_instead(node, 1, name)
-    graph.store(name, np.array(target, np.int64))
+    graph.store(name, numbers)
 
 
 def _change_groups(graph: OnnxGraph, opened: OpenedOnnx, network: OnnxNetwork) -> None:

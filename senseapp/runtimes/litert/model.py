@@ -111,7 +111,8 @@ def _stored(values: Array, tensor: Mapping[str, Any]) -> Array:
     if kind.kind == "f" or not scale:
         return values.astype(kind)
     limits = np.iinfo(kind)
-    return np.clip(np.round(values / scale) + zero, limits.min, limits.max).astype(kind)
+    stored: Array = np.clip(np.round(values / scale) + zero, limits.min, limits.max).astype(kind)
+    return stored
 
 
 def _read(values: Array, tensor: Mapping[str, Any]) -> Array:

@@ -129,6 +129,23 @@ def test_classes_are_taken_as_the_network_finds_them_where_no_name_tells(tmp_pat
     assert dict(choice.spec.data.evidence)["classes"] == "labels"
 
 
+def test_labels_that_come_in_turns_are_halved_too(tmp_path):
+    """Every second picture of a table may be of the same classes."""
+    order = ["c", "a", "d", "b"]
+    spec, model = pictures(tmp_path / "set", sorted(order), 12), model_of(sorted(order), order)
+    lines = [f"{name}/{number}.png,{name}" for number in range(12) for name in sorted(order)]
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for at, line in enumerate(lines):
+        (tmp_path / "set" / line.split(",")[0]).rename(flat / f"{at:02}.png")
+    (flat / "labels.csv").write_text(
+        "file,label\n" + "\n".join(f"{at:02}.png,{line[-1]}" for at, line in enumerate(lines))
+    )
+    spec = replace(spec, data=DataSpec(kind="folder", path=str(flat), labels="labels.csv"))
+    choice = choose_class_order(spec, model, images_of(spec, model))
+    assert dict(choice.spec.data.class_map) == {name: order.index(name) for name in order}
+
+
 def test_preparation_and_classes_as_found_are_chosen_together(tmp_path, monkeypatch):
     order = ["c", "a", "e", "b", "d"]
     spec, model = pictures(tmp_path, sorted(order), 8), model_of(sorted(order), order, half=True)

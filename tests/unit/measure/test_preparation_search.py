@@ -110,8 +110,8 @@ def test_what_was_tried_is_said_with_its_accuracy(trained, pictures):
     assert "; the architecture's own: 5 of 50 right." in choice.verdict
     assert choice.trials[0] == choice.chosen
     assert choice.spec.data.chosen_by == choice.notes
-    assert choice.spec.data.evidence == (("preparation", "labels"),)
-    assert choice.picked(choice.trials[1]).data.evidence == (("preparation", "person"),)
+    assert dict(choice.spec.data.evidence) == {"preparation": "labels", "classes": "labels"}
+    assert dict(choice.picked(choice.trials[1]).data.evidence)["preparation"] == "person"
     assert loads(dumps(choice.spec), RunSpec) == choice.spec
     assert choice.spec.data.preparation == "given"
 
@@ -128,6 +128,7 @@ def test_a_good_preprocessing_is_left_at_once(trained, pictures):
     trained(side=OWN_SIDE)
     choice = choose_preparation(asked(pictures))
     assert "that is good enough to try no other" in choice.verdict
+    assert "preparation" not in dict(choice.spec.data.evidence)  # nothing was compared
     assert len(choice.trials) == 1
     assert choice.spec.model.img_size is None
     assert (choice.spec.data.mean, choice.spec.data.crop_pct) == ((), None)
@@ -150,7 +151,7 @@ def test_what_is_given_is_kept(trained, pictures):
     spec = asked(pictures, mean=NONE["mean"], std=NONE["std"], crop_pct=0.9)
     found = choose_preparation(spec).spec
     assert (found.data.mean, found.data.std, found.data.crop_pct) == (NONE["mean"], NONE["std"], 0.9)
-    assert found.data.evidence == ()  # a person gave it
+    assert "preparation" not in dict(found.data.evidence)  # a person gave it
     sized = RunSpec(
         model=ModelSpec(library="timm", name="resnet10t", checkpoint="net.pth", img_size=48), data=spec.data
     )

@@ -30,7 +30,7 @@ from senseapp.networks.onnx.write import shrunk, with_weights
 from senseapp.networks.profile import compressible_weights, profile_model
 from tests.cases import first_of
 from tests.onnx_files import exported, newly_exported
-from tests.onnx_graphs import by_onnxruntime
+from tests.onnx_graphs import by_onnxruntime, file_of, node, weights
 
 SIDE = 64
 IMAGES = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
@@ -205,6 +205,27 @@ def test_a_file_of_the_newer_exporter_has_the_groups_of_its_module(name: str) ->
     with torch.no_grad():
         expected, found = own(IMAGES), built(IMAGES)
     assert float((expected - found).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+def test_a_mean_in_another_layout_of_memory_keeps_neither_images_nor_channels() -> None:
+    """The newer exporter flattens it and gathers all numbers in order (``as_strided``)."""
+    nodes = [
+        node("Conv", "x first", "a", pads=[1] * 4), node("ReduceMean", "a axes", "mean"),
+        node("Reshape", "mean row", "flat"), node("Gather", "flat places", "kept"),
+        node("Conv", "kept last", "scores"), node("Reshape", "scores classes", "y"),
+    ]  # fmt: skip
+    stored = {
+        "first": weights(6, 3, 3, 3), "last": weights(4, 6, 1, 1), "axes": np.array([2, 3]), "row": np.array([-1]),
+        "places": np.arange(6).reshape(1, 6, 1, 1), "classes": np.array([1, 4]),
+    }  # fmt: skip
+    opened = open_onnx(file_of(nodes, stored, shape=(1, 3, SIDE, SIDE)))
+    assert opened.notes == ()
+    built, _, layers = pruned(opened.network)
+    assert layers == ["a"]
+    edited = with_weights(opened, built)
+    assert edited.difference.otherwise_identical
+    with torch.no_grad():
+        np.testing.assert_allclose(by_onnxruntime(edited.content, IMAGES[:1])[0], built(IMAGES)[:1], rtol=1e-4)
 
 
 def test_layers_without_bias_are_layers_where_the_newer_exporter_has_not_optimised() -> None:

@@ -125,12 +125,18 @@ def test_damage_of_parts_and_of_single_images() -> None:
 
 
 def test_outputs_that_are_no_answers_have_no_share_that_changed() -> None:
-    network = nn.Sequential(nn.Flatten(), nn.Linear(192, 1))
-    dense = MeasurementContext.prepare(network.eval(), TensorImages(IMAGES), task=REGRESSION)
+    torch.manual_seed(0)
+    dense, changed = (
+        MeasurementContext.prepare(
+            nn.Sequential(nn.Flatten(), nn.Linear(192, 1)).eval(), TensorImages(IMAGES), task=REGRESSION
+        )
+        for _ in range(2)
+    )
     judge = Judge(REGRESSION, JudgingImages.of_set(dense.images, dense), dense, num_outputs=1)
     with pytest.raises(InvalidSpec, match="A limit on changed answers is for networks that choose one of several"):
         _ = judge.original.share_changed
-    assert judge.original.typical_damage == judge.original.damage  # one that no single image has
+    judgement = judge.judged(changed)
+    assert judgement.typical_damage == judgement.damage > 0  # one that no single image has
 
 
 @pytest.mark.parametrize("places", [0, [1, 0], (0, None, {"a": [1]}), {"out": 1, "aux": (0, None)}])

@@ -123,7 +123,7 @@ def outputs_of(content: bytes, *, level: str = "ORT_DISABLE_ALL") -> np.ndarray:
     return session.run(None, {session.get_inputs()[0].name: IMAGES.numpy()})[0]
 
 
-@pytest.mark.parametrize("seed", first_of(range(5), 2))
+@pytest.mark.parametrize("seed", first_of((0, 3, 1, 2, 4), 2))
 def test_files_compute_what_those_of_the_quantizer_do(case, seed: int, tmp_path: Path) -> None:
     writer, nodes = case
     share = (0.0, 0.3, 0.15, 0.5, 0.9)[seed]

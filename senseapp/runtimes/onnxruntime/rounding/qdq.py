@@ -3,7 +3,7 @@
 Activations have 8 bits, unsigned, with a scale and zero point for the tensor; weights are signed, with a scale for each
 output channel; biases have 32 bits. What passes from one node in float to another is not rounded between them. Nodes
 behind the last weights, which join boxes and scores or choose classes, stay in float. A Relu or Clip that alone reads a
-rounded tensor is left to the range of its output; a pooling and the like rounds to the range of what it is given.
+rounded tensor is left to the range of its output; a pooling and the like in int8 rounds to the range of its input.
 
 The weights of a node in float may be those of its integers, stored in 8 bits: a ``Cast`` and a ``Mul`` by their scales
 make them float, which runtimes do once, when they open the file (:mod:`..integer_weights` says why not
@@ -76,10 +76,11 @@ class Rounding:
 
 
 class _File(OnnxGraph):
-    """A file of ``network`` that is being written, whose constants are stored as integers."""
+    """A file of ``network`` that is being written, whose constants are stored as integers; ranges of activations."""
 
-    def __init__(self, network: OnnxGraph) -> None:
+    def __init__(self, network: OnnxGraph, ranges: Mapping[str, Range]) -> None:
         super().__init__(network.model)
+        self._ranges = ranges
         self.initializers = dict(network.initializers)
         self._first: dict[str, Sequence[NodeProto]] = {}
 
@@ -87,6 +88,10 @@ class _File(OnnxGraph):
         """Store a constant, and return its name."""
         self.initializers[name] = numpy_helper.from_array(values, name)
         return name
+
+    def grid_of(self, name: str) -> tuple[Array, Array]:
+        """Return zero point and scale of an activation."""
+        return activation_grid(*self._ranges[name])
 
     def grid(self, name: str, zero_point: Array, scale: Array) -> list[str]:
         """Store scale and zero point of a tensor, and return their names."""
@@ -119,9 +124,10 @@ class _File(OnnxGraph):
 
 @dataclass(slots=True)
 class _Plan:
-    """Nodes in float that were asked for, nodes in int8, and tensors that are rounded."""
+    """Nodes in float that were asked for, ranges of activations, nodes in int8, and tensors that are rounded."""
 
     in_float: set[str]
+    ranges: dict[str, Range]
     in_int8: set[str] = field(default_factory=set)
     rounded: set[str] = field(default_factory=set)
 
@@ -135,10 +141,6 @@ class QdqFiles:
         self._folded = {node.name: node for node in self._graph.nodes if self._can_be_folded(node)}
         self._output_of = {node.input[0]: node.output[0] for node in self._folded.values()}
         self._ranges |= {name: self._ranges[made] for name, made in self._output_of.items() if made in self._ranges}
-        in_int8 = self.in_int8
-        for node in self._graph.nodes:
-            if node.name in in_int8 and self._keeps_range(node):
-                self._ranges |= dict.fromkeys(self._ranges.keys() & set(node.output), self._ranges[node.input[0]])
 
     @property
     def in_int8(self) -> set[str]:
@@ -155,7 +157,7 @@ class QdqFiles:
         So do ``weights_only``, with weights stored in 8 bits where these are not small.
         """
         plan = self._plan(self._with_fused({*in_float, *weights_only}))
-        file = _File(self._graph)
+        file = _File(self._graph, plan.ranges)
         stored = set(weights_only).difference(in_float, self._small)
         for name in self._graph.inputs:
             self._round(file, name, plan)
@@ -180,7 +182,7 @@ class QdqFiles:
     # ---- which nodes are in int8, and which tensors are rounded
 
     def _plan(self, in_float: set[str]) -> _Plan:
-        plan = _Plan(in_float)
+        plan = _Plan(in_float, dict(self._ranges))
         for node in self._graph.nodes:
             if node.op_type not in QUANTIZED or node.name in self._tail or node.name in in_float or _is_scaled(node):
                 continue
@@ -194,6 +196,8 @@ class QdqFiles:
                 continue
             plan.in_int8.add(node.name)
             plan.rounded |= touched
+            if node.input[0] in plan.ranges and self._keeps_range(node):
+                plan.ranges |= dict.fromkeys(touched.intersection(node.output), plan.ranges[node.input[0]])
             if node.name in self._folded:
                 plan.rounded.discard(node.input[0])
         plan.rounded.difference_update(self._graph.outputs)
@@ -270,7 +274,7 @@ class QdqFiles:
     def _bias(self, node: NodeProto, weight: RoundedProduct, file: _File) -> str:
         values = self._graph.array(node.input[2]) if weight.bias is None else weight.bias
         assert values is not None
-        scale, limits = np.asarray(self._grid(node.input[0])[1] * weight.scale, np.float32), np.iinfo(np.int32)
+        scale, limits = np.asarray(file.grid_of(node.input[0])[1] * weight.scale, np.float32), np.iinfo(np.int32)
         integers = (values.astype(np.float64) / scale).round().clip(limits.min, limits.max).astype(np.int32)
         return file.dequantized(f"{node.name}.bias", integers, scale, axis=0 if scale.ndim else None)
 
@@ -284,7 +288,7 @@ class QdqFiles:
     def _round(self, file: _File, name: str, plan: _Plan) -> None:
         """Add the nodes that round a tensor, where it is rounded."""
         if name in plan.rounded:
-            given = file.grid(name, *self._grid(name))
+            given = file.grid(name, *file.grid_of(name))
             file.nodes.append(helper.make_node(ROUNDING[0], [name, *given], [name + _CODES], f"{name}_{ROUNDING[0]}"))
             given = [name + _CODES, *given]
             file.nodes.append(helper.make_node(ROUNDING[1], given, [name + _AFTER], f"{name}_{ROUNDING[1]}"))
@@ -304,14 +308,11 @@ class QdqFiles:
         groups = attributes.get("group", 1) if node.op_type == "Conv" else 1
         channels = groups * weight.dims[1 if node.op_type == "Conv" or attributes.get("transB", 0) else 0]
         result = f"{node.name}.input"
-        given = [name + _CODES, *file.grid(result, *(np.resize(each, channels) for each in self._grid(name)))]
+        given = [name + _CODES, *file.grid(result, *(np.resize(each, channels) for each in file.grid_of(name)))]
         file.nodes.append(helper.make_node(ROUNDING[1], given, [result], f"{node.name}.dequantize", axis=1))
         return result
 
     # ---- integers
-
-    def _grid(self, name: str) -> tuple[Array, Array]:
-        return activation_grid(*self._ranges[name])
 
     @cached_property
     def _weights(self) -> dict[str, RoundedProduct]:
@@ -332,7 +333,7 @@ class QdqFiles:
         for node in self._graph.readers(name):
             bias = self._graph.array(node.input[2]) if len(node.input) > 2 and node.op_type in WEIGHTED else None
             if bias is not None and node.input[0] in self._ranges:
-                least = np.abs(bias) / (BIAS_STEPS * self._grid(node.input[0])[1])
+                least = np.abs(bias) / (BIAS_STEPS * activation_grid(*self._ranges[node.input[0]])[1])
                 scale = np.maximum(scale, least.max() if axis is None else least)
         scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1.0).astype(np.float32)
         steps = np.round(values / RoundedProduct(integers=values, scale=scale, axis=axis).spread)
