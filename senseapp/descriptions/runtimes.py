@@ -54,6 +54,12 @@ class RuntimeDescription:
         return f"{self.label} is not installed here. To add it: {self.added_by}"
 
     @property
+    def is_absent(self) -> str:
+        """That it is not installed, in a sentence for those who do not install programs."""
+        where = f" {self.runs_on}" if self.runs_on else ""
+        return f"Files that run{where} ({self.label}) are not set up on this computer."
+
+    @property
     def own_quantizer(self) -> str:
         """What else writes files in int8 for it, and is compared with."""
         return f"{self.label}'s own quantizer"

@@ -239,7 +239,8 @@ KL = KLDivergence(
     **HARM,
     name="kl",
     term="KL divergence",
-    help="How far the answers move from the original model's. Needs no labels and sees the smallest changes.",
+    help="How far the answers move from the original model's. Needs no labels and sees the smallest changes. 0: they "
+    "stay as they are; up to 0.02 hardly shows; 0.6 and more is much.",
     notable=0.02,
     axis_title="Harm to the answers",
 )

@@ -259,7 +259,7 @@ DIVERGENCE = PixelDivergence(
     name="pixel_kl",
     term="KL divergence per pixel",
     help="How far the class probabilities of pixels move from the original model's, on average. Needs no masks and "
-    "sees the smallest changes.",
+    "sees the smallest changes. 0: they stay as they are; up to 0.005 hardly shows; 0.15 and more is much.",
     notable=0.005,
     axis_title="Harm to the classes of pixels",
 )

@@ -194,7 +194,7 @@ class MeasuredSchedule:
                 sizes={name: (getattr(was, name), getattr(now, name)) for name in ("params", "zeros", "macs")},
                 notes=(
                     evaluator.images.note,
-                    *_disagreement(final, found.best if predicts_adapted else found.changes),
+                    *_disagreement(final, found.best if predicts_adapted else found.changes, found.best),
                     *_short_of_budget(evaluator, final, applied),
                     *applied.notes,
                     *found.notes,
@@ -243,7 +243,10 @@ def _uniform(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedM
     return uniform, ""
 
 
-def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tuple[str, ...]:
+def _disagreement(
+    schedule: Schedule, changes: tuple[MetricChange, ...], delivered: tuple[MetricChange, ...]
+) -> tuple[str, ...]:
+    """Note that ``changes`` lie off the prediction, with what is ``delivered`` where a repair is kept."""
     found = change_in(changes, schedule.metric)
     if found is None or found.ci_low <= schedule.predicted_damage <= found.ci_high:
         return ()
@@ -252,7 +255,11 @@ def _disagreement(schedule: Schedule, changes: tuple[MetricChange, ...]) -> tupl
     if predicted == text(found.delta):
         return ()
     how = "more" if found.delta > schedule.predicted_damage else "less"
-    return (f"The layers lose {how} than predicted: {loss_with_interval(found)}, not {predicted}.",)
+    said = f"lose {how} than predicted: {loss_with_interval(found)}, not {predicted}"
+    kept = change_in(delivered, schedule.metric)
+    if kept is None or delivered is changes:
+        return (f"The layers {said}.",)
+    return (f"Before the repair, the layers {said}. What is delivered loses {loss_with_interval(kept)}.",)
 
 
 def _short_of_budget(evaluator: ScheduleEvaluator, schedule: Schedule, applied: AppliedModel) -> tuple[str, ...]:

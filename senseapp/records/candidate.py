@@ -238,7 +238,7 @@ class Candidate:
         kept = len(self.deployment.in_float) if self.deployment is not None else 0
         in_float = f", {plural(kept, 'part')} in full precision" if kept and self.form == "mixed" else ""
         if kept and self.form == "onnx":  # a file of a search for int8 that computes nothing in int8
-            in_float = ", weights in 8 bits"
+            in_float = ", only its weights in 8 bits"
         return f"{self.title}{in_float}{how}"
 
 

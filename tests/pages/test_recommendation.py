@@ -202,7 +202,9 @@ def test_the_goal_chooses_among_measured_files_and_the_report_and_runs_follow(
     assert f"## {headline}" in texts(app)
     assert "It is the strongest tested schedule that was measured to lose at most 1 point." in texts(app)
     open_page(app, "pages/runs.py")
-    assert app.dataframe[0].value["answers"][0] in headline
+    saved = headline.removeprefix("Targets that save ").partition(" of ")[0]
+    answers = f"{answer.choice.answers_text} ({answer.choice.images} images)"
+    assert app.dataframe[0].value["answers"][0] == f"Targets save {saved}: {answers}"
     assert answer.saved is None  # what the file of weights saves is nothing of the targets
     assert not app.dataframe[0].value["saved"].notna().any()
     open_page(app, "pages/present.py", run=finished_run)

@@ -73,6 +73,7 @@ def test_bits_have_an_average_and_limits_of_their_own(app: AppTest, service: Ser
     run_id = finish(service, backend, spec)
     open_page(app, PAGE, run=run_id)
     assert "32 → 4.00" in texts(app) or "32 → 3." in texts(app)
+    assert "What do fewer bits cost?" in texts(app)
     app.slider(key=f"schedule.bits.{run_id}").set_value(6.0).run()
     assert not app.exception
     assert "32 → 4.00" not in texts(app)

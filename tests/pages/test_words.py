@@ -116,7 +116,7 @@ def test_each_of_them_is_explained(app: AppTest, finished_run, backend: Backend)
         "first guess is right",
         "set to zero",
         "numbers of 32 bits",
-        "precision fp32 · seed 0",
+        "computed in 32-bit numbers (fp32) · random choices of seed 0",
         "the same seed",
     ):
         assert words in explained

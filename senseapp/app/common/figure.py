@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -92,10 +93,20 @@ def as_shown(chart: _Chart, *, large: bool = False) -> _Chart:
     return shown
 
 
-def rows_height(rows: int, *, step: int = ROW_STEP, tallest: int = _TALLEST) -> int | None:
-    """Return the height of a scrolling frame that cuts no row, or None if that many rows of layers fit without one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A frame with a scroll bar: its height in pixels, and what it shows of all rows, as a sentence."""
+
+    height: int
+    note: str
+
+
+def rows_height(rows: int, *, step: int = ROW_STEP, tallest: int = _TALLEST) -> Frame | None:
+    """Return a scrolling frame that cuts no row, or None if that many rows of layers fit without one."""
     whole = (tallest - AXIS_HEIGHT) // step
-    return AXIS_HEIGHT + whole * step if rows > whole else None
+    if rows <= whole:
+        return None
+    return Frame(height=AXIS_HEIGHT + whole * step, note=f"{whole} of {rows} rows are in view: scroll for the others.")
 
 
 def place_of(layer: str, layers: Sequence[str]) -> float | None:
@@ -130,7 +141,7 @@ def figure(
     about: str = "",
     reading: str = "",
     caveat: str = "",
-    frame_height: int | None = None,
+    frame_height: Frame | None = None,
     lines: Sequence[str] = (),
     data: pd.DataFrame | None = None,
     level: Literal[2, 3] = 2,
@@ -152,7 +163,7 @@ def figure(
         about: the terms of art in it, behind a question mark.
         reading: how to read it, in small print below it.
         caveat: of :func:`senseapp.views.words.wording.caveat_of`; stands beside every chart of an indicative run.
-        frame_height: of a frame with a scroll bar; None draws the chart whole.
+        frame_height: of :func:`rows_height`, with a scroll bar; None draws the chart whole.
         lines: below the title of saved pictures; the caveat is added.
         data: rows of the saved table; None takes those that are drawn.
         level: of the heading.
@@ -175,7 +186,8 @@ def figure(
             st.html(_legend_html(legend))
         chart = as_shown(chart, large=large)
         frame = re.sub(r"[^\w-]", "_", f"{key}_{'screen' if large else 'frame'}")
-        with st.container(height=(not large and frame_height) or "content", border=False, key=frame):
+        framed = None if large else frame_height
+        with st.container(height=framed.height if framed else "content", border=False, key=frame):
             if large:
                 st.altair_chart(chart, key=key, alt=alt_text, height="stretch")
             elif run_id or on_pick:
@@ -188,8 +200,8 @@ def figure(
                 st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
             else:
                 st.altair_chart(chart, key=key, alt=alt_text)
-        if reading:
-            st.caption(reading)
+        if said := " ".join(filter(None, [framed.note if framed else "", reading])):
+            st.caption(said)
         if shown is not None and frame_height:
             reveal(frame, shown)
 

@@ -267,6 +267,7 @@ def _bars(comparison: Comparison) -> None:
         + finding(comparison),
         key=f"compare.bars.{session().pick_round}",
         run_id=_PICKS,
+        about=f"{metric.label}: {metric.help}",
         reading="One bar per run, layer by layer; the line through it is its 95 % interval. Pale bars are estimates.",
         caveat=caveat_of_sides(comparison.sides),
         legend=[LegendEntry(color=colour, text=label) for colour, label in zip(CATEGORIES, labels, strict=False)],

@@ -216,13 +216,22 @@ def _columns() -> dict[str, Any]:
         "title": text("Run", width=160, pinned=True),
         "state": text("State", width=80),
         "saved": st.column_config.ProgressColumn(
-            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=85, help="The best file, on the disk."
+            "Smaller by", format="%.0f %%", min_value=0, max_value=100, width=80, help="The best file, on the disk."
         ),
-        "time": text("Time", width=60, help="Of the best file, as a multiple of the original's."),
+        "time": text(
+            "Time",
+            width=60,
+            help="Measured, of the best file, as a multiple of the original's, both in turns on one computer. Its "
+            "95 % interval stands on Results.",
+        ),
         "answers": text(
-            "Result", width=300, help="What the best file still answers, as measured, else what layers lose."
+            "Result",
+            width=415,
+            help="What the best file still answers, measured on so many images; where only targets were asked for, "
+            "what they save of the layers' bytes if stored compactly; else what layers lose. The 95 % interval stands "
+            "on Results.",
         ),
-        "age": st.column_config.DatetimeColumn("Started", format="distance", width=110),
+        "age": st.column_config.DatetimeColumn("Started", format="distance", width=105),
         "bars": st.column_config.BarChartColumn(
             "Layers", width=64, help="What each layer loses alone at the usual level, in the order of the network."
         ),

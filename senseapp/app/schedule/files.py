@@ -38,7 +38,7 @@ from senseapp.server.run_tasks import Int8Trial, Verification
 from senseapp.views.frames.files import DEPLOYED_COLUMNS, STANDINGS, deployed_rows
 from senseapp.views.words import format as fmt
 from senseapp.views.words.check import OPERATOR_COLUMNS, operator_rows
-from senseapp.views.words.wording import download_stem, int8_machine_text, int8_text
+from senseapp.views.words.wording import INTERVAL_OR_BOUND, download_stem, int8_machine_text, int8_text
 
 _KINDS: dict[DeployKind, str] = {
     "quickest": "As quick as possible",
@@ -185,7 +185,7 @@ def _files(run_id: str, delivery: Delivery, promise: Promise | None, asked: Aske
         against = refused or against
         st.markdown(md("**{}**: {}", each.made_of, each.headline))
         if each.bound_text:
-            st.caption(md(":material/verified: {}", each.bound_text))
+            st.caption(md(":material/verified: {}", each.bound_text), help=INTERVAL_OR_BOUND)
         if against:
             st.warning(against, icon=":material/warning:")
         if each in good:

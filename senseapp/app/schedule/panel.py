@@ -23,13 +23,14 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.resolution import baseline_warning, opening_level
 from senseapp.records.schedule import Schedule, StrongestFound
+from senseapp.server.run_tasks import Verification
 from senseapp.solve.time_budget import time_range
 from senseapp.solve.trade_off import too_large
 from senseapp.views.charts.layers import schedule_bars
 from senseapp.views.frames.results import amount_bars
 from senseapp.views.palette import NO_VALUE, fragility_legend
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of
+from senseapp.views.words.wording import caveat_of, loss_figures
 
 _PARTS = {
     "Proof": ":material/science:",
@@ -61,8 +62,8 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
     with right:
         found = strongest_block(run_id, settings.drop) if settings.drop is not None and opened is None else None
         schedule = opened or _schedule(run_id, settings, found, result, groups)
+        figures = st.container()  # filled once it is known what was proven
         if schedule is not None:
-            _figures(schedule, settings, result)
             _amounts(schedule, result, run_id)
     is_final = schedule is not None and exact  # one of estimated size is about to be replaced
     proven = None
@@ -73,6 +74,9 @@ def schedule_panel(run_id: str, result: RunResult) -> None:
             proven = proof_block(schedule, result, run_id, proof, partner=settings.partner)
         else:
             st.caption(_why_no_proof(result, schedule))
+    if schedule is not None:
+        with figures:
+            _figures(schedule, settings, result, proven)
     with runs:
         if proven is not None:
             deploy_block(proven, result)
@@ -179,17 +183,25 @@ def _solved_elsewhere(
 
 
 _COMPACT = "Layers' bytes if stored compactly"
+_FILE = "Smallest file that runs, on disk"
 _HELPS = {
-    _COMPACT: "Predicted, of the weights of the layers: one bit for each position and what is not zero, at its bits. "
-    "Every file says its own size on the disk.",
+    _COMPACT: "Predicted, of the weights of the compressible layers alone: what they would need if each took only the "
+    "bits it is left with, and one bit for each position where some are zero. The compact file of weights (under "
+    "Proof) comes near that. A file that runs is larger: it holds the rest of the network too, and no weight takes "
+    "fewer than 8 bits in it.",
+    _FILE: "The whole network in one file that a runtime runs, before and after: of the files made of this schedule, "
+    "the smallest.",
     "Multiplications": "Of a kernel that skips what is zero or gone.",
 }
 
 
-def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult) -> None:
-    """Show what is left: milliseconds, bytes, and bits or weights; multiplications for experts; the predicted loss."""
+def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, proven: Verification | None) -> None:
+    """Show what is left: milliseconds, bytes, bits or weights, the file's size; the predicted and the measured loss.
+
+    Experts see the multiplications too.
+    """
     metric, achieved = METRICS[schedule.metric], schedule.achieved
-    predicted, left = f"Predicted {metric.change_inside}", dict[str, str]()
+    left = dict[str, str]()
     if settings.times is not None:
         untouched = time_range(result, settings.times)[1]
         left["Predicted ms of a call"] = f"{1000 * untouched:.3g} → {achieved[MILLISECONDS]:.3g}"
@@ -204,12 +216,23 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult) 
         if expert():
             counts = (fmt.count(share * result.profile.macs) for share in (1, 1 - achieved["macs"]))
             left["Multiplications"] = " → ".join(counts)
+    work = backend.service().work
+    validation = work.outcome(proven) if proven is not None else None
+    if validation is not None and proven is not None:
+        files = [each for each in work.candidates(proven.run_id) if each.schedule == schedule and each.runs]
+        if files:
+            least = min(files, key=lambda each: each.figures.file_bytes)
+            sizes = least.original.file_bytes, least.figures.file_bytes
+            left[_FILE] = f"{' → '.join(map(fmt.bytes_size, sizes))} ({fmt.percent(sizes[1] / sizes[0])})"
     helps = _HELPS | {
-        predicted: "What the layers lose alone, each measured at its level, and what they add to each other as far as "
-        "their answers foretell it. Check the whole schedule before you rely on it.",
+        f"Predicted {metric.change_inside}": "What the layers lose alone, each measured at its level, and what they "
+        "add to each other as far as their answers foretell it. A repair of the whole is not in it. Check the whole "
+        f"schedule before you rely on it. {metric.help}",
+        f"Measured {metric.change_inside}": "Of the whole compressed network as it is delivered, after a repair where "
+        "that helps, with the 95 % interval, on images that the run has not measured on, where it has enough. "
+        f"{metric.help}",
     }
-    figures = left | {predicted: metric.change_text(schedule.predicted_damage)}
-    figures_row(figures, helps=helps, key="schedule_figures")
+    figures_row(left | loss_figures(schedule, validation), helps=helps, key="schedule_figures")
     if settings.times is not None:
         show_notes(schedule.notes)
 
@@ -224,6 +247,7 @@ def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
         alt_text=f"Amount per layer: {', '.join(rows['description'].head(5))} and so on; "
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
+        about=f"{METRICS[schedule.metric].label}: {METRICS[schedule.metric].help}",
         caveat=caveat_of(result),
         reading=f"Colour: what the layer loses alone at {level}.",
         legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),

@@ -18,6 +18,7 @@ import streamlit as st
 
 from senseapp.app.common import backend
 from senseapp.app.common.address import Form, bound, choose, named, number
+from senseapp.app.common.expert import expert
 from senseapp.app.common.notices import errors_here, show_notes
 from senseapp.app.common.run_guard import outcome_or_offer, run_line
 from senseapp.app.common.state import LayerEdits
@@ -142,7 +143,8 @@ def choose_runtime(run_id: str, *, setting: str = "runtime") -> str:
             help="The program that the file is written for, and measured in. Times in the others are measured beside "
             "it where they open its file.",
         )
-    show_notes(other.how_to_add for other in RUNTIMES.values() if not other.is_installed)
+    absent = [other for other in RUNTIMES.values() if not other.is_installed]
+    show_notes(other.how_to_add if expert() else other.is_absent for other in absent)
     return chosen
 
 

@@ -15,6 +15,7 @@ from senseapp.app.schedule.controls import take_target
 from senseapp.app.schedule.settings import ScheduleSettings
 from senseapp.core.errors import SenseError
 from senseapp.metrics import METRICS
+from senseapp.records.deployment import MILLISECONDS
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import CoupledGroup
 from senseapp.records.schedule import Schedule, StrongestFound
@@ -37,6 +38,8 @@ from senseapp.views.words.wording import caveat_of
 
 _METHODS = {OURS: ("optimal", 25), UNIFORM: ("uniform", 13), PROPORTIONAL: ("gamma", 13)}
 """Method and number of targets of each curve: each is a solved schedule, and the best one bends."""
+
+_QUESTIONS = {"bits": "What do fewer bits cost?", MILLISECONDS: "What does a shorter time cost?"}
 
 
 def trade_off_view(
@@ -75,17 +78,19 @@ def trade_off_view(
         now = settings.budget.target if settings.times is None else 1000 * settings.most_seconds
     key = f"schedule.trade_off.{kind}.{run_id}"
     figure(
-        "What does removing more cost?",
+        _QUESTIONS.get(kind, "What does removing more cost?"),
         models_chart(
             rows,
             x_title=AXES[kind],
             y=damage_channel(rows, view.axis, view.factor * view.notable),
             rule={"x": shown_figure(kind, now)},
+            falling=kind in AS_THEY_ARE,
             picks=OURS,
             height=380,
         ),
         alt_text=f"Predicted {view.change_inside} against savings: {'; '.join(rows['description'].iloc[::6])}",
         key=key,
+        about=f"{view.label}: {view.help}",
         on_pick=lambda: _take(key, run_id, result, kind),
         reading="Lines are predicted from the layers alone; marks are whole schedules that were measured, with their "
         "95 % interval. Click a dot to take its schedule. The dashed line is where you are.",

@@ -108,7 +108,4 @@ def correction_note(estimates: Iterable[LayerMeasurement]) -> tuple[str, ...]:
     if not passed:
         return ()
     layers, images = len({item.layer for item in passed}), max(item.images_passed for item in passed)
-    passes = "pass" if len(passed) == 1 else "passes"
-    return (
-        f"Estimates of {plural(layers, 'layer')} were corrected by {len(passed)} true {passes} over {images} images.",
-    )
+    return (f"Large estimates of {plural(layers, 'layer')} were replaced by measurements on {images} images.",)

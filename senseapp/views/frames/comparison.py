@@ -178,13 +178,23 @@ def _run_row(record: RunRecord, decided: Decision | None, bars: list[float] | No
         "state": STATES[record.state].label,
         "saved": None if saved is None else 100 * saved,
         "time": "" if file is None else f"{file.figures.time_ratio.value:.2f} ×",
-        "answers": file.answers_text if file is not None else decided.headline if decided is not None else found,
+        "answers": _answers(decided) or found,
         "age": pd.Timestamp(record.created_seconds, unit="s", tz="UTC"),
         "bars": bars,
         "size": record.num_bytes,
         "tags": [*record.tags, *(["shared"] if record.shared else [])],
         "compression": compression_text(record.spec.sensitivity),
     }
+
+
+def _answers(decided: Decision | None) -> str:
+    """Return what the best file or schedule still answers, on how many images; that there is none; else nothing."""
+    if decided is None or decided.choice is None:
+        return decided.headline if decided is not None else ""
+    found = decided.choice
+    saved = found.schedule.achieved.get("bytes") if found.schedule is not None and decided.goal == "targets" else None
+    targets = "" if saved is None else f"Targets save {fmt.percent(saved)}: "
+    return f"{targets}{found.answers_text} ({fmt.plural(found.images, 'image')})"
 
 
 def small_bars(result: RunResult) -> list[float]:

@@ -31,7 +31,7 @@ from senseapp.views.frames.results import (
     schedule_frame,
 )
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import STEPS, size_changes, step_lines
+from senseapp.views.words.wording import STEPS, loss_figures, size_changes, step_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +142,7 @@ def schedule_sections(
 
 
 def _section(schedule: Schedule, validation: ValidationResult | None, result: RunResult) -> ScheduleSection:
-    metric, budget = METRICS[schedule.metric], schedule.budget
-    predicted = validation.predicted if validation else schedule.predicted_damage
+    budget = schedule.budget
     method = _METHODS.get(schedule.method, schedule.method)
     notes, proof = schedule.notes, None
     if validation is not None:
@@ -162,7 +161,7 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
     return ScheduleSection(
         title=f"{method}, {figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
         facts={
-            f"Predicted {metric.change_inside}": metric.change_text(predicted),
+            **loss_figures(schedule, validation),
             **({"Measured": "Not yet"} if validation is None else size_changes(validation)),
         },
         proof=proof,

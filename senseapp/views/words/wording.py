@@ -14,8 +14,8 @@ from senseapp.records.comparison import Side
 from senseapp.records.deployment import model_file
 from senseapp.records.jobs import RunState
 from senseapp.records.layer_findings import Diagnosis, Int8Timing
-from senseapp.records.measurement import RunResult
-from senseapp.records.schedule import ValidationResult
+from senseapp.records.measurement import RunResult, change_in
+from senseapp.records.schedule import Schedule, ValidationResult
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.server.inputs import DETECTION_DEMO, PHOTOGRAPHS_DEMO
 from senseapp.tasks import task_named
@@ -130,6 +130,9 @@ def provenance_line(result: RunResult) -> Markdown:
     return md("**{}** {}", source, rest)
 
 
+_PRECISIONS = {"fp32": "32-bit numbers (fp32)", "bf16": "16-bit numbers (bf16)"}
+
+
 def passes_text(result: RunResult) -> str:
     """Return how the network was run: what estimates are from, precision, seed, device; empty for imported figures."""
     if result.spec.data.kind == "imported":
@@ -137,7 +140,8 @@ def passes_text(result: RunResult) -> str:
     estimated = [item for item in result.shown if item.estimated]
     corrected = " and passes of their own over a few images" if any(item.images_passed for item in estimated) else ""
     parts = [f"estimates from one pass for all layers{corrected}"] if estimated else []
-    parts += [f"precision {result.precision}", f"seed {result.spec.sensitivity.seed}"]
+    parts += [f"computed in {_PRECISIONS.get(result.precision, result.precision)}"]
+    parts += [f"random choices of seed {result.spec.sensitivity.seed}"]
     device, workers = result.environment.get("device"), result.environment.get("workers")
     if device:
         parts.append(f"on {device} of {workers} workers" if workers else f"on {device}")
@@ -193,21 +197,33 @@ def notes_of(result: RunResult) -> list[str]:
     if known and result.measurements:
         scale = result.compression.scale
         found = ", ".join(f"{value:.2f} at {scale.text(float(level))}" for level, value in known.items())
-        notes.append(f"Estimate and measurement rank the layers alike (1 is the same order): {found}.")
+        notes.append(
+            "How well the quick estimate has the order of the layers that was then measured, where 1 is the same order "
+            f"and 0 no relation: {found}."
+        )
     return notes
 
 
 def run_title(spec: RunSpec) -> str:
-    """Return the title a run gets at first: the model (or the checkpoint's file) and the compression."""
+    """Return the title a run gets at first: model (or checkpoint's file), images that are not a demo's, compression."""
+    data = spec.data
+    named = data.path or data.name
+    return " · ".join(filter(None, [_model_title(spec), images_title(data) if named else "", _done(spec)]))
+
+
+def _model_title(spec: RunSpec) -> str:
     demos = {
         ModelSpec(): "Digits",
         PHOTOGRAPHS_DEMO.model: "EfficientNet-Lite0",
         DETECTION_DEMO.model: "Detector of shapes",
     }
     known = demos.get(spec.model, spec.model.title)
-    model = Path(spec.model.checkpoint).name if spec.model.checkpoint else known
+    return Path(spec.model.checkpoint).name if spec.model.checkpoint else known
+
+
+def _done(spec: RunSpec) -> str:
     done = spec.sensitivity.compression.description
-    return f"{model} · {done.in_titles or done.label.lower()}"
+    return done.in_titles or done.label.lower()
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markdown:
@@ -219,7 +235,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Mar
 
 def download_stem(spec: RunSpec) -> str:
     """Return how the names of files that are taken from a run begin: model and compression."""
-    return fmt.file_stem(run_title(spec))
+    return fmt.file_stem(f"{_model_title(spec)} · {_done(spec)}")
 
 
 def compression_text(settings: SensitivitySpec) -> str:
@@ -248,7 +264,11 @@ STATES = {
 
 def size_changes(validation: ValidationResult) -> dict[str, str]:
     """Return the sizes of the files on the disk, and what else changed, before and after, as label and text."""
-    found = {f"{model_file(suffix).label}, on disk": fmt.bytes_size(size) for suffix, size in validation.files.items()}
+    whole = validation.sizes.get("file_bytes", (0.0, 0.0))[0]
+    found = {
+        f"{model_file(suffix).label}, on disk": fmt.bytes_size(size) + _share_of(size, whole)
+        for suffix, size in validation.files.items()
+    }
     for kind, title in {"zeros": "Zeros", "params": "Parameters", "macs": "Multiplications"}.items():
         before, after = validation.sizes.get(kind, (0.0, 0.0))
         if before != after:
@@ -256,6 +276,32 @@ def size_changes(validation: ValidationResult) -> dict[str, str]:
     return found
 
 
+def _share_of(size: float, whole: float) -> str:
+    """Return what part of the original's weights a clearly smaller file takes; empty for others."""
+    if not size < 0.9 * whole:
+        return ""
+    return f", {fmt.percent(size / whole, digits=1)} of the original's {fmt.bytes_size(whole)} of weights"
+
+
+def loss_figures(schedule: Schedule, validation: ValidationResult | None) -> dict[str, str]:
+    """Return the loss predicted in the schedule's own metric and, once proven, that measured of what is delivered."""
+    view = METRICS[schedule.metric]
+    predicted = validation.predicted if validation is not None else schedule.predicted_damage
+    found = {f"Predicted {view.change_inside}": view.change_text(predicted)}
+    change = change_in(validation.kept_changes, view.name) if validation is not None else None
+    if change is not None:
+        images = fmt.plural(change.num_samples, "image")
+        interval = f"{view.interval_text(change.ci_low, change.ci_high)}; " if change.has_interval else ""
+        found[f"Measured {view.change_inside}"] = f"{view.change_text(change.delta)} ({interval}{images})"
+    return found
+
+
+INTERVAL_OR_BOUND = (
+    "One loss, said in two ways. The two figures in brackets are an interval: with 95 % certainty the loss lies "
+    "between them. “At most” is a bound for new images of the same kind: with 95 % certainty the loss is no larger "
+    "there. It allows for one more wrong answer than was seen, so it can be larger than the upper end of the interval."
+)
+"""Why the figures of the Schedule page and those beside files differ."""
 STEPS = "What each step gained, on images of the run that it was not fitted to:"
 
 

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from senseapp.app.common import expert, figure
 from senseapp.app.common.expert import notes_shown, reading_shown
-from senseapp.app.common.figure import place_of
+from senseapp.app.common.figure import place_of, rows_height
 from senseapp.app.common.notices import INLINE_SCRIPTS
 from senseapp.app.results.layer_side import fitting_rows, most_fragile
 from senseapp.app.server.guards import content_security_policy
@@ -95,6 +95,14 @@ def test_everyday_words_leave_out_what_only_experts_read(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("layer", "place"), [("a", 0.125), ("d", 0.875), ("", None), ("e", None)])
 def test_a_row_stands_in_the_middle_of_its_part_of_the_chart(layer: str, place: float | None) -> None:
     assert place_of(layer, ["a", "b", "c", "d"]) == place
+
+
+def test_a_frame_with_a_scroll_bar_says_how_many_rows_it_shows() -> None:
+    assert rows_height(12, tallest=250) is None
+    frame = rows_height(23, tallest=250)
+    assert frame is not None
+    assert frame.height <= 250
+    assert frame.note == "12 of 23 rows are in view: scroll for the others."
 
 
 def test_the_policy_lets_the_script_run_that_the_page_holds() -> None:

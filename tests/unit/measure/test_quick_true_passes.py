@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions import PruningConfig, QuantizationConfig, SparsityConfig
 from senseapp.core.errors import MeasurementFailed
+from senseapp.core.texts import plural
 from senseapp.data.images import TensorImages
 from senseapp.descriptions import CompressionConfig
 from senseapp.measure.quick import true_passes
@@ -82,10 +83,9 @@ def test_units_that_wake_up_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = {item.key for item in estimates if item.images_passed}
     assert key in passed
     assert {item.images_passed for item in estimates} <= {0, COUNT}
-    layers = len({layer for layer, _ in passed})
+    layers = plural(len({layer for layer, _ in passed}), "layer")
     assert correction_note(estimates) == (
-        f"Estimates of {layers} layer{'s' if layers > 1 else ''} were corrected by {len(passed)} true "
-        f"pass{'es' if len(passed) > 1 else ''} over {COUNT} images.",
+        f"Large estimates of {layers} were replaced by measurements on {COUNT} images.",
     )
     assert correction_note(sweep.measure()) == ()
 

@@ -20,6 +20,7 @@ from senseapp.networks.sources.load import load_model
 from senseapp.prove.evaluator import ScheduleEvaluator, load_proof_images
 from senseapp.prove.prove import prove, validate
 from senseapp.prove.recommend import strongest_schedule
+from senseapp.records.measurement import loss_with_interval
 from senseapp.records.schedule import Limits, ResourceBudget, Schedule, ScheduleEntry, StrongestFound, ValidationResult
 from senseapp.records.spec import ModelSpec, RunSpec, SensitivitySpec
 from senseapp.solve.methods import make_schedule
@@ -126,6 +127,9 @@ def test_the_uniform_schedule_costs_as_much_and_does_more_damage(evaluator):
         pytest.approx(evaluator.profile.macs - zero_macs, rel=0.001),
     )
     assert any("norms" in note for note in result.notes)
+    (off,) = (note for note in result.notes if "than predicted" in note)
+    assert off.startswith("Before the repair, the layers lose ")
+    assert off.endswith(f" What is delivered loses {loss_with_interval(of(result.repaired, 'kl'))}.")
 
 
 def test_a_manual_schedule_is_proven_as_it_is_and_the_result_survives_its_file(evaluator):

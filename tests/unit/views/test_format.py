@@ -10,8 +10,9 @@ from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.descriptions import all_descriptions
 from senseapp.metrics import METRICS, number_text
 from senseapp.records.jobs import RunState
+from senseapp.records.spec import DataSpec, ModelSpec, RunSpec, SensitivitySpec
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import STATES, provenance_text
+from senseapp.views.words.wording import STATES, download_stem, provenance_text, run_title
 from tests.pages.records import result
 
 
@@ -163,3 +164,16 @@ def test_what_differs_is_shown_of_names_that_are_alike_in_front_and_at_the_end()
     names = [f"backbone.stages.{stage}.blocks.0.attention.query_key_value.projection" for stage in range(12)]
     shown = fmt.distinct_names(names, 26)
     assert all(f"{stage}.blocks" in shown[name] for stage, name in enumerate(names))
+
+
+@pytest.mark.parametrize(
+    ("spec", "title"),
+    [
+        (RunSpec(sensitivity=SensitivitySpec(compression=QuantizationConfig(), levels=(8,))), "Digits · fewer bits"),
+        (RunSpec(data=DataSpec(kind="archive", path="/home/uploads/mine.zip")), "Digits · mine.zip · zeros"),
+        (RunSpec(model=ModelSpec(library="timm", name="resnet18")), "timm/resnet18 · zeros"),
+    ],
+)
+def test_a_title_names_images_that_are_not_of_a_demo(spec: RunSpec, title: str) -> None:
+    assert run_title(spec) == title
+    assert "mine" not in download_stem(spec)
