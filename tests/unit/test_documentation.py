@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import json
 import posixpath
@@ -9,6 +10,8 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ LONG_NOTEBOOKS = ("file", "schedule")  # `make docs` runs all of them, as `make 
 MOST_LINES = {"README.md": 90, "CONTRIBUTING.md": 70, "CHANGELOG.md": 60, "benchmarks/RESULTS.md": 150}
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 QUOTED = re.compile(r"\[([^\]]+)\]\((?:\.\./)*benchmarks/RESULTS\.md#([\w-]+)\)")
+CODE = re.compile(r"`([^`]+)`")
 EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -35,6 +39,62 @@ EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def test_links_lead_to_files(document: Path) -> None:
     for target in LINK.findall(document.read_text("utf-8")):
         assert (document.parent / target).exists(), target
+
+
+def place_of(name: str, package: Path) -> Path:
+    """Return the one file or folder of the repository whose path ends as ``name``, first those of ``package``."""
+    for folder in (package, ROOT, ROOT / "senseapp"):
+        if (folder / name).exists():
+            return folder / name
+    found = [*package.rglob(name.rstrip("/"))] or [*(ROOT / "tests").rglob(name)]
+    assert len(found) == 1, f"{name} is {found}"
+    return found[0]
+
+
+@cache
+def defined_in(module: Path) -> frozenset[str]:
+    """Return the names that a module defines, parameters among them; those of classes also as ``Class.name``."""
+
+    def names(tree: ast.AST) -> Iterator[str]:
+        for node in ast.iter_child_nodes(tree):
+            match node:
+                case ast.ClassDef():
+                    inner = [*names(node)]
+                    yield from (node.name, *inner, *(f"{node.name}.{name}" for name in inner))
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    yield from (node.name, *names(node))
+                case ast.Name(ctx=ast.Store()):
+                    yield node.id
+                case ast.arg():
+                    yield node.arg
+                case _:
+                    yield from names(node)
+
+    return frozenset(names(ast.parse(module.read_text("utf-8"))))
+
+
+def test_what_the_architecture_names_is_there() -> None:
+    engine, section = ROOT / "senseapp", ""
+    texts = {path: path.read_text("utf-8") for path in engine.rglob("*.py")}
+    modules = {name for path in texts for name in (path.parent.name, path.stem)}
+
+    def is_anywhere(name: str) -> bool:
+        first = name.partition(".")[0]
+        ways = (f"class {first}", f"def {first}(", f"{first}: ")
+        return any(name in defined_in(path) for path, text in texts.items() if any(way in text for way in ways))
+
+    for line in (DOCS / "ARCHITECTURE.md").read_text("utf-8").splitlines():
+        section = line.removeprefix("## ") if line.startswith("## ") else section
+        named = {name.removeprefix("@"): None for name in CODE.findall(line)}
+        package = engine / next(iter(named)) if section == "Packages" and line.startswith("| `") else engine
+        paths = [name for name in named if re.search(r"/|\.(py|toml)$", name) and not re.search("NAME|^__", name)]
+        places = [place_of(name, package) for name in paths]
+        names = {name for name in named if re.fullmatch(r"\w+(\.\w+)?", name)} - {*paths, "__init__.py"}
+        if section == "Where to change":  # names are of the modules beside them
+            known = frozenset[str]().union(*(defined_in(place) for place in places if place.suffix == ".py"))
+            assert names <= known, f"{names - known} in {[*map(str, places)]}"
+        else:
+            assert not [name for name in names - modules if not is_anywhere(name)]
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_LINES.items())
