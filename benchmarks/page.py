@@ -96,6 +96,16 @@ def kept(rows: Rows) -> str:
     return f"{sum(row['holds'] == 'yes' for row in rows)} of {len(rows)}"
 
 
+def alike(*columns: str, most: float) -> Callable[[Rows], str]:
+    """Return what shows how many of these cells, over all rows, are a difference of at most ``most``."""
+
+    def shown(rows: Rows) -> str:
+        cells = [row[column] for row in rows for column in columns]
+        return f"{sum(each[:1].isdigit() and float(each) <= most for each in cells)} of {len(cells)}"
+
+    return shown
+
+
 def total(*columns: str) -> Callable[[Rows], str]:
     """Return what shows the sum of each column."""
     return lambda rows: " of ".join(str(sum(int(row[column]) for row in rows)) for column in columns)
@@ -142,6 +152,8 @@ _COMMANDS = {
     **dict.fromkeys(("speed", "memory"), "python -m benchmarks"),
     "dense_estimates": "python -m benchmarks.dense.estimates",
     "uploaded_int8": "python -m benchmarks.uploaded_int8 characters FILE",
+    "devices_float": "python -m benchmarks.devices float",
+    "devices_int8": "python -m benchmarks.devices int8",
 }
 """That make those tables again of which the name of the module is not that of the table."""
 _SCAN = ("50 %", "70 %", "90 %", "4 bits", "3 bits", "2 bits")
@@ -257,6 +269,22 @@ SECTIONS: dict[str, tuple[Line, ...]] = {
             "1; onnxruntime's quantizer .928",
         ),
         Line("int8-map-time", "its time", "uploaded_int8", "ch_PP-OCRv4", searched("time, float 1"), "1: float"),
+        Line(
+            "litert-float",
+            "files for LiteRT, of torch modules and ONNX files, that answer as torch within 1e-3",
+            "devices_float",
+            "",
+            alike("torch", "ONNX", most=1e-3),
+            "all; others are refused",
+        ),
+        Line(
+            "litert-int8",
+            "loss (KL) in LiteRT, EfficientNet-Lite0, parts in float",
+            "devices_int8",
+            "Lite0",
+            cell("ours: kl"),
+            ".140: litert-quantizer's static recipe",
+        ),
     ),
     "Promises": (
         Line(

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check``."""
     side = "ONNX file, checkpoint, or folder of a run"
     parser.add_argument("reference", metavar="REFERENCE", help=side)
-    parser.add_argument("candidate", metavar="CANDIDATE", help=side)
+    parser.add_argument("candidate", metavar="CANDIDATE", help=f"{side}; also a LiteRT file (.tflite)")
     network = parser.add_argument_group("network")
     network.add_argument("--model", help="architecture of checkpoints, as timm/resnet18 (default: recognised)")
     add_onnx_arguments(network)

@@ -92,7 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=("file", "kit"), default="file", help="kit: with predict.py and a notebook that run it"
     )
     add_runtime(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, ends in .onnx")
+    ending = "file to write, ends in .onnx, or .tflite for litert"
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=ending)
 
 
 def run(arguments: argparse.Namespace) -> None:

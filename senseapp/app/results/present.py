@@ -104,6 +104,8 @@ def _bars(view: RunView) -> None:
     title = f"{fragile or 'None'} of {total} with {metric.change_inside} above {least} at {view.level_text}"
     st.title(title, anchor=False)
     rows = marked(view.ranked).head(_MOST_ROWS)
+    if len(rows) < len(view.ranked):
+        st.caption(f"The {len(rows)} most fragile of {fmt.plural(len(view.ranked), view.target_noun)}.")
     bars_figure(view, rows, key=f"present.bars.{view.run_id}", picks=False, large=True)
 
 

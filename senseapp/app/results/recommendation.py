@@ -57,7 +57,7 @@ from senseapp.views.frames.files import (
     recommended_frame,
 )
 from senseapp.views.words import format as fmt
-from senseapp.views.words.wording import caveat_of, download_stem, markdown_table
+from senseapp.views.words.wording import INTERVAL_OR_BOUND, caveat_of, download_stem, markdown_table
 
 _POLL_SECONDS = 2.0  # a file takes some seconds at least, so an earlier look finds nothing
 _MOST_BARS = 9  # rows of the one chart
@@ -132,7 +132,7 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
         st.warning(warning, icon=":material/warning:")
     st.markdown(md("## {}", answer.headline))
     if answer.evidence:
-        st.caption(answer.evidence)
+        st.caption(answer.evidence, help=INTERVAL_OR_BOUND)
     st.markdown(answer.reason)
     return answer
 
