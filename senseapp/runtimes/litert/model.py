@@ -73,7 +73,7 @@ class LiteRtFile(OpenFile):
         self._interpreter = interpreter_of(content, threads)
         (taken,) = self._interpreter.get_input_details()
         shape = tuple(int(size) for size in taken["shape"])
-        is_scaled = bool(taken["quantization"][0])
+        is_scaled = bool(_scale_of(taken)[0])
         self.facts = FileFacts(
             input_name=taken["name"],
             input_shape=shape,
@@ -106,8 +106,15 @@ def called(interpreter: Any, values: Array) -> list[Array]:
     return [_read(interpreter.get_tensor(each["index"]), each) for each in interpreter.get_output_details()]
 
 
+def _scale_of(tensor: Mapping[str, Any]) -> tuple[float, int]:
+    """Return the scale and the zero point of an input or output; scale 0 where it has none."""
+    parameters = tensor["quantization_parameters"]
+    scales, zeros = parameters["scales"], parameters["zero_points"]
+    return (float(scales[0]), int(zeros[0])) if len(scales) else (0.0, 0)
+
+
 def _stored(values: Array, tensor: Mapping[str, Any]) -> Array:
-    kind, (scale, zero) = np.dtype(tensor["dtype"]), tensor["quantization"]
+    kind, (scale, zero) = np.dtype(tensor["dtype"]), _scale_of(tensor)
     if kind.kind == "f" or not scale:
         return values.astype(kind)
     limits = np.iinfo(kind)
@@ -116,7 +123,7 @@ def _stored(values: Array, tensor: Mapping[str, Any]) -> Array:
 
 
 def _read(values: Array, tensor: Mapping[str, Any]) -> Array:
-    scale, zero = tensor["quantization"]
+    scale, zero = _scale_of(tensor)
     if values.dtype.kind == "f":
         return values.astype(np.float32)
     return (values.astype(np.float32) - zero) * np.float32(scale) if scale else values
