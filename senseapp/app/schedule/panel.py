@@ -187,10 +187,8 @@ _FILE = "Smallest file that runs, on disk"
 _HELPS = {
     _COMPACT: "Predicted, of the weights of the compressible layers alone: what they would need if each took only the "
     "bits it is left with, and one bit for each position where some are zero. The compact file of weights (under "
-    "Proof) comes near that. A file that runs is larger: it holds the rest of the network too, and no weight takes "
-    "fewer than 8 bits in it.",
-    _FILE: "The whole network in one file that a runtime runs, before and after: of the files made of this schedule, "
-    "the smallest.",
+    "Proof) comes near that. A file that runs is larger: it holds the whole network, and no weight takes fewer than "
+    "8 bits in it. The smallest of those made of this schedule stands beside, where there is one.",
     "Multiplications": "Of a kernel that skips what is zero or gone.",
 }
 
@@ -232,7 +230,10 @@ def _figures(schedule: Schedule, settings: ScheduleSettings, result: RunResult, 
         "that helps, with the 95 % interval, on images that the run has not measured on, where it has enough. "
         f"{metric.help}",
     }
-    figures_row(left | loss_figures(schedule, validation), helps=helps, key="schedule_figures")
+    losses = loss_figures(schedule, validation)
+    if len(losses) > 1 and not expert():  # measured, which counts
+        losses = dict([losses.popitem()])
+    figures_row(left | losses, helps=helps, key="schedule_figures")
     if settings.times is not None:
         show_notes(schedule.notes)
 
@@ -247,7 +248,6 @@ def _amounts(schedule: Schedule, result: RunResult, run_id: str) -> None:
         alt_text=f"Amount per layer: {', '.join(rows['description'].head(5))} and so on; "
         f"{fmt.plural(len(spared), 'layer')} left alone",
         key=f"schedule.bars.{run_id}",
-        about=f"{METRICS[schedule.metric].label}: {METRICS[schedule.metric].help}",
         caveat=caveat_of(result),
         reading=f"Colour: what the layer loses alone at {level}.",
         legend=fragility_legend(METRICS[schedule.metric], no_value=bool((rows["band"] == NO_VALUE).any())),
