@@ -7,7 +7,7 @@ from senseapp.descriptions.runtimes import RuntimeDescription
 LITERT = RuntimeDescription(
     name="litert",
     label="LiteRT",
-    file_title="LiteRT",
+    file_title="LiteRT file",
     suffix=".tflite",
     operations="senseapp.runtimes.litert.operations:OPERATIONS",
     package="litert_torch",
