@@ -5,6 +5,7 @@ Where that does not say how images are prepared, the first nodes tell, else it i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,6 +51,27 @@ _USUAL_VALUES: Mapping[str, tuple[str, tuple[float, ...], tuple[float, ...]]] = 
     "bytes": ("values from 0 to 255", (0.0,), (1 / 255,)),
     "imagenet": ("mean and std of ImageNet", IMAGENET_MEAN, IMAGENET_STD),
 }
+
+
+def told_of(
+    preprocessing: Preprocessing | None, class_names: Sequence[str], thresholds: tuple[float, float] | None
+) -> dict[str, str]:
+    """Return the entries that a program needs to run a file on pictures, as far as they are given.
+
+    Keys are ``senseapp.preparation`` (JSON of input_shape, mean, std, crop_pct, interpolation, channel_order, fit),
+    ``senseapp.classes`` (JSON list, by output), and ``senseapp.score_threshold`` and
+    ``senseapp.original_score_threshold``: the scores from which answers count in this file and in the original.
+    """
+    found: dict[str, str] = {}
+    if preprocessing is not None:
+        fields = {name: getattr(preprocessing, name) for name in Preprocessing.__slots__}
+        found[PREPARATION] = json.dumps(fields, allow_nan=False)
+    names = json.dumps(list(class_names))
+    if class_names and len(names) <= LONGEST_NAMES:
+        found[CLASSES] = names
+    if thresholds is not None:
+        found |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
+    return found
 
 
 def num_classes_in(metadata: Mapping[str, str]) -> int:

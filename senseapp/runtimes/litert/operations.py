@@ -19,7 +19,7 @@ from senseapp.compat.torch_internals import nested_outputs
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import OUTPUTS, nesting_text
-from senseapp.networks.onnx.metadata import CLASSES, LONGEST_NAMES, ORIGINAL_THRESHOLD, PREPARATION, THRESHOLD
+from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.records.deployment import LayerTime, LayerTimes
 from senseapp.runtimes.base import Exporter, Runtime
 from senseapp.runtimes.call_times import processor, quick_seconds, usual_input
@@ -93,15 +93,7 @@ class LiteRt(Runtime):
         thresholds: tuple[float, float] | None = None,
     ) -> bytes:
         """Return the file with what a program needs in its metadata, under the names that ONNX files have it."""
-        told: dict[str, str] = {}
-        if preprocessing is not None:
-            fields = {name: getattr(preprocessing, name) for name in Preprocessing.__slots__}
-            told[PREPARATION] = json.dumps(fields, allow_nan=False)
-        names = json.dumps(list(class_names))
-        if class_names and len(names) <= LONGEST_NAMES:
-            told[CLASSES] = names
-        if thresholds is not None:
-            told |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
+        told = told_of(preprocessing, class_names, thresholds)
         return with_texts(content, {name: text.encode() for name, text in told.items()}) if told else content
 
     def class_names(self, content: bytes) -> tuple[str, ...]:

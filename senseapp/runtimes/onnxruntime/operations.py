@@ -24,7 +24,7 @@ from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
-from senseapp.networks.onnx.metadata import CLASSES, LONGEST_NAMES, ORIGINAL_THRESHOLD, PREPARATION, THRESHOLD
+from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.networks.onnx.open import OpenedOnnx
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
@@ -103,22 +103,10 @@ class OnnxRuntime(Runtime):
         class_names: Sequence[str],
         thresholds: tuple[float, float] | None = None,
     ) -> bytes:
-        """Return the file with what a program needs to run it on pictures in its metadata, as far as it is given.
-
-        Keys are ``senseapp.preparation`` (JSON of input_shape, mean, std, crop_pct, interpolation, channel_order, fit),
-        ``senseapp.classes`` (JSON list, by output), and ``senseapp.score_threshold`` and
-        ``senseapp.original_score_threshold``: the scores from which answers count in this file and in the original.
-        """
+        """Return the file with the entries of :func:`told_of` in its metadata."""
         model = onnx.load_from_string(content)
         found = {entry.key: entry.value for entry in model.metadata_props}
-        if preprocessing is not None:
-            told = {name: getattr(preprocessing, name) for name in Preprocessing.__slots__}
-            found[PREPARATION] = json.dumps(told, allow_nan=False)
-        names = json.dumps(list(class_names))
-        if class_names and len(names) <= LONGEST_NAMES:
-            found[CLASSES] = names
-        if thresholds is not None:
-            found |= dict(zip((THRESHOLD, ORIGINAL_THRESHOLD), map(repr, thresholds), strict=True))
+        found |= told_of(preprocessing, class_names, thresholds)
         onnx.helper.set_model_props(model, found)
         return bytes(model.SerializeToString())
 
