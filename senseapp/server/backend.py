@@ -286,7 +286,8 @@ class Backend:
             with during_run(record.run_id):
                 word = "Run" if isinstance(task, Measurement) else type(task).__name__
                 _log.info("%s of %s begins", word, record.spec.model.title)
-                control.plan(self._first_plan(record.spec, task, context.folder, load))
+                steps = self._first_plan(record.spec, task, context.folder, load)
+                control.plan(steps, times_known=steps is not UNKNOWN_STEPS)
                 self._carry_out(task, context, device=record.spec.sensitivity.device)
                 if isinstance(task, Measurement):
                     result = context.folder.load_result()

@@ -150,6 +150,7 @@ class JobControl:
     Attributes:
         stop: set when the work should end.
         bar: of the whole job.
+        times_known: whether the plan says how long the work takes; else it only moves the bar.
         done, total: finished and planned measurements; total 0 means not yet known.
         started: None before it runs.
         ended: None while it runs.
@@ -159,6 +160,7 @@ class JobControl:
         self._lock, self._clock = lock, clock
         self.stop = threading.Event()
         self.bar = Bar(begun=clock(), looked=clock(), doing="Waiting for its turn")
+        self.times_known = True
         self.done = self.total = self._resumed = 0
         self.started: float | None = None
         self.ended: float | None = None
@@ -175,10 +177,11 @@ class JobControl:
         return max(0.0, (now if self.ended is None else self.ended) - self.started)
 
     def remaining(self, now: float) -> float | None:
-        """Return the remaining seconds; None before it runs and without a plan."""
+        """Return the remaining seconds; None before it runs and without a plan that says how long it takes."""
         if self.ended is not None:
             return 0.0
-        return self.bar.seconds_left(now) if self.started is not None and self.bar.steps else None
+        known = self.started is not None and self.bar.steps and self.times_known
+        return self.bar.seconds_left(now) if known else None
 
     def seconds_of_steps(self) -> dict[str, float]:
         """Return the seconds that each step of the plan took so far, by title."""
@@ -199,10 +202,10 @@ class JobControl:
             self.bar = self.bar.told(sentence, now) if sentence else self.bar.advanced(now)
         self.check()
 
-    def plan(self, steps: Sequence[PlannedStep]) -> None:
+    def plan(self, steps: Sequence[PlannedStep], *, times_known: bool = True) -> None:
         """Report the steps of the job with their predicted seconds, or better predictions of them."""
         with self._lock:
-            self.bar = self.bar.planned(steps, self._clock())
+            self.bar, self.times_known = self.bar.planned(steps, self._clock()), times_known
         self.check()
 
     def measurements(self, *, total: int, done: int = 0) -> None:

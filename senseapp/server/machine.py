@@ -174,13 +174,14 @@ def _processor_seconds(call: Callable[[], object]) -> float:
 
 
 _LOAD_SECONDS = 10.0  # for which a look holds
+_APART_SECONDS = 1.0  # of the first two looks
 _KEPT_BUSY = 0.65  # of the processors' time, that a run uses on a quiet machine: parts of it have one thread
 
 
 class LoadWatch:
     """How busy this machine is: the quieter of the last two looks, as a page that is drawn is busy for a moment.
 
-    Before the second look it counts as quiet.
+    Before the second look it counts as quiet; after :meth:`unknown` there are two.
     """
 
     def __init__(self) -> None:
@@ -196,19 +197,27 @@ class LoadWatch:
         try:
             yield
         finally:
-            self.known, self._looked = True, -math.inf
-            self._found = deque([1.0], maxlen=2)
-            self.slowdown()
+            first = _slowdown_now()
+            time.sleep(_APART_SECONDS)
+            with self._lock:
+                self._found = deque([first or 1.0, _slowdown_now() or first or 1.0], maxlen=2)
+                self.known, self._looked = True, time.monotonic()
 
     def slowdown(self) -> float:
         """Return how many times as long as on a quiet machine a run takes now; as before where that is not known."""
         with self._lock:
             if self.known and time.monotonic() - self._looked > _LOAD_SECONDS:
-                processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-                if (share := share_left(processors)) is not None:
-                    self._found.append(max(1.0, _KEPT_BUSY / share))
+                if (found := _slowdown_now()) is not None:
+                    self._found.append(found)
                 self._looked = time.monotonic()
-            return min(self._found, default=1.0)
+            return min(self._found)
+
+
+def _slowdown_now() -> float | None:
+    """Return the slowdown of one look; None where it is not known."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = share_left(processors)
+    return None if share is None else max(1.0, _KEPT_BUSY / share)
 
 
 MACHINE_LOAD = LoadWatch()

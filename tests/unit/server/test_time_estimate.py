@@ -143,6 +143,15 @@ def test_this_machine_is_at_most_as_quick_as_when_it_is_quiet():
     assert LoadWatch().slowdown() >= 1
 
 
+def test_after_an_unknown_time_load_is_known_at_once(monkeypatch):
+    watch, shares = LoadWatch(), iter([0.25, 0.13])
+    monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(shares))
+    monkeypatch.setattr("senseapp.server.machine._APART_SECONDS", 0.0)
+    with watch.unknown():
+        assert not watch.known and watch.slowdown() == 1
+    assert watch.known and watch.slowdown() == pytest.approx(2.6)
+
+
 def test_load_is_the_quieter_of_two_looks_and_as_before_without_an_answer(monkeypatch):
     watch, shares, found = LoadWatch(), iter([0.25, 0.25, 0.5, 0.25, None]), []
     monkeypatch.setattr("senseapp.server.machine.share_left", lambda processors: next(shares))

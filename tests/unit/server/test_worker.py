@@ -94,6 +94,25 @@ def test_a_full_queue_is_refused_and_a_running_job_takes_no_place():
     assert runner.submit(Task("three")).queue_place == 2
 
 
+def test_a_plan_that_knows_no_times_moves_the_bar_and_tells_none():
+    clock, seen = Clock(), []
+
+    def work(run_id, control):
+        control.plan([PlannedStep(title=StepTitle.READ, seconds=5)], times_known=False)
+        clock.now += 3
+        control.phase("")
+        seen.append(runner.snapshot(run_id))
+        control.plan([PlannedStep(title=StepTitle.READ, seconds=9)])
+        seen.append(runner.snapshot(run_id))
+
+    runner = inline(work, clock=clock)
+    runner.submit(Task(ID))
+    runner.run_next()
+    before, after = seen
+    assert before.remaining_seconds is None and before.fraction > 0
+    assert after.remaining_seconds == pytest.approx(6, rel=0.1)
+
+
 def test_progress_elapsed_and_remaining_time():
     clock, seen = Clock(), []
 
