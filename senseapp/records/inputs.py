@@ -292,6 +292,18 @@ LEAST_HELD_OUT = 100  # with fewer, a share of right answers has a standard erro
 MOST_HELD_OUT = 2000  # by then it is about 1 point
 
 
+_PREVIEW_MACS, _FEWEST_PREVIEWED, _MOST_PREVIEWED = 3e10, 16, 128  # some seconds on two cores
+
+
+def num_previewed(images: int, macs: float, passes: float) -> int:
+    """Return how many of the ``images`` give estimates that measurements replace: some seconds' work.
+
+    ``macs`` are those of an image in one pass through the network; the estimates take so many ``passes``.
+    """
+    affordable = int(_PREVIEW_MACS / max(1.0, macs * passes))
+    return min(images, max(_FEWEST_PREVIEWED, min(_MOST_PREVIEWED, affordable)))
+
+
 def num_held_out(count: int) -> int:
     """Return how many of ``count`` images are kept when no number was asked for.
 

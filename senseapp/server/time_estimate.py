@@ -19,7 +19,7 @@ from senseapp.core.files import replace_file
 from senseapp.core.steps import StepTitle
 from senseapp.descriptions.sources import IMAGE_SETS
 from senseapp.records.goal import makes_files
-from senseapp.records.inputs import num_held_out
+from senseapp.records.inputs import num_held_out, num_previewed
 from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile, select_layers
 from senseapp.records.spec import (
@@ -118,7 +118,9 @@ def run_works(
                 calls += levels * suffix_layers
                 measurements += levels
     batches = _CALLS_PER_LAYER * -(-num_images // (settings.batch_size or _USUAL_BATCH))
-    scan = _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels
+    passes = _SCAN_PASSES + _SCAN_PASSES_PER_LEVEL * levels
+    share = 1.0 if settings.mode == "quick" else num_previewed(num_images, profile.macs, passes) / num_images
+    scan = passes * share
     return {
         StepTitle.READ: _work(_READ, profile, num_images),
         StepTitle.ESTIMATE: RunWork(macs=scan * profile.macs * num_images, calls=scan * len(layers) * batches),

@@ -20,7 +20,7 @@ from senseapp.measure.quick.recorder import Calls, LayerCall, Recorder
 from senseapp.measure.quick.scan import quick_scan
 from senseapp.measure.sweep import Sweep
 from senseapp.records.measurement import LayerMeasurement, Status
-from senseapp.records.spec import SensitivitySpec
+from senseapp.records.spec import Mode, SensitivitySpec
 from senseapp.tasks import CLASSIFICATION
 
 pytestmark = pytest.mark.usefixtures("tangent_only")  # what is tested here
@@ -42,8 +42,9 @@ def _sweep(
     images: TensorImages | None = None,
     micro_batch: int = 16,
     seed: int = 0,
+    mode: Mode = "exact",
 ) -> Sweep:
-    spec = SensitivitySpec(compression=compression or SparsityConfig(), levels=levels, seed=seed)
+    spec = SensitivitySpec(compression=compression or SparsityConfig(), levels=levels, seed=seed, mode=mode)
     return Sweep.open(
         model.eval(), images or _images(), spec, layout=Layout(micro_batch=micro_batch), task=CLASSIFICATION
     )
@@ -260,12 +261,20 @@ def test_outputs_that_are_not_finite_have_no_estimate() -> None:
 
 
 def test_costly_networks_are_scanned_on_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = _sweep(Linear(), images=_images(200))
+    sweep = _sweep(Linear(), images=_images(200), mode="quick")
     assert scan.num_images(sweep) == 200
     monkeypatch.setattr(scan, "_MOST_MACS", 1.0)
     assert scan.num_images(sweep) == 64
     (change, *_) = next(quick_scan(sweep)).changes
     assert change.num_samples == 64
+
+
+def test_estimates_that_measurements_replace_come_from_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = _sweep(Linear(), images=_images(200))
+    assert scan.num_images(sweep) == 128
+    monkeypatch.setattr("senseapp.records.inputs._PREVIEW_MACS", 1.0)
+    assert scan.num_images(sweep) == 16
+    assert scan.num_images(_sweep(Linear(), images=_images(8))) == 8
 
 
 def test_memory_bounds_the_images_in_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
