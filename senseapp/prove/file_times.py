@@ -28,6 +28,7 @@ _MARGIN = 0.98  # of the time that is allowed: other timings of the same file di
 _OPENINGS, _MORE_OPENINGS = 6, 4  # of a file, for a timing that is to hold; the latter wait for a calm moment
 _LEAST_OPENINGS, _LONG_SECONDS = 2, 10.0  # such a timing ends after so many where it has taken so long
 _ROUNDS, _TURNS_OF_A_ROUND = 4, 11  # of files that are timed together
+_ROUNDS_ELSEWHERE = 2  # in another runtime: a hint, by which no file is chosen
 _BUSY_MARGIN = 0.91  # of the time that is allowed, where no calm moment was found: see FileTimes
 
 
@@ -104,7 +105,7 @@ class FileTimes:
 
 
 def times_anew(
-    openers: Mapping[Name, Callable[[], Network]], runtime: Runtime, call: Tensor
+    openers: Mapping[Name, Callable[[], Network]], runtime: Runtime, call: Tensor, *, rounds: int = _ROUNDS
 ) -> dict[Name, list[float]]:
     """Return the seconds of calls of files on the images ``call``, (N, C, H, W), in turns as ``runtime`` takes them.
 
@@ -112,7 +113,7 @@ def times_anew(
     anew several times, every other time in reverse order.
     """
     seconds: dict[Name, list[float]] = {name: [] for name in openers}
-    for count in range(_ROUNDS):
+    for count in range(rounds):
         names = list(openers)
         if count % 2:
             names.reverse()
@@ -155,7 +156,8 @@ def times_elsewhere(
                 for each in (evaluator.runtime(other.name), runtime)
                 for name in ("file", "original")
             }
-            spent = times_anew(openers, runtime, call_of(evaluator, settings.batch))
+            call = call_of(evaluator, settings.batch)
+            spent = times_anew(openers, runtime, call, rounds=_ROUNDS_ELSEWHERE)
             file, original = (ratio(spent[name, other.name], spent[name, own.name]) for name in ("file", "original"))
             found.append(Elsewhere(runtime=other.name, file=file, original=original))
     return tuple(found)
