@@ -143,6 +143,6 @@ def progress_bar(snapshot: JobSnapshot) -> None:
 
 def percent_done(snapshot: JobSnapshot) -> str:
     """Return how much of a job is done, never rounded up; with a decimal where a percent takes seconds."""
-    seconds = snapshot.elapsed_seconds + (snapshot.remaining_seconds or 0.0)
-    digits = 1 if seconds > 300 else 0  # of which a percent takes three
+    left = snapshot.remaining_seconds or 0.0
+    digits = 1 if left > 300 * (1 - snapshot.fraction) else 0  # a percent takes three seconds at the present pace
     return fmt.percent(math.floor(snapshot.fraction * 10 ** (2 + digits)) / 10 ** (2 + digits), digits=digits)
