@@ -35,23 +35,8 @@ from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.server.access import UploadPurpose
 from senseapp.server.checks import CheckRecord
 from senseapp.tasks import CLASSIFICATION, Task, task_named
+from senseapp.views.words import check as words
 from senseapp.views.words import format as fmt
-from senseapp.views.words.check import (
-    CHANGE_COLUMNS,
-    OPERATOR_COLUMNS,
-    TENSOR_COLUMNS,
-    all_notes,
-    bound_text,
-    change_rows,
-    conditions,
-    divergence_sentence,
-    junit_xml,
-    markdown_summary,
-    milliseconds,
-    operator_rows,
-    tensor_rows,
-    verdict,
-)
 
 PARAMETER = "check"
 """Names the check that is shown in the address."""
@@ -147,7 +132,8 @@ def _candidate() -> _File | None:
     if _is_of_run("candidate"):
         record = _choose_run("candidate")
         return None if record is None else _file_of(record)
-    path = _upload("candidate", _types_of_files())
+    suffixes = (each.suffix.removeprefix(".") for each in installed_runtimes())
+    path = _upload("candidate", list(dict.fromkeys([*_TYPES, *suffixes])))
     # its task and its architecture are those of the reference
     return None if path is None else _File(_as_model(path, task=CLASSIFICATION.name))
 
@@ -160,7 +146,7 @@ def _reference() -> ModelSpec | None:
     path = _upload("reference", _TYPES)
     if path is None:
         return None
-    if not _is_onnx(path):
+    if path.suffix.lower() != ".onnx":
         draft = _as_model(path, task=CLASSIFICATION.name)
         checkpoint = choose_architecture(path, draft, purpose="reference")
         return None if checkpoint is None else with_task(checkpoint, draft.task, key=_TASK_KEY)
@@ -175,18 +161,9 @@ def _reference() -> ModelSpec | None:
     return reference
 
 
-def _types_of_files() -> list[str]:
-    """Return the suffixes of weights and of files of all installed runtimes, without dots."""
-    return list(dict.fromkeys([*_TYPES, *(each.suffix.removeprefix(".") for each in installed_runtimes())]))
-
-
 def _as_model(path: Path, *, task: str) -> ModelSpec:
     is_file = runtime_of_file(path.name) is not None
     return ModelSpec(library="onnx" if is_file else "auto", checkpoint=str(path), task=task)
-
-
-def _is_onnx(path: Path) -> bool:
-    return path.suffix.lower() == ".onnx"
 
 
 def _choose_run(purpose: UploadPurpose) -> RunRecord | None:
@@ -239,8 +216,7 @@ def _file_of(record: RunRecord) -> _File | None:
 
 def _images(reference: ModelSpec | None) -> tuple[ModelSpec | None, DataSpec | None]:
     """Show the image picker and how the reference reads them; return what is compared."""
-    draft = session().draft.data
-    error = None
+    draft, error = session().draft.data, None
     if reference is not None:
         try:
             backend.card_of(reference)
@@ -342,9 +318,9 @@ def _progress(record: CheckRecord) -> None:
 
 def _report(report: CheckReport) -> None:
     """Show a report: the verdict with its reasons, figures of both files, answers, and the rest folded."""
-    show = {"Holds": st.success, "Fails": st.error}.get(verdict(report), st.warning)
+    show = {"Holds": st.success, "Fails": st.error}.get(words.verdict(report), st.warning)
     show(md("**{}**", report.headline))
-    for title, mark, reason in conditions(report):
+    for title, mark, reason in words.conditions(report):
         if reason not in report.headline:
             st.markdown(md("**{}: {}.** {}", title, mark, reason))
     for finding in report.findings:
@@ -352,13 +328,14 @@ def _report(report: CheckReport) -> None:
     stem = fmt.file_stem(f"check {report.candidate.name}")
     with st.container(horizontal=True):  # each file is made when it is fetched
         offer_file("Page (HTML)", partial(_page, report), f"{stem}.html", key="check.get.html")
-        offer_file("For merge requests (Markdown)", partial(markdown_summary, report), f"{stem}.md", key="check.get.md")
-        offer_file("For build servers (JUnit)", partial(junit_xml, report), f"{stem}.xml", key="check.get.xml")
+        markdown, junit = partial(words.markdown_summary, report), partial(words.junit_xml, report)
+        offer_file("For merge requests (Markdown)", markdown, f"{stem}.md", key="check.get.md")
+        offer_file("For build servers (JUnit)", junit, f"{stem}.xml", key="check.get.xml")
     sizes = (fmt.bytes_size(each.file_bytes) for each in (report.reference, report.candidate))
     figures = {
         "Size": " → ".join(sizes),
         **({"Time": report.time_ratio.times_text} if report.time_ratio is not None else {}),
-        **({"A call": milliseconds(report.candidate.seconds)} if report.candidate.seconds is not None else {}),
+        **({"A call": words.milliseconds(report.candidate.seconds)} if report.candidate.seconds is not None else {}),
         "Images": f"{report.images} {'with' if report.labelled else 'without'} labels",
     }
     figures_row(figures, key="check_figures")
@@ -371,21 +348,25 @@ def _report(report: CheckReport) -> None:
 
 def _details(report: CheckReport) -> None:
     if report.bound is not None:
-        st.markdown(md("Largest loss to expect: {}.", bound_text(report.bound)))
-        text_table(CHANGE_COLUMNS, change_rows(report), alt_text="Every metric of both files", key="check.metrics")
+        st.markdown(md("Largest loss to expect: {}.", words.bound_text(report.bound)))
+        text_table(
+            words.CHANGE_COLUMNS, words.change_rows(report), alt_text="Every metric of both files", key="check.metrics"
+        )
     if report.divergence is not None:
-        st.markdown(md("{}", divergence_sentence(report.divergence)))
-        rows, alt_text = tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
-        text_table(TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
+        st.markdown(md("{}", words.divergence_sentence(report.divergence)))
+        rows, alt_text = words.tensor_rows(report.divergence.tensors), "How far tensors of both files differ"
+        text_table(words.TENSOR_COLUMNS, rows, alt_text=alt_text, key="check.tensors")
     if report.operators:
         alt_text = "What operators of each kind take in both files"
-        text_table(OPERATOR_COLUMNS, operator_rows(report.operators), alt_text=alt_text, key="check.operators")
+        text_table(
+            words.OPERATOR_COLUMNS, words.operator_rows(report.operators), alt_text=alt_text, key="check.operators"
+        )
     for title, side in (("Original", report.reference), ("Compressed file", report.candidate)):
         parts = [side.kind, *(part for part in (side.takes, side.returns) if part)]
         st.caption(md("{}: {}, {}", title, side.name, ", ".join(parts)))
     for sentence in reading_shown(report.reading.sentences) if report.reading is not None else ():
         st.caption(sentence)
-    show_notes(all_notes(report))
+    show_notes(words.all_notes(report))
 
 
 def _page(report: CheckReport) -> str:

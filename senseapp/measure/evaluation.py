@@ -24,8 +24,8 @@ from senseapp.measure.replay import (
     replayed,
     same,
 )
+from senseapp.networks.network import state_kept
 from senseapp.networks.profile import has_idle_layers
-from senseapp.networks.state import state_kept
 from senseapp.networks.trace import CallTrace, map_tensors, tensors_in, uses_watched
 
 _MOST_PREFIX_BYTES = 2 * 2**30  # of recorded activations

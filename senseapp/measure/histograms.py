@@ -19,9 +19,9 @@ from senseapp.measure.bins import HISTOGRAM_CALIBRATION_IMAGES, SUB_BINS, GridBi
 from senseapp.measure.folding import foldable_norms, norms_folded
 from senseapp.measure.plan import Layout, lay_out
 from senseapp.measure.preparation_search import choose_preparation
+from senseapp.networks.network import flags_kept
 from senseapp.networks.profile import profile_model
 from senseapp.networks.sources.load import load_model
-from senseapp.networks.state import flags_kept
 from senseapp.networks.trace import trace_calls
 from senseapp.records.layer_findings import QuantizationHistogram
 from senseapp.records.measurement import RunResult

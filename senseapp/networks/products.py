@@ -137,11 +137,6 @@ def _attention(args: Sequence[Any], output: Any) -> tuple[Product, ...]:
     return (Product(query.numel() // max(query.shape[-1], 1) * key.shape[-2] * (query.shape[-1] + value.shape[-1])),)
 
 
-def _multihead_attention(args: Sequence[Any], output: Any) -> tuple[Product, ...]:
-    """The fused kernel of ``nn.MultiheadAttention``: self-attention of (N, L, E)."""
-    return _self_attention(args[0], joint=args[5], projection=args[7])
-
-
 def _encoder_layer(args: Sequence[Any], output: Any) -> tuple[Product, ...]:
     """The fused kernel of ``nn.TransformerEncoderLayer``."""
     tokens = args[0].numel() // max(args[0].shape[-1], 1)
@@ -171,7 +166,8 @@ _COUNTS: dict[Any, Callable[[Sequence[Any], Any], tuple[Product, ...]]] = {
     aten.baddbmm: _matrices(1),
     aten.convolution: _convolution,
     **dict.fromkeys(ATTENTIONS, _attention),
-    MULTI_HEAD_ATTENTION: _multihead_attention,
+    # the fused kernel of nn.MultiheadAttention: self-attention of (N, L, E)
+    MULTI_HEAD_ATTENTION: lambda args, _output: _self_attention(args[0], joint=args[5], projection=args[7]),
     ENCODER_LAYER: _encoder_layer,
     aten.mkldnn_rnn_layer: _recurrent_layer,
 }

@@ -26,8 +26,8 @@ from senseapp.measure.plan import (
     representative_positions,
 )
 from senseapp.measure.replay import plain_note
+from senseapp.networks.network import flags_kept, state_kept
 from senseapp.networks.profile import CONVOLUTIONS, others_note, profile_model, watched_pass
-from senseapp.networks.state import flags_kept, state_kept
 from senseapp.networks.trace import called, map_tensors, tensors_in
 from senseapp.notebook.inputs import (
     Criteria,

@@ -43,15 +43,13 @@ class Decision:
     Attributes:
         choice: the recommended file; None to keep the original.
         reason: one sentence, true of all candidates.
-        alternatives: other files within the tolerance that are clearly smaller or faster than the original (for the
-            goal ``faster``: faster) and that no other one dominates; the smallest first.
-        standings: of every file, by its name.
+        standings: of every file, by its name; alternatives are other files within the tolerance that are clearly
+            smaller or faster than the original (for the goal ``faster``: faster) and that no other one dominates.
         goal: that was asked for.
     """
 
     choice: Candidate | None
     reason: str
-    alternatives: tuple[Candidate, ...]
     standings: dict[str, Standing]
     goal: Goal
 
@@ -122,7 +120,6 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
     choice = asked.choice
     standings: dict[str, Standing] = {one.file: "other images" for one in files}
     standings |= {one.file: asked.standing(one, choice) for one in asked.files}
-    others = sorted((one for one in files if standings[one.file] == "alternative"), key=_size)
     reason = asked.why_none() if choice is None else asked.why(choice)
     if asked.few:
         is_claim = choice is not None and asked.limit in reason
@@ -130,7 +127,7 @@ def decision(candidates: Sequence[Candidate], goal: Goal, tolerance: float, prom
     if apart := len(files) - len(asked.files):
         was = "was" if apart == 1 else "were"
         reason += f" {plural(apart, 'file')} {was} measured on other images, and not compared."
-    return Decision(choice=choice, reason=reason, alternatives=tuple(others), standings=standings, goal=goal)
+    return Decision(choice=choice, reason=reason, standings=standings, goal=goal)
 
 
 def _measured_on(one: Candidate) -> tuple[int, bool]:

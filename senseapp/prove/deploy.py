@@ -11,7 +11,7 @@ from pathlib import Path
 import safetensors.torch
 from torch import nn
 
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.core.files import storage_errors
 from senseapp.core.steps import LEFT_OUT, OptionalSteps, StepTitle

@@ -12,15 +12,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from senseapp.compressions.base import (
-    ChannelCompressor,
-    CompressionRequest,
-    UpdateConstraint,
-    WeightCompressor,
-    WeightGrid,
-    build_compressor,
-)
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions import base
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSchedule, MeasurementFailed
 from senseapp.descriptions import DENSE_BITS, BudgetKind, CompressionConfig, Effect, all_descriptions, get
 from senseapp.networks.profile import acting_zero_share, profile_model
@@ -58,8 +51,8 @@ class AppliedModel:
     notes: tuple[str, ...] = ()
     kept_channels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rounded_inputs: tuple[Callable[[], AbstractContextManager[object]], ...] = ()
-    constraints: Mapping[str, UpdateConstraint] = field(default_factory=dict)
-    grids: Mapping[str, tuple[WeightGrid, Tensor]] = field(default_factory=dict)
+    constraints: Mapping[str, base.UpdateConstraint] = field(default_factory=dict)
+    grids: Mapping[str, tuple[base.WeightGrid, Tensor]] = field(default_factory=dict)
 
     @property
     def integers(self) -> dict[str, IntegerWeight]:
@@ -109,17 +102,17 @@ def apply_schedule(
         entries, config = [entry for entry in schedule.entries if entry.compression == kind], configs[kind]
         prunes, names = config.description.removes_channels, {entry.layer for entry in entries}
         layers = tuple(layer for layer in applied.after.layers if prunes or layer.name in names)  # groups have others
-        request = CompressionRequest(model=private, layers=layers, calibration=tuple(calibration), seed=seed)
-        compressor = build_compressor(config, request)
+        request = base.CompressionRequest(model=private, layers=layers, calibration=tuple(calibration), seed=seed)
+        compressor = base.build_compressor(config, request)
         if prunes:
-            applied = _pruned(applied, entries, cast(ChannelCompressor, compressor), calibration[0][:1])
+            applied = _pruned(applied, entries, cast(base.ChannelCompressor, compressor), calibration[0][:1])
         else:
-            applied = _with_weights(applied, entries, cast(WeightCompressor, compressor))
+            applied = _with_weights(applied, entries, cast(base.WeightCompressor, compressor))
     return applied
 
 
 def _pruned(
-    applied: AppliedModel, entries: Sequence[ScheduleEntry], compressor: ChannelCompressor, image: Tensor
+    applied: AppliedModel, entries: Sequence[ScheduleEntry], compressor: base.ChannelCompressor, image: Tensor
 ) -> AppliedModel:
     ratios = {entry.layer: entry.level for entry in entries}
     kept, done = compressor.kept_channels(ratios), compressor.prune(ratios)
@@ -137,7 +130,7 @@ def _pruned(
 
 
 def _with_weights(
-    applied: AppliedModel, entries: Sequence[ScheduleEntry], compressor: WeightCompressor
+    applied: AppliedModel, entries: Sequence[ScheduleEntry], compressor: base.WeightCompressor
 ) -> AppliedModel:
     reached, notes, inputs = list(applied.reached), list(applied.notes), list(applied.rounded_inputs)
     constraints, grids = dict(applied.constraints), dict(applied.grids)
@@ -155,7 +148,7 @@ def _with_weights(
             grids[entry.layer] = grid, prepared.scale.clone()
         prepared.parameter.data = prepared.weight()
         reached.append(replace(entry, level=prepared.applied.achieved_level))
-        constraints[entry.layer] = constraints.get(entry.layer, UpdateConstraint()) | prepared.constraint
+        constraints[entry.layer] = constraints.get(entry.layer, base.UpdateConstraint()) | prepared.constraint
         if prepared.inputs is not None:
             inputs.append(prepared.inputs)
     if inputs:

@@ -24,7 +24,7 @@ from senseapp.compat.torch_internals import (
     without_source_paths,
     without_stack_traces,
 )
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec, SenseError, first_line_of
 from senseapp.core.files import replace_file, storage_errors
 from senseapp.descriptions import Effect

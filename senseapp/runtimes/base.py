@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec
 from senseapp.descriptions.runtimes import RuntimeDescription, operations_of
 from senseapp.networks.loaded import Preprocessing

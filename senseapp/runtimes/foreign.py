@@ -31,10 +31,11 @@ from senseapp.core.texts import printable_text
 from senseapp.networks.network import OUTPUTS, nested
 from senseapp.networks.onnx.metadata import is_channels_last
 from senseapp.networks.onnx.modules import ImageInput
+from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.networks.onnx.read import check_loops, parsed_model
 from senseapp.runtimes.call_times import saturates
 from senseapp.runtimes.onnxruntime.int8 import multiplies_integers
-from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES, session
+from senseapp.runtimes.onnxruntime.runtime import INPUT_TYPES
 
 Shape = tuple[int | None, ...]
 """Of a tensor as a file declares it; None where a length is free."""
@@ -194,7 +195,7 @@ class ForeignFile(OpenFile):
         check_loops(parsed_model(content))  # refuses what lies about its sizes before the runtime allocates them
         self._content, self._threads = content, threads
         try:
-            self._session = session(content, threads=threads, fused=fused, optimized=not extra, severity=4)
+            self._session = open_session(content, threads=threads, fused=fused, optimised=not extra)
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             raise _refusal("open", error) from error
         self.facts = _facts(self._session)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.steps import OptionalSteps
 from senseapp.networks.network import Network
 

@@ -16,7 +16,7 @@ from senseapp.cli.main import main
 from senseapp.data.load import load_demo_images
 from senseapp.networks.sources.demo import load_demo_model
 from senseapp.records.candidate import Candidate
-from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
+from senseapp.runtimes.onnxruntime.operations import OnnxTemplate
 from senseapp.store.run_folder import RunFolder
 from tests.delivered_files import HeldOut
 from tests.few_digits import NUM_DIGITS

@@ -72,7 +72,6 @@ def metric_help(names: Sequence[str]) -> Markdown:
 def _keep() -> None:
     chosen = bool(st.session_state[_KEY])
     session().expert = chosen
-    if not backend.visitor().is_known:
-        return
-    with suppress(SenseError):
-        backend.service().set_expert(expert=chosen)
+    if backend.visitor().is_known:
+        with suppress(SenseError):
+            backend.service().set_expert(expert=chosen)

@@ -19,15 +19,7 @@ from senseapp.app.common.notices import reveal
 from senseapp.app.common.state import pick, session
 from senseapp.core.markdown import md
 from senseapp.records.measurement import RunResult
-from senseapp.views.charts.axes import (
-    AXIS_HEIGHT,
-    PICK,
-    ROW_STEP,
-    drawn_rows,
-    frame_csv,
-    picture_png,
-    picture_svg,
-)
+from senseapp.views.charts import axes
 from senseapp.views.palette import INK, TEXT, LegendEntry
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import notes_of, passes_text, provenance_line
@@ -44,12 +36,12 @@ def _chart_downloads(chart: _Chart, data: pd.DataFrame | None, title: str, *, ke
     """
 
     def table() -> str:
-        rows = data if data is not None else drawn_rows(chart)
-        return frame_csv(rows.drop(columns=list(_DRAWING_ONLY), errors="ignore"))
+        rows = data if data is not None else axes.drawn_rows(chart)
+        return axes.frame_csv(rows.drop(columns=list(_DRAWING_ONLY), errors="ignore"))
 
     files: dict[str, tuple[str, Callable[[], str | bytes]]] = {
-        "png": ("PNG image", partial(picture_png, chart, title=title, **look)),
-        "svg": ("SVG drawing", partial(picture_svg, chart, title=title, **look)),
+        "png": ("PNG image", partial(axes.picture_png, chart, title=title, **look)),
+        "svg": ("SVG drawing", partial(axes.picture_svg, chart, title=title, **look)),
         "csv": ("CSV data", table),
     }
     with st.popover("Save", icon=":material/download:", type="tertiary", key=f"{key}.save"):
@@ -101,12 +93,14 @@ class Frame:
     note: str
 
 
-def rows_height(rows: int, *, step: int = ROW_STEP, tallest: int = _TALLEST) -> Frame | None:
+def rows_height(rows: int, *, step: int = axes.ROW_STEP, tallest: int = _TALLEST) -> Frame | None:
     """Return a scrolling frame that cuts no row, or None if that many rows of layers fit without one."""
-    whole = (tallest - AXIS_HEIGHT) // step
+    whole = (tallest - axes.AXIS_HEIGHT) // step
     if rows <= whole:
         return None
-    return Frame(height=AXIS_HEIGHT + whole * step, note=f"{whole} of {rows} rows are in view: scroll for the others.")
+    return Frame(
+        height=axes.AXIS_HEIGHT + whole * step, note=f"{whole} of {rows} rows are in view: scroll for the others."
+    )
 
 
 def place_of(layer: str, layers: Sequence[str]) -> float | None:
@@ -193,11 +187,11 @@ def figure(
             elif run_id or on_pick:
 
                 def take_pick() -> None:
-                    picked = st.session_state[key]["selection"].get(PICK) or [{"layer": ""}]
+                    picked = st.session_state[key]["selection"].get(axes.PICK) or [{"layer": ""}]
                     pick(run_id, str(picked[0]["layer"]))
 
                 taken = _unless_forgotten(on_pick or take_pick)
-                st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[PICK], on_select=taken)
+                st.altair_chart(chart, key=key, alt=alt_text, selection_mode=[axes.PICK], on_select=taken)
             else:
                 st.altair_chart(chart, key=key, alt=alt_text)
         if said := " ".join(filter(None, [framed.note if framed else "", reading])):

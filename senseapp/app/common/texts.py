@@ -65,9 +65,7 @@ def _texts_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _escaping(function: Callable[..., Any], texts: tuple[str, ...], *, options: bool = False) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    most = TYPED.get(function.__name__, 0)
+    signature, most = inspect.signature(function), TYPED.get(function.__name__, 0)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -87,7 +85,6 @@ def _escaping(function: Callable[..., Any], texts: tuple[str, ...], *, options: 
 
 
 def _escaped(value: Any) -> Any:
-    """Return a text, or several, escaped for Streamlit; other values unchanged."""
     if isinstance(value, str):
         return as_written(value)
     return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -165,17 +167,24 @@ def refuse_upload(purpose: UploadPurpose, sentence: str) -> NoReturn:
 def _take(
     uploaded: list[UploadedFile], purpose: UploadPurpose, loose: LooseFiles | None, held: Path | None
 ) -> NoReturn:
-    session().refused.pop(purpose, None)
-    try:
+    with taking(purpose):
         is_alone = len(uploaded) == 1 and held is None
         if loose is not None and not (is_alone and (not loose.grows or suffix_of(uploaded[0].name) in _ARCHIVES)):
             session().uploads[purpose] = _packed(uploaded, loose, held)
         else:
             session().uploads[purpose] = store_upload(uploaded[0])
+    st.rerun()
+
+
+@contextmanager
+def taking(purpose: str) -> Iterator[None]:
+    """Keep why a file of this purpose is refused in the body, and let its uploader empty itself."""
+    session().refused.pop(purpose, None)
+    try:
+        yield
     except SenseError as error:
         session().refused[purpose] = str(error)
     session().upload_round[purpose] += 1
-    st.rerun()
 
 
 def _packed(uploaded: list[UploadedFile], loose: LooseFiles, held: Path | None) -> Path:

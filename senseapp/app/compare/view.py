@@ -29,6 +29,7 @@ from senseapp.records.jobs import RunRecord
 from senseapp.tasks import task_named
 from senseapp.views.charts.layers import pair_step, paired_bars
 from senseapp.views.charts.savings import candidates_chart
+from senseapp.views.frames import files as file_frames
 from senseapp.views.frames.comparison import (
     caveat_of_sides,
     finding,
@@ -37,13 +38,6 @@ from senseapp.views.frames.comparison import (
     pair_frame,
     side_labels,
     unmatched_frame,
-)
-from senseapp.views.frames.files import (
-    answers_axis,
-    candidates_frame,
-    difference_line,
-    difference_sentence,
-    original_row,
 )
 from senseapp.views.palette import CATEGORIES, LegendEntry
 from senseapp.views.words import format as fmt
@@ -78,8 +72,8 @@ def files_view(records: Sequence[RunRecord]) -> None:
             known.append((side, record, candidates))
             name = with_side(side, record.title)
             answer = decided(record, candidates)
-            parts.append(candidates_frame(answer.compared(candidates), answer, run=name))
-            originals.append(original_row(answer.compared(candidates), run=name))
+            parts.append(file_frames.candidates_frame(answer.compared(candidates), answer, run=name))
+            originals.append(file_frames.original_row(answer.compared(candidates), run=name))
     if not known:
         st.caption("None of these runs has a measured file yet. Results makes files, or offers to.")
         return
@@ -95,7 +89,7 @@ def files_view(records: Sequence[RunRecord]) -> None:
         candidates_chart(
             rows,
             against="megabytes" if shown == _SIZE else "milliseconds",
-            y_title=answers_axis(known[0][2]),
+            y_title=file_frames.answers_axis(known[0][2]),
             originals=pd.DataFrame(originals),
         ).properties(height=300 + 24 * len(known)),  # pixels; a line of the legend for each run
         alt_text="; ".join(rows["run"] + ": " + rows["description"]),
@@ -108,7 +102,6 @@ def files_view(records: Sequence[RunRecord]) -> None:
 
 
 def _best_files(known: KnownFiles) -> None:
-    """Show the file to take of each run, with its button."""
     for side, record, candidates in known:
         answer = decided(record, candidates)
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -199,7 +192,7 @@ def _choose(known: KnownFiles) -> list[_Choice]:
 
 def _show(record: RunRecord, names: Sequence[str], first: AnswerSide, second: AnswerSide) -> None:
     found = differences(first, second)
-    st.markdown(md("**{}**", difference_sentence(found, names)))
+    st.markdown(md("**{}**", file_frames.difference_sentence(found, names)))
     shown = found.different[:_MOST_PICTURES]
     if not shown:
         return
@@ -229,7 +222,7 @@ def _picture(each: DifferentAnswer, names: Sequence[str], png: bytes) -> None:
             st.image(png, width=_WIDTH)
         lines = [each.label if each.label is not None else each.image]
         lines += [
-            difference_line(name, answer, each.label)
+            file_frames.difference_line(name, answer, each.label)
             for name, answer in zip(names, (each.first, each.second), strict=True)
         ]
         st.caption(md("  \n").join(md("{}", line) for line in lines))
@@ -256,7 +249,6 @@ def comparison_view(comparison: Comparison) -> None:
 
 
 def _bars(comparison: Comparison) -> None:
-    """Draw what each layer loses on each side, and tell it of the picked one."""
     rows, labels = pair_frame(comparison), side_labels(comparison.sides)
     metric, layer = metric_shown(comparison.metric), picked_layer(_PICKS)
     picked = layer if any(layer == known.layer for known in comparison.layers) else ""

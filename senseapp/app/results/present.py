@@ -13,13 +13,8 @@ from senseapp.app.common.address import bound, named
 from senseapp.app.common.run_guard import require_result, run_line
 from senseapp.app.common.state import go_to
 from senseapp.app.common.tables import changed_pictures
+from senseapp.app.results import recommendation
 from senseapp.app.results.layers import bars_figure
-from senseapp.app.results.recommendation import (
-    candidates_figure,
-    recommendation_figure,
-    recommended_changes,
-    show_answer,
-)
 from senseapp.app.results.view import RunView, usual_view
 from senseapp.core.markdown import md
 from senseapp.records.answers import ChangedAnswers
@@ -70,7 +65,7 @@ def _screens(record: RunRecord, result: RunResult) -> list[Callable[[], None]]:
         screens.append(partial(_bars, view))
     if (found := backend.recommendation_of(run_id)) is not None and found.tried:
         screens.append(partial(_range, run_id, found, result))
-    if (changed := recommended_changes(run_id)) is not None:
+    if (changed := recommendation.recommended_changes(run_id)) is not None:
         screens.append(partial(_pictures, run_id, changed))
     return [*screens, partial(_how_it_is_known, record, result)]
 
@@ -92,8 +87,8 @@ def _turn(key: str, step: int, last: int) -> None:
 def _answer(record: RunRecord, result: RunResult) -> None:
     st.title(record.title, anchor=False)
     candidates = backend.service().work.candidates(record.run_id)
-    if show_answer(record, candidates, result).goal != "look" and candidates:
-        candidates_figure(record, candidates, result, large=True)
+    if recommendation.show_answer(record, candidates, result).goal != "look" and candidates:
+        recommendation.candidates_figure(record, candidates, result, large=True)
 
 
 def _bars(view: RunView) -> None:
@@ -111,7 +106,7 @@ def _bars(view: RunView) -> None:
 
 def _range(run_id: str, found: Recommendation, result: RunResult) -> None:
     st.title(range_question(found.kind), anchor=False)
-    recommendation_figure(run_id, found, result, large=True)
+    recommendation.recommendation_figure(run_id, found, result, large=True)
 
 
 def _pictures(run_id: str, changed: ChangedAnswers) -> None:

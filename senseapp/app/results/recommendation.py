@@ -11,22 +11,11 @@ from typing import Literal
 import pandas as pd
 import streamlit as st
 
-from senseapp.app.common import backend
+from senseapp.app.common import backend, run_guard
 from senseapp.app.common.download import file_button, offer_file, other_files
 from senseapp.app.common.expert import expert
 from senseapp.app.common.figure import figure
 from senseapp.app.common.notices import errors_here
-from senseapp.app.common.run_guard import (
-    Asked,
-    asked_of,
-    choose_goal,
-    choose_promise,
-    choose_tolerance,
-    decided,
-    has_enough_images,
-    outcome_or_offer,
-    watched,
-)
 from senseapp.app.common.tables import changed_answers
 from senseapp.app.results.layers import READING, bars_figure
 from senseapp.app.results.try_picture import try_picture
@@ -46,16 +35,7 @@ from senseapp.server.delivery_tasks import RecommendationTask, original_in_int8
 from senseapp.server.leaderboard import headline
 from senseapp.views.charts.layers import marked
 from senseapp.views.charts.savings import candidates_chart, models_chart, value_channel
-from senseapp.views.frames.files import (
-    AXES,
-    JUDGED_FOR,
-    answers_axis,
-    baseline_value,
-    candidates_frame,
-    original_row,
-    range_question,
-    recommended_frame,
-)
+from senseapp.views.frames import files
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import INTERVAL_OR_BOUND, caveat_of, download_stem, markdown_table
 
@@ -82,7 +62,7 @@ def answer_block(record: RunRecord, result: RunResult) -> None:
             bars_figure(view, rows, key=f"answer.bars.{record.run_id}", picks=False, reading=READING)
 
 
-def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Asked:
+def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> run_guard.Asked:
     """Show the recommended file with the reason, and hand it out; return what it is the answer to."""
     place = st.container()
     row = st.container(horizontal=True, gap="small")
@@ -91,7 +71,7 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
         get, attempt = st.container(width="content"), st.container(width="content")
         with st.popover("Change", icon=":material/tune:", help="What you need, and how much may be lost."):
             suffice = _choose(record, candidates, searched)
-    asked = asked_of(record, candidates[0].metric)
+    asked = run_guard.asked_of(record, candidates[0].metric)
     with place:
         chosen = show_answer(record, candidates, result).choice
         if chosen is None and asked.promise is not None and suffice:
@@ -120,7 +100,7 @@ def _answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResul
 
 def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunResult) -> Decision:
     """Show the decision of a run, or what the goal asks for in its place: the finding on the layers."""
-    answer = decided(record, candidates)
+    answer = run_guard.decided(record, candidates)
     if answer.goal == "look" or not candidates:
         st.markdown(md("## {}", headline(result)))
         if answer.choice is not None:  # made on request
@@ -140,18 +120,18 @@ def show_answer(record: RunRecord, candidates: Sequence[Candidate], result: RunR
 def _choose(record: RunRecord, candidates: Sequence[Candidate], searched: st.delta_generator.DeltaGenerator) -> bool:
     """Show what the answer depends on, and in ``searched`` the search for files; return if images suffice for it."""
     run_id, metric = record.run_id, candidates[0].metric
-    choose_goal(record)
+    run_guard.choose_goal(record)
     if not _can_search(record):
         return True
-    allowed = choose_tolerance(run_id, metric, page="results")
-    choose_promise(run_id, metric, allowed, page="results")
-    asked = asked_of(record, metric)
+    allowed = run_guard.choose_tolerance(run_id, metric, page="results")
+    run_guard.choose_promise(run_id, metric, allowed, page="results")
+    asked = run_guard.asked_of(record, metric)
     is_usual = math.isclose(asked.tolerance, METRICS[metric].tolerable)
     search = RecommendationTask(
         run_id=run_id, allowed_drop=None if is_usual else asked.tolerance, promise=asked.promise
     )
     with searched:
-        suffice = has_enough_images(candidates, asked.promise)
+        suffice = run_guard.has_enough_images(candidates, asked.promise)
         if suffice and backend.service().work.outcome(search) is None:
             _on_its_way(search, "Search again within this loss")
     return suffice
@@ -166,7 +146,7 @@ def first_answer(record: RunRecord) -> None:
     candidates = backend.service().work.candidates(record.run_id)
     if not candidates:
         return
-    answer = decided(record, candidates)
+    answer = run_guard.decided(record, candidates)
     if answer.choice is None:
         st.caption(md("No file to take yet: {} {}.", answer.reason, candidates[-1].headline))
         return
@@ -181,7 +161,9 @@ def _without_files(record: RunRecord, result: RunResult) -> None:
     task = RecommendationTask(run_id=run_id)
     show_answer(record, (), result)
     if backend.service().work.outcome(task) is None and _can_search(record):
-        if not watched(original_in_int8(run_id, METRICS[result.judged_by].tolerable), cancel="recommendation.first"):
+        if not run_guard.watched(
+            original_in_int8(run_id, METRICS[result.judged_by].tolerable), cancel="recommendation.first"
+        ):
             _on_its_way(task, "Find the smallest good model", kind="primary")
 
         def show_first_file() -> None:
@@ -197,7 +179,7 @@ def files_section(record: RunRecord, result: RunResult) -> None:
     if not candidates:
         st.caption("No file has been made yet.")
         return
-    asked = asked_of(record, candidates[0].metric)
+    asked = run_guard.asked_of(record, candidates[0].metric)
     answer = asked.decide(candidates)
     heads = {
         "name": "Content",
@@ -207,8 +189,8 @@ def files_section(record: RunRecord, result: RunResult) -> None:
         "opened_by": "What for",
         "standing": "Worth it",
     }
-    st.markdown(markdown_table([*heads.values()], candidates_frame(candidates, answer)[[*heads]].to_numpy()))
-    for line in dict.fromkeys([JUDGED_FOR[asked.goal], *map(_timed, candidates)]):
+    st.markdown(markdown_table([*heads.values()], files.candidates_frame(candidates, answer)[[*heads]].to_numpy()))
+    for line in dict.fromkeys([files.JUDGED_FOR[asked.goal], *map(_timed, candidates)]):
         st.caption(line)
     shown = [one for one in candidates if answer.offers(one) or asked.promise is None]
     other_files(record.run_id, shown, None if asked.goal == "targets" else answer.choice)
@@ -257,7 +239,7 @@ def recommended_changes(run_id: str) -> ChangedAnswers | None:
 def _on_its_way(task: RecommendationTask, title: str, *, kind: Literal["primary", "secondary"] = "secondary") -> None:
     if result := backend.result_of(task.run_id):
         seconds = fmt.about(backend.service().schedules.recommendation_seconds(result))
-        outcome_or_offer(
+        run_guard.outcome_or_offer(
             task,
             f"{title} ({seconds})",
             "a recommendation",
@@ -272,16 +254,16 @@ def candidates_figure(
     record: RunRecord, candidates: Sequence[Candidate], result: RunResult, *, large: bool = False
 ) -> None:
     """Draw what each measured file still answers against its size; ``large`` for a room."""
-    answer = decided(record, candidates)
+    answer = run_guard.decided(record, candidates)
     compared = answer.compared(candidates)
-    rows = candidates_frame(compared, answer)
+    rows = files.candidates_frame(compared, answer)
     figure(
         "Which files are there?",
         candidates_chart(
             rows,
             against="times" if answer.goal == "faster" else "megabytes",
-            y_title=answers_axis(compared),
-            originals=pd.DataFrame([original_row(compared)]),
+            y_title=files.answers_axis(compared),
+            originals=pd.DataFrame([files.original_row(compared)]),
             picked=answer.choice.file if answer.choice is not None else "",
         ),
         alt_text="; ".join(rows["description"]),
@@ -299,15 +281,15 @@ def recommendation_figure(run_id: str, found: Recommendation, result: RunResult,
     """Draw what whole compressed models still do over the range; ``large`` for a room."""
     if not found.tried:
         return
-    view, rows = METRICS[found.metric], recommended_frame(found)
+    view, rows = METRICS[found.metric], files.recommended_frame(found)
     images = next(change.num_samples for change in found.tried[0].changes)
     figure(
-        range_question(found.kind),
+        files.range_question(found.kind),
         models_chart(
             rows,
-            x_title=AXES[found.kind],
+            x_title=files.AXES[found.kind],
             y=value_channel(view.value_axis if view.additive else view.axis),
-            rule={"y": baseline_value(found)},
+            rule={"y": files.baseline_value(found)},
             falling=found.kind == "bits",
         ),
         alt_text=f"{found.headline}. {found.evidence}",

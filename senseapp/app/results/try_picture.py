@@ -9,8 +9,7 @@ from streamlit.typing import UploadedFile
 from senseapp.app.common import backend
 from senseapp.app.common.notices import answer_or_wait, complain, errors_here
 from senseapp.app.common.state import session
-from senseapp.app.common.uploads import expect_files, store_upload
-from senseapp.core.errors import SenseError
+from senseapp.app.common.uploads import expect_files, store_upload, taking
 from senseapp.core.markdown import md
 from senseapp.data.contents import PICTURE_SUFFIXES
 from senseapp.records.answers import MOST_PICTURE_MEGABYTES, PictureAnswer, PictureAnswers
@@ -68,12 +67,8 @@ def _dialog(run_id: str, chosen: Candidate) -> None:
 def _take(run_id: str, uploaded: UploadedFile) -> None:
     """Keep the picture for the question, or why it was refused, and empty the uploader."""
     session().tried.pop(run_id, None)
-    session().refused.pop(_ROUND, None)
-    try:
+    with taking(_ROUND):
         session().tried[run_id] = store_upload(uploaded)
-    except SenseError as error:
-        session().refused[_ROUND] = str(error)
-    session().upload_round[_ROUND] += 1
     st.rerun()
 
 
@@ -99,7 +94,6 @@ def _show(found: PictureAnswers, chosen: Candidate) -> None:
 
 
 def _shares(column: DeltaGenerator, title: str, answer: PictureAnswer) -> None:
-    """List the likeliest classes with bars of their probabilities."""
     with column.container(gap="xsmall"):
         st.markdown(md("**{}**", title))
         if answer.drawn:

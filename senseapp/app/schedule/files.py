@@ -32,7 +32,6 @@ from senseapp.records.measurement import RunResult
 from senseapp.records.profile import ModelProfile
 from senseapp.records.promise import Promise, refusal, verdicts
 from senseapp.records.schedule import Schedule
-from senseapp.records.spec import Goal
 from senseapp.server.delivery_tasks import MOST_CHANGED, DeliverTask
 from senseapp.server.run_tasks import Int8Trial, Verification
 from senseapp.views.frames.files import DEPLOYED_COLUMNS, STANDINGS, deployed_rows
@@ -115,21 +114,16 @@ def _time_int8(run_id: str, settings: DeploySettings) -> None:
     st.caption(int8_machine_text(found))
 
 
-def _usual_kind(goal: Goal, schedule: Schedule) -> DeployKind:
-    """Return how a file is computed for a goal, unless a person says.
-
-    A schedule of bits gives the smallest file as it is: in 8 bits, weights of fewer would take more bytes. Others are
-    smallest in 8 bits, with the parts in float that the tolerated loss takes.
-    """
-    return "float" if goal == "smaller" and levels_by_layer(schedule, Effect.BITS) else "quickest"
-
-
 def _choose(proof: Verification, result: RunResult, allowed: float) -> DeploySettings:
     run_id = proof.run_id
     runtime, goal = choose_runtime(run_id), asked_of(backend.service().run(run_id), result.judged_by).goal
     chosen: DeployKind = "float"
     if runtime_words(runtime).has_int8:
-        chosen = choose("How it computes", _KINDS, _usual_kind(goal, proof.schedule), run_id, "form", help=_KIND_HELP)
+        # A schedule of bits gives the smallest file as it is: in 8 bits, weights of fewer would take more bytes. Others
+        # are smallest in 8 bits, with the parts in float that the tolerated loss takes.
+        is_small = goal == "smaller" and levels_by_layer(proof.schedule, Effect.BITS)
+        usual_kind: DeployKind = "float" if is_small else "quickest"
+        chosen = choose("How it computes", _KINDS, usual_kind, run_id, "form", help=_KIND_HELP)
     usual = DeploySettings()
     with st.popover("How it is timed", icon=":material/timer:", type="tertiary"):
         cores = os.cpu_count() or 1

@@ -24,19 +24,10 @@ from senseapp.solve.time_budget import time_trade_off
 from senseapp.solve.trade_off import TradeOffPoint, too_large, trade_off
 from senseapp.views.charts.axes import PICK
 from senseapp.views.charts.savings import damage_channel, models_chart
-from senseapp.views.frames.files import (
-    AS_THEY_ARE,
-    AXES,
-    OURS,
-    PROPORTIONAL,
-    UNIFORM,
-    measured_frame,
-    predicted_frame,
-    shown_figure,
-)
+from senseapp.views.frames import files
 from senseapp.views.words.wording import caveat_of
 
-_METHODS = {OURS: ("optimal", 25), UNIFORM: ("uniform", 13), PROPORTIONAL: ("gamma", 13)}
+_METHODS = {files.OURS: ("optimal", 25), files.UNIFORM: ("uniform", 13), files.PROPORTIONAL: ("gamma", 13)}
 """Method and number of targets of each curve: each is a solved schedule, and the best one bends."""
 
 _QUESTIONS = {"bits": "What do fewer bits cost?", MILLISECONDS: "What does a shorter time cost?"}
@@ -65,11 +56,11 @@ def trade_off_view(
         if settings.times is not None:
             asked += f" {settings.times.source} {len(settings.times.times)}"
         curves = _curves(asked, result, settings, tuple(groups))
-        measured = measured_frame(backend.service().validations(run_id), found, kind=kind, metric=metric)
+        measured = files.measured_frame(backend.service().validations(run_id), found, kind=kind, metric=metric)
     except SenseError as error:
         complain(str(error))
         return
-    rows = pd.concat([predicted_frame(curves, metric), measured])
+    rows = pd.concat([files.predicted_frame(curves, metric), measured])
     if rows.empty:
         return
     view = METRICS[metric]
@@ -81,11 +72,11 @@ def trade_off_view(
         _QUESTIONS.get(kind, "What does removing more cost?"),
         models_chart(
             rows,
-            x_title=AXES[kind],
+            x_title=files.AXES[kind],
             y=damage_channel(rows, view.axis, view.factor * view.notable),
-            rule={"x": shown_figure(kind, now)},
-            falling=kind in AS_THEY_ARE,
-            picks=OURS,
+            rule={"x": files.shown_figure(kind, now)},
+            falling=kind in files.AS_THEY_ARE,
+            picks=files.OURS,
             height=380,
         ),
         alt_text=f"Predicted {view.change_inside} against savings: {'; '.join(rows['description'].iloc[::6])}",
@@ -103,7 +94,7 @@ def _take(key: str, run_id: str, result: RunResult, kind: str) -> None:
     picked = st.session_state[key]["selection"].get(PICK) or []
     if picked:
         figure = float(picked[0]["figure"])
-        take_target(run_id, result, kind, figure if kind in AS_THEY_ARE else figure / 100)
+        take_target(run_id, result, kind, figure if kind in files.AS_THEY_ARE else figure / 100)
 
 
 @st.cache_data(show_spinner=False, max_entries=12)  # curves of runs and limits, of all sessions
@@ -116,7 +107,7 @@ def _curves(
     """
     kind, limits = _settings.budget.kind, _settings.limits
     if _settings.times is not None:
-        return {OURS: time_trade_off(_result, _settings.times, limits=limits)}
+        return {files.OURS: time_trade_off(_result, _settings.times, limits=limits)}
     solve = partial(
         trade_off, limits=limits, gamma=_settings.gamma, step=0.1 if kind == "bits" else 0.01, groups=_groups
     )
@@ -126,6 +117,6 @@ def _curves(
             try:
                 curves[name] = solve(_result, kind, points, method=method)
             except SenseError:
-                if name == OURS:  # 2:4 sparsity has no other methods
+                if name == files.OURS:  # 2:4 sparsity has no other methods
                     raise
     return curves

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import os
 import re
+from abc import ABC, abstractmethod
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -37,11 +38,20 @@ _ORIGIN = re.compile(rf"(?P<scheme>https?)://{_HOST}", re.IGNORECASE)
 _PATTERN = re.compile(rf"(\*\.)?{_NAME}(\.{_NAME})*|[0-9a-f:.]+", re.IGNORECASE)
 
 
-class Around:
-    """Middleware around ``app``, which sees every request and connection first."""
+class Around(ABC):
+    """Middleware around ``app``, which sees every request first, or the connections and requests of its ``kinds``."""
+
+    kinds = frozenset({"http"})
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request or connection."""
+        await (self._serve if scope["type"] in self.kinds else self._app)(scope, receive, send)
+
+    @abstractmethod
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 class KnownSites(Around):
@@ -51,11 +61,9 @@ class KnownSites(Around):
     host and as their origin.
     """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
+    kinds = frozenset({"http", "websocket"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if len(Headers(scope=scope).getlist("host")) > 1:  # the check reads the first
             await _refuse(scope, receive, send, "A request names one host.", 400)
             return
@@ -147,9 +155,10 @@ class EndedLogins(Around):
     tells the login provider where that wants to be told.
     """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] in ("http", "websocket") and LOGIN_COOKIE in Headers(scope=scope).get("cookie", ""):
+    kinds = frozenset({"http", "websocket"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if LOGIN_COOKIE in Headers(scope=scope).get("cookie", ""):
             cookies = HTTPConnection(scope).cookies
             leaves, has_ended = scope["path"].endswith(LOGOUT_ROUTE), logouts().covers(cookies)
             if leaves and not has_ended:
@@ -182,17 +191,10 @@ class SecurityHeaders(Around):
         if not frame_ancestors():  # says what frame-ancestors says, to old browsers; it cannot name origins
             self._headers["X-Frame-Options"] = "DENY"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in self._headers.items():
-                    headers[name] = value
+                MutableHeaders(scope=message).update(self._headers)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -239,13 +241,8 @@ def content_security_policy() -> str:
 class KnownBase(Around):
     """Middleware that tells a page the address of its server, see :func:`with_known_base`."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if (
-            scope["type"] != "http"
-            or scope["method"] != "GET"
-            or "text/html" not in Headers(scope=scope).get("accept", "")
-        ):
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET" or "text/html" not in Headers(scope=scope).get("accept", ""):
             await self._app(scope, receive, send)
             return
         del MutableHeaders(scope=scope)["accept-encoding"]  # a few kB, to be read here
@@ -273,9 +270,8 @@ class PrivateMetrics(Around):
     them.
     """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http" and any(route in scope["path"] for route in PRIVATE_ROUTES):
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if any(route in scope["path"] for route in PRIVATE_ROUTES):
             expected = os.environ.get("SENSEAPP_METRICS_TOKEN", "").strip()
             offered = Headers(scope=scope).get("authorization", "").removeprefix("Bearer ").strip()
             if not (expected and hmac.compare_digest(offered.encode(), expected.encode())):

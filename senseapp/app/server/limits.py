@@ -44,11 +44,9 @@ class _Excess(Exception):
 class BoundedMessages(Around):
     """Closes a connection on which a message exceeds the limits, and hands on all others."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request or connection."""
-        if scope["type"] != "websocket":
-            await self._app(scope, receive, send)
-            return
+    kinds = frozenset({"websocket"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_closed = False
 
         async def receive_bounded() -> Message:
@@ -125,7 +123,7 @@ SILENT_SECONDS = 10.0
 """For which a connection may be open before its first message; pages send one at once."""
 
 
-class Connections:
+class Connections(Around):
     """Counts the connections of pages, and hands one on once its first message has come.
 
     Where there are as many as may be, a new one is refused. A page that comes back after a pause has nothing to say
@@ -139,20 +137,18 @@ class Connections:
         silent_seconds: until the first message.
     """
 
+    kinds = frozenset({"websocket"})
+
     def __init__(
         self, app: ASGIApp, *, in_all: int = 0, per_address: int = 100, silent_seconds: float = SILENT_SECONDS
     ) -> None:
-        self._app = app
+        super().__init__(app)
         self._in_all = min(in_all or most_pages(), most_pages())
         self._per_address = per_address
         self._seconds = silent_seconds
         self._open: Counter[str] = Counter()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request or connection."""
-        if scope["type"] != "websocket":
-            await self._app(scope, receive, send)
-            return
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         address = (scope.get("client") or ("",))[0]
         if self._open[address] >= self._per_address or self._open.total() >= self._in_all:
             await receive()

@@ -26,29 +26,12 @@ from starlette.middleware import Middleware
 
 from senseapp.app.common import backend
 from senseapp.app.common.download import remove_new_files
+from senseapp.app.server import guards
 from senseapp.app.server.downloads import Downloads, download_registry
-from senseapp.app.server.guards import (
-    EndedLogins,
-    KnownBase,
-    KnownSites,
-    PrivateMetrics,
-    SecurityHeaders,
-    configured_hosts,
-    frame_ancestors,
-)
 from senseapp.app.server.limits import SILENT_SECONDS, BoundedMessages, Connections, configured_limits, descriptors
 from senseapp.app.uploads.registry import upload_registry
 from senseapp.app.uploads.to_disk import UploadsToDisk
-from senseapp.compat.streamlit_internals import (
-    LOGGERS,
-    close_silent_connections,
-    deliver_downloads,
-    ignore_forged_states,
-    ignore_pages_folder,
-    is_connected,
-    limit_incoming_messages,
-    options_of_environment,
-)
+from senseapp.compat import streamlit_internals as internals
 from senseapp.core.errors import HomeInUse, InvalidSpec, SenseError, StorageFailed
 from senseapp.core.files import PRIVATE, SITE, home, lock_home
 from senseapp.core.process import give_back_freed_memory, measuring_environment
@@ -69,13 +52,13 @@ def application() -> st.App:
         APP_SCRIPT,
         lifespan=_lifespan,
         middleware=[
-            Middleware(SecurityHeaders),
-            Middleware(KnownSites),
-            Middleware(PrivateMetrics),
-            Middleware(KnownBase),
+            Middleware(guards.SecurityHeaders),
+            Middleware(guards.KnownSites),
+            Middleware(guards.PrivateMetrics),
+            Middleware(guards.KnownBase),
             Middleware(Connections, **configured_limits()),
             Middleware(BoundedMessages),
-            Middleware(EndedLogins),
+            Middleware(guards.EndedLogins),
             Middleware(Downloads, registry=download_registry()),
             Middleware(UploadsToDisk, registry=upload_registry()),
         ],
@@ -87,7 +70,7 @@ async def _lifespan(app: st.App) -> AsyncIterator[None]:
     _log_with_the_rest()
     remove_new_files()
     remove_left_over()
-    deliver_downloads(download_registry().deliver)
+    internals.deliver_downloads(download_registry().deliver)
     sweeping = asyncio.create_task(_sweep(), name="sweep-sessions")
     readying = asyncio.create_task(_get_ready(), name="get-ready")
     yield
@@ -118,7 +101,7 @@ def _log_with_the_rest() -> None:
     Only what is amiss: addresses that browsers ask for hold ids of sessions and runs.
     """
     for name in list(logging.root.manager.loggerDict):
-        if name.split(".")[0] in LOGGERS:
+        if name.split(".")[0] in internals.LOGGERS:
             logger = logging.getLogger(name)
             logger.handlers.clear()
             logger.propagate = True
@@ -129,7 +112,7 @@ async def _sweep() -> None:
     """Remove the files of sessions that have ended, and what else they left in memory, every minute."""
     while True:
         await asyncio.sleep(60.0)
-        await to_thread.run_sync(upload_registry().close_ended, is_connected)
+        await to_thread.run_sync(upload_registry().close_ended, internals.is_connected)
         await to_thread.run_sync(download_registry().sweep)
         await to_thread.run_sync(gc.collect)
         await to_thread.run_sync(give_back_freed_memory)
@@ -153,8 +136,8 @@ def serve(arguments: list[str]) -> None:
     except StorageFailed:  # pages say what is wrong
         logging.getLogger(__name__).exception("the home cannot be used")
     try:
-        frame_ancestors()
-        configured_hosts()
+        guards.frame_ancestors()
+        guards.configured_hosts()
         configured_limits()
         upload_mb = ServerSettings.configured().upload_mb
     except InvalidSpec as error:
@@ -165,12 +148,12 @@ def serve(arguments: list[str]) -> None:
     with suppress(StorageFailed):  # the log goes to standard error alone, and pages say what is wrong
         log_to(home(), _secrets())
     sys.setswitchinterval(0.001)  # pages must not keep the interpreter from the thread that stores measurements
-    ignore_pages_folder()
-    ignore_forged_states()
-    limit_incoming_messages(2_000_000)  # bytes: states of widgets take some ten kB, files go another way
-    close_silent_connections(SILENT_SECONDS)
+    internals.ignore_pages_folder()
+    internals.ignore_forged_states()
+    internals.limit_incoming_messages(2_000_000)  # bytes: states of widgets take some ten kB, files go another way
+    internals.close_silent_connections(SILENT_SECONDS)
     sys.argv = [str(APP_SCRIPT)]  # Streamlit looks for .streamlit/config.toml beside it
-    of_environment = {name: _value(given) for name, given in options_of_environment().items()}
+    of_environment = {name: _value(given) for name, given in internals.options_of_environment().items()}
     upload_size = {"server.maxUploadSize": upload_mb}
     application().run(config=of_environment | upload_size | options_of(arguments))
 

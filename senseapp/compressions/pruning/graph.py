@@ -25,8 +25,8 @@ from senseapp.compat.torch_pruning_internals import (
     parameter_name,
 )
 from senseapp.core.errors import MeasurementFailed, first_line_of
+from senseapp.networks.network import flags_kept, state_kept
 from senseapp.networks.profile import CONVOLUTIONS
-from senseapp.networks.state import flags_kept, state_kept
 
 MOST_POSITIONS = 2**24
 """Positions that are propagated for all layers of a network; a step counts as the positions of equal run time."""

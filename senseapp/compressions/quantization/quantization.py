@@ -10,18 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from senseapp.compressions import QuantizationConfig
-from senseapp.compressions.base import (
-    Applied,
-    CompressionRequest,
-    LayerWeight,
-    Prepared,
-    Target,
-    UpdateConstraint,
-    WeightCompressor,
-    find_weights,
-    ordinary_tensors,
-)
+from senseapp.compressions import QuantizationConfig, base
 from senseapp.compressions.quantization.activations import (
     OBSERVERS,
     MinMaxObserver,
@@ -32,23 +21,23 @@ from senseapp.compressions.quantization.grid import GRIDS, fake_quantize_input, 
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 
 
-class QuantizationCompressor(WeightCompressor):
+class QuantizationCompressor(base.WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that rounds a weight, and on request the layer's input.
 
     Inputs get one scale and zero point per tensor; query, key and value of ``nn.MultiheadAttention`` share theirs.
     Their ranges come from the calibration images, in one pass for all layers.
     """
 
-    def __init__(self, config: QuantizationConfig, request: CompressionRequest) -> None:
+    def __init__(self, config: QuantizationConfig, request: base.CompressionRequest) -> None:
         self._config = config
-        self._weights, self._reasons = find_weights(request.model, request.layers)
+        self._weights, self._reasons = base.find_weights(request.model, request.layers)
         self._observers: dict[str, MinMaxObserver] = {}
         if config.activations:
             self._observe(request)
         self.not_applicable: Mapping[str, str] = self._reasons
-        self.targets: Sequence[Target] = tuple(weight.target for weight in self._weights.values())
+        self.targets: Sequence[base.Target] = tuple(weight.target for weight in self._weights.values())
 
-    def _observe(self, request: CompressionRequest) -> None:
+    def _observe(self, request: base.CompressionRequest) -> None:
         if not request.calibration:
             raise InvalidDataset(
                 "Quantizing activations needs at least one batch of calibration images to learn their range from, "
@@ -71,7 +60,7 @@ class QuantizationCompressor(WeightCompressor):
                 "Quantizing weights only works."
             )
 
-    def prepare(self, target: Target, level: float) -> Prepared:
+    def prepare(self, target: base.Target, level: float) -> base.Prepared:
         """Round the weight of ``target`` to ``level`` bits, and its input; MeasurementFailed if they are not finite."""
         weight, bits, config = self._weights[target.layer], int(level), self._config
         parameter = weight.parameter
@@ -81,7 +70,7 @@ class QuantizationCompressor(WeightCompressor):
                 "check the checkpoint."
             )
         values, grid = parameter.detach(), GRIDS[config.number_format](bits)
-        with ordinary_tensors():
+        with base.ordinary_tensors():
             scale = scale_of(
                 values,
                 bits=bits,
@@ -91,16 +80,16 @@ class QuantizationCompressor(WeightCompressor):
             )
             rounded = rounded_weight(values, scale, grid)
             inputs = self._rounded_inputs(weight, bits)
-        return Prepared(
-            applied=Applied(achieved_level=level),
+        return base.Prepared(
+            applied=base.Applied(achieved_level=level),
             parameter=parameter,
             weight=lambda: rounded,
             inputs=inputs,
-            constraint=UpdateConstraint(grid=replace(grid, shared=config.granularity == "tensor")),
+            constraint=base.UpdateConstraint(grid=replace(grid, shared=config.granularity == "tensor")),
             scale=scale if rounded.dtype is torch.float32 else None,
         )
 
-    def _rounded_inputs(self, weight: LayerWeight, bits: int) -> Callable[[], AbstractContextManager[None]] | None:
+    def _rounded_inputs(self, weight: base.LayerWeight, bits: int) -> Callable[[], AbstractContextManager[None]] | None:
         """Return a context inside which the inputs of the layer are rounded; None if they never are."""
         if not self._config.activations:
             return None

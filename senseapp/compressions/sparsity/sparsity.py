@@ -9,29 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from senseapp.compressions import SparsityConfig
-from senseapp.compressions.base import (
-    OUTPUT,
-    Applied,
-    CompressionRequest,
-    KeptWeights,
-    LayerWeight,
-    Prepared,
-    Target,
-    UpdateConstraint,
-    WeightCompressor,
-    find_weights,
-    ordinary_tensors,
-    swapped,
-)
-from senseapp.compressions.sparsity.criteria import (
-    CRITERIA,
-    GRANULARITIES,
-    Granularity,
-    InputNorms,
-    gather_input_norms,
-    layer_generator,
-)
+from senseapp.compressions import SparsityConfig, base
+from senseapp.compressions.sparsity import criteria
 from senseapp.core.errors import InvalidDataset, MeasurementFailed
 from senseapp.descriptions.levels import whole_units
 from senseapp.networks.profile import acting_zero_share
@@ -73,22 +52,22 @@ class Ranking:
         return self._scores.kthvalue(place, dim=1, keepdim=True).values
 
 
-class SparsityCompressor(WeightCompressor):
+class SparsityCompressor(base.WeightCompressor):
     """A :class:`~senseapp.compressions.base.Compressor` that zeroes units of a weight.
 
     The model's own weights must not change during its lifetime: importances are sorted once for the current layer and
     used for all its levels.
     """
 
-    def __init__(self, config: SparsityConfig, request: CompressionRequest) -> None:
-        self._usual_granularity, self._selection = GRANULARITIES[config.granularity], request.selection
-        self._criterion = CRITERIA[config.criterion]
+    def __init__(self, config: SparsityConfig, request: base.CompressionRequest) -> None:
+        self._usual_granularity, self._selection = criteria.GRANULARITIES[config.granularity], request.selection
+        self._criterion = criteria.CRITERIA[config.criterion]
         self._seed, self._model = request.seed, request.model
-        self._weights, self._reasons = find_weights(request.model, request.layers)
+        self._weights, self._reasons = base.find_weights(request.model, request.layers)
         self._leave_out_indivisible()
         self._norms = self._gather_norms(request)
         self.not_applicable: Mapping[str, str] = self._reasons
-        self.targets: Sequence[Target] = tuple(weight.target for weight in self._weights.values())
+        self.targets: Sequence[base.Target] = tuple(weight.target for weight in self._weights.values())
         self._latest: _Ranked | None = None
 
     def _leave_out(self, layer: str, reason: str) -> None:
@@ -101,11 +80,11 @@ class SparsityCompressor(WeightCompressor):
             if reason := self._granularity(weight).obstacle(shape):
                 self._leave_out(layer, reason)
 
-    def _granularity(self, weight: LayerWeight) -> Granularity:
+    def _granularity(self, weight: base.LayerWeight) -> criteria.Granularity:
         axes = self._selection.spanned(weight.profile)
-        return self._usual_granularity if axes is None else Granularity(unit="unit", axes=axes)
+        return self._usual_granularity if axes is None else criteria.Granularity(unit="unit", axes=axes)
 
-    def _gather_norms(self, request: CompressionRequest) -> dict[str, InputNorms]:
+    def _gather_norms(self, request: base.CompressionRequest) -> dict[str, criteria.InputNorms]:
         if not self._criterion.looks_at_inputs:
             return {}
         if not request.calibration:
@@ -113,32 +92,32 @@ class SparsityCompressor(WeightCompressor):
                 "The wanda criterion weighs weights by what flows through them and needs at least one batch of "
                 "calibration images, got none. Add images or choose the magnitude criterion."
             )
-        norms = gather_input_norms(request.model, tuple(self._weights.values()), request.calibration)
+        norms = criteria.gather_input_norms(request.model, tuple(self._weights.values()), request.calibration)
         for layer in [layer for layer in self._weights if layer not in norms]:
             self._leave_out(layer, "The input of this layer cannot be observed: its weight is read without a call.")
         return norms
 
-    def prepare(self, target: Target, level: float) -> Prepared:
+    def prepare(self, target: base.Target, level: float) -> base.Prepared:
         """Zero floor(``level`` · n) of the n units of ``target``; MeasurementFailed where that is none."""
         weight = self._weights[target.layer]
-        with ordinary_tensors():
+        with base.ordinary_tensors():
             ranked, kept = self._ranked(weight), self._kept(weight, level)
             num_zeros = kept.numel() - int((kept & (ranked.values != 0)).count_nonzero())  # including zeros before
             lost = ~kept  # a byte per weight, as the quick scan keeps all layers and levels
             acting = self._acting_zero_share(weight, num_zeros, _without(ranked.values, lost))
-        applied = Applied(
+        applied = base.Applied(
             achieved_level=num_zeros / weight.parameter.numel(),
             removed_params=num_zeros,
             removed_macs=round(weight.profile.macs * acting),
         )
-        return Prepared(
+        return base.Prepared(
             applied=applied,
             parameter=weight.parameter,
             weight=lambda: _without(ranked.values, lost),
-            constraint=UpdateConstraint(kept=self._chooser(weight, level, kept)),
+            constraint=base.UpdateConstraint(kept=self._chooser(weight, level, kept)),
         )
 
-    def _chooser(self, weight: LayerWeight, level: float, kept: Tensor) -> KeptWeights:
+    def _chooser(self, weight: base.LayerWeight, level: float, kept: Tensor) -> base.KeptWeights:
         """Return a function that selects as many units of the same kind, by other importances than the criterion's.
 
         Random zeros, which serve for comparison, stay fixed whatever the importances.
@@ -159,7 +138,7 @@ class SparsityCompressor(WeightCompressor):
 
         return choose
 
-    def _acting_zero_share(self, weight: LayerWeight, num_zeros: int, sparse: Tensor) -> float:
+    def _acting_zero_share(self, weight: base.LayerWeight, num_zeros: int, sparse: Tensor) -> float:
         """Return the share of the layer's products that zeros save.
 
         Zero operands that a standardised weight has already, from a gain of 0, do not count.
@@ -167,10 +146,10 @@ class SparsityCompressor(WeightCompressor):
         if weight.profile.keeps_zeros:
             return num_zeros / weight.parameter.numel()
         before = acting_zero_share(self._model, weight.profile)
-        with swapped(weight.parameter, sparse):
+        with base.swapped(weight.parameter, sparse):
             return max(0.0, acting_zero_share(self._model, weight.profile) - before)
 
-    def _kept(self, weight: LayerWeight, level: float) -> Tensor:
+    def _kept(self, weight: base.LayerWeight, level: float) -> Tensor:
         """Return a bool mask of the kept weights, in the weight's layout."""
         ranked = self._ranked(weight)
         ranking = ranked.ranking
@@ -184,18 +163,18 @@ class SparsityCompressor(WeightCompressor):
         kept = self._granularity(weight).arrange_back(ranking.kept(num_lost), ranked.shape)
         return weight.layout.merge(kept.expand(ranked.shape), weight.parameter)
 
-    def _ranked(self, weight: LayerWeight) -> _Ranked:
+    def _ranked(self, weight: base.LayerWeight) -> _Ranked:
         layer = weight.profile.name
         if self._latest is None or self._latest.layer != layer:
             values, criterion, norms = weight.parameter.detach(), self._criterion, None
             split = weight.layout.split(values)  # (G, O/G, I/G, D, H, W)
             if criterion.looks_at_inputs:
-                norms = self._norms[layer].matched_to(weight.layout, split.shape[OUTPUT]).to(split.device)
+                norms = self._norms[layer].matched_to(weight.layout, split.shape[base.OUTPUT]).to(split.device)
             granularity, own = self._granularity(weight), self._selection.score
             if own:
                 scores = weight.layout.split(own(values.float()))
             else:
-                scores = criterion.score(split.float(), layer_generator(self._seed, layer), norms)
+                scores = criterion.score(split.float(), criteria.layer_generator(self._seed, layer), norms)
             ranking = Ranking(
                 granularity.arrange(granularity.unit_scores(scores), per_output=criterion.per_output and own is None)
             )
@@ -215,5 +194,5 @@ class _Ranked:
 
 def _without(values: Tensor, lost: Tensor) -> Tensor:
     """Return ``values``, in their memory order, with 0 in place of those that are ``lost``."""
-    with ordinary_tensors():
+    with base.ordinary_tensors():
         return values.clone().masked_fill_(lost, 0)

@@ -22,7 +22,7 @@ from senseapp.networks.onnx.modules import (
     Step,
     Stored,
 )
-from senseapp.networks.onnx.names import Names, without_folding
+from senseapp.networks.onnx.names import FOLDED, Names
 from senseapp.networks.onnx.operators import operation_of
 from senseapp.networks.onnx.operators.windows import cropped, flat
 from senseapp.networks.onnx.rewrite import fix_known_values, merge_activations
@@ -157,7 +157,7 @@ class BuiltNetwork:
 
     def _layer_name(self, node: Node, layer: Layer) -> str:
         found = self.graph.constants[layer.weight.name]
-        stored = without_folding((not found.reshaped and found.initializer) or layer.weight.name)
+        stored = ((not found.reshaped and found.initializer) or layer.weight.name).removeprefix(FOLDED)
         if layer.apart and node.scope:
             return node.scope
         if stored.endswith(".weight") and "::" not in stored:

@@ -15,17 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    helper,
-    numpy_helper,
-)
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from senseapp.core.errors import InvalidCheckpoint
 
@@ -109,7 +99,7 @@ class OnnxGraph:
                 break
             value = maker.input[0]
         found = self.tensor(value)
-        return None if found is None else np.array(numpy_helper.to_array(found))
+        return None if found is None else np.array(onnx.numpy_helper.to_array(found))
 
     def fresh(self, wanted: str) -> str:
         """Return ``wanted``, or with a number behind it where a value has that name."""
@@ -129,9 +119,9 @@ class OnnxGraph:
         """Store numbers under a name: in the place of the tensor of that name where there is one, else as a new one."""
         tensor = self.tensor(name)
         if tensor is None:
-            self.initializers[name] = numpy_helper.from_array(values, name)
+            self.initializers[name] = onnx.numpy_helper.from_array(values, name)
             return
-        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
         for declared in (each for each in self.model.graph.input if each.name == name):  # as older files have it
             for dim, length in zip(declared.type.tensor_type.shape.dim, values.shape, strict=True):
                 dim.dim_value = length
@@ -283,7 +273,7 @@ def tensor_in(node: NodeProto) -> TensorProto | None:
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:
     """Return the attributes of a node as Python values, tensors and bodies as messages."""
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
 
 
 def nodes_in(model: ModelProto) -> Iterator[NodeProto]:

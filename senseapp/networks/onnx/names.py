@@ -13,7 +13,8 @@ from senseapp.core.foreign_values import BadValue, read_python
 _SCOPES = "pkg.torch.onnx.name_scopes"
 # modules in modules, and characters of one: far above torch's networks; names of functions add some
 _DEEPEST, _LONGEST = 24, 120
-_FOLDED = "ConvBnFusion_W_"
+FOLDED = "ConvBnFusion_W_"
+"""Before the name of a weight that onnxruntime folded a norm into."""
 
 
 def module_path(metadata: Mapping[str, str], node_name: str) -> str | None:
@@ -62,16 +63,7 @@ def tells_of_folding(weight: str, bias: str) -> bool:
     >>> tells_of_folding("0.weight", "0.bias")
     False
     """
-    return weight.startswith(("onnx::Conv", _FOLDED)) or (bool(weight) and bias == f"{weight}_bias")
-
-
-def without_folding(weight: str) -> str:
-    """Return the name that a weight had before onnxruntime folded a norm into it.
-
-    >>> without_folding("ConvBnFusion_W_blocks.0.conv1.weight")
-    'blocks.0.conv1.weight'
-    """
-    return weight.removeprefix(_FOLDED)
+    return weight.startswith(("onnx::Conv", FOLDED)) or (bool(weight) and bias == f"{weight}_bias")
 
 
 class Names:

@@ -7,17 +7,9 @@ from collections import ChainMap, Counter
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 
+import onnx
 from google.protobuf.message import DecodeError
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    numpy_helper,
-    version_converter,
-)
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.inliner import inline_local_functions
 
 from senseapp.core.errors import InvalidCheckpoint, UnsupportedModel
@@ -218,7 +210,7 @@ def _checked_opset(model: ModelProto) -> ModelProto:
     quantized = (node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear"))
     if version < BY_CHANNEL_OPSET and any(each.name == "axis" for node in quantized for each in node.attribute):
         try:
-            return version_converter.convert_version(model, BY_CHANNEL_OPSET)
+            return onnx.version_converter.convert_version(model, BY_CHANNEL_OPSET)
         except Exception as error:  # of any kind: the converter is C++ and says RuntimeError and ValueError
             raise InvalidCheckpoint(
                 f"The file is quantized by channel, which needs opset 13, but is of opset {version}. "

@@ -18,18 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
-from senseapp.networks.onnx.infer import (
-    LAYERS,
-    Facts,
-    Folding,
-    TooLarge,
-    Values,
-    advance,
-    batch_of,
-    evaluate,
-    input_shapes,
-    start,
-)
+from senseapp.networks.onnx import infer
 from senseapp.networks.onnx.operators import entry_of
 from senseapp.networks.onnx.torch_graph import Constant, Node, TorchGraph
 from senseapp.records.inputs import USUAL_SIZES
@@ -55,11 +44,13 @@ def fold_constants(graph: TorchGraph) -> TorchGraph:
     constants = dict(graph.constants)
     renamed: dict[str, str] = {}
     computed: dict[object, tuple[str, ...]] = {}
-    left, budget, folding = [], _FOLDED_IN_ALL, Folding()
+    left, budget, folding = [], _FOLDED_IN_ALL, infer.Folding()
     for node in graph.nodes:
         node = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
         known = all(name in constants for name in node.inputs if name)
-        is_layer = node.op in LAYERS and any(constants[name].weight for name in node.inputs[1:2] if name in constants)
+        is_layer = node.op in infer.LAYERS and any(
+            constants[name].weight for name in node.inputs[1:2] if name in constants
+        )
         if not known or is_layer or entry_of(node.op, node.version) is None:
             left.append(node)
             continue
@@ -70,8 +61,8 @@ def fold_constants(graph: TorchGraph) -> TorchGraph:
         operands = [constants[name].value if name else None for name in node.inputs]
         folding.spend(node, operands)
         try:
-            results = evaluate(node, operands, most=min(budget, _FOLDED))
-        except (TooLarge, UnsupportedModel):  # too large to keep, or refused later, if it is needed at all
+            results = infer.evaluate(node, operands, most=min(budget, _FOLDED))
+        except (infer.TooLarge, UnsupportedModel):  # too large to keep, or refused later, if it is needed at all
             left.append(node)
             continue
         source = constants.get(node.inputs[0]) if node.inputs else None
@@ -110,7 +101,7 @@ def _hashable(value: Any) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def fix_known_values(graph: TorchGraph, facts: Facts) -> TorchGraph:
+def fix_known_values(graph: TorchGraph, facts: infer.Facts) -> TorchGraph:
     """Turn values that are known and the same at every batch into constants; drop what only led to them."""
     constants = dict(graph.constants)
     nodes = []
@@ -137,8 +128,8 @@ def take_branches(graph: TorchGraph) -> TorchGraph:
     """
     if not any(each.op == "If" for each in graph.nodes):
         return graph
-    values = start(graph, input_shapes(graph, batch_of(graph) or 1, USUAL_SIZES[:1] * 2))
-    constants, folding = dict(graph.constants), Folding()
+    values = infer.start(graph, infer.input_shapes(graph, infer.batch_of(graph) or 1, USUAL_SIZES[:1] * 2))
+    constants, folding = dict(graph.constants), infer.Folding()
     pending, nodes, taken = deque(graph.nodes), list[Node](), 0
     while pending:
         node = pending.popleft()
@@ -154,7 +145,7 @@ def take_branches(graph: TorchGraph) -> TorchGraph:
         nodes.append(node)
         if all(name in values for name in node.inputs if name):  # behind what is not read nothing is known
             with suppress(UnsupportedModel):
-                advance([node], values, folding)
+                infer.advance([node], values, folding)
     if not taken:
         return graph
     count = f"{taken} branches (If)" if taken > 1 else "A branch (If)"
@@ -162,7 +153,7 @@ def take_branches(graph: TorchGraph) -> TorchGraph:
     return replace(graph, nodes=tuple(nodes), constants=constants, notes=(*graph.notes, decided))
 
 
-def _branch(node: Node, values: Values) -> TorchGraph | None:
+def _branch(node: Node, values: infer.Values) -> TorchGraph | None:
     """Return the branch that ``node`` runs; None where it is another operator, or its condition is not known."""
     condition = values.get(node.inputs[0]) if node.op == "If" and node.inputs else None
     if condition is None or condition.is_meta or condition.numel() != 1:
@@ -179,8 +170,8 @@ def _identity(node: Node, value: str, output: str) -> Node:
 
 
 def free_batch(
-    graph: TorchGraph, reference: Values, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[TorchGraph, Values]:
+    graph: TorchGraph, reference: infer.Values, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[TorchGraph, infer.Values]:
     """Return ``graph`` rewritten so that it takes inputs of ``shapes``, with its values for them.
 
     A node that would not follow, such as a Reshape or the Concat of a class token, is rewritten from the shapes that it
@@ -194,12 +185,12 @@ def free_batch(
     Raises UnsupportedModel where a node does not follow, or an output is not one per image.
     """
     graph = _without_strides(graph, reference)
-    freeing = _Freeing(reference=reference, values=start(graph, shapes), constants=dict(graph.constants))
+    freeing = _Freeing(reference=reference, values=infer.start(graph, shapes), constants=dict(graph.constants))
     nodes: list[Node] = []
-    folding = Folding()
+    folding = infer.Folding()
     for node in graph.nodes:
         followed = list(freeing.followed(node))
-        advance(followed, freeing.values, folding)
+        infer.advance(followed, freeing.values, folding)
         nodes.extend(followed)
     for name in graph.outputs:
         old, new = reference[name].shape, freeing.values[name].shape
@@ -208,7 +199,7 @@ def free_batch(
     return replace(graph, nodes=tuple(nodes), constants=freeing.constants), freeing.values
 
 
-def _without_strides(graph: TorchGraph, reference: Values) -> TorchGraph:
+def _without_strides(graph: TorchGraph, reference: infer.Values) -> TorchGraph:
     """Return ``graph`` with the identity for each Gather of a whole flat tensor in its own shape and order.
 
     The newer exporter writes a mean over an image in another layout of memory so (``as_strided``).
@@ -230,8 +221,8 @@ def _without_strides(graph: TorchGraph, reference: Values) -> TorchGraph:
 
 @dataclass(slots=True, kw_only=True)
 class _Freeing:
-    reference: Values
-    values: Values
+    reference: infer.Values
+    values: infer.Values
     constants: dict[str, Constant]
     added: int = 0
 
@@ -345,7 +336,7 @@ def _known(parts: Sequence[Node], source: str, graph: TorchGraph) -> tuple[str, 
         known = {name: graph.constants[name].value for name in node.inputs if _is_number(name, graph)}
         numbers = {name: value.double().reshape(()) for name, value in known.items()}
         operands = [{**values, **numbers}[name] if name else None for name in node.inputs]
-        values = {**values, node.outputs[0]: evaluate(node, operands)[0]}
+        values = {**values, node.outputs[0]: infer.evaluate(node, operands)[0]}
     found = values[parts[0].outputs[0]]
     if found.shape != _ARGUMENTS.shape:
         return None

@@ -13,14 +13,7 @@ from senseapp.core.errors import InvalidSpec, SenseError, UnsupportedModel
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.network import abilities_of
-from senseapp.networks.onnx.metadata import (
-    class_names_in,
-    image_shape,
-    is_channels_last,
-    num_classes_in,
-    side_in,
-    usual_preparation,
-)
+from senseapp.networks.onnx import metadata
 from senseapp.networks.onnx.modules import ImageInput
 from senseapp.networks.onnx.open import OpenedOnnx, open_onnx
 from senseapp.networks.onnx.torch_graph import UnreadNode
@@ -50,9 +43,9 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
     opened = _fitted(_read(spec), spec)
     _check_layers(opened)
     task = task_named(spec.task)
-    prepared = usual_preparation(opened, is_classifier=task.prepared_by_answers)
+    prepared = metadata.usual_preparation(opened, is_classifier=task.prepared_by_answers)
     opened.network.images = ImageInput(
-        channels_last=is_channels_last(opened.input_shape), dtype=opened.input_dtype, batch=opened.batch
+        channels_last=metadata.is_channels_last(opened.input_shape), dtype=opened.input_dtype, batch=opened.batch
     )
     readers = _readers_of(task, opened, prepared.preprocessing, spec.layout)
     reader = opened.network.reader = readers[0] if readers else None
@@ -70,7 +63,7 @@ def load_onnx(spec: ModelSpec, report: Callable[[str], None]) -> LoadedModel:
         background=reader.background if reader else "unknown",
         num_classes=num_outputs,
         pretrained=True,
-        class_names=class_names_in(opened.metadata, num_outputs) or usual_names,
+        class_names=metadata.class_names_in(opened.metadata, num_outputs) or usual_names,
         notes=(
             *_notes(opened, spec),
             *((f"Its outputs are read as {reader.words}.",) if reader else ()),
@@ -105,7 +98,7 @@ def examine_onnx(spec: ModelSpec) -> OnnxReport:
         spec=spec,
         input_name=opened.input_name,
         input_shape=opened.input_shape,
-        channels_last=is_channels_last(opened.input_shape),
+        channels_last=metadata.is_channels_last(opened.input_shape),
         free_axes=opened.free_axes,
         batch=opened.batch,
         outputs=opened.outputs,
@@ -137,8 +130,8 @@ def _opened(spec: ModelSpec, outputs: Sequence[str] | None, side: int | None = N
         usual_side=task_named(spec.task).usual_side,
         in_runtime=spec.in_runtime,
     )
-    told = side_in(opened.metadata)
-    is_free = set(opened.free_axes) >= ({1, 2} if is_channels_last(opened.input_shape) else {2, 3})
+    told = metadata.side_in(opened.metadata)
+    is_free = set(opened.free_axes) >= ({1, 2} if metadata.is_channels_last(opened.input_shape) else {2, 3})
     if side is None and is_free and told not in (None, opened.size[0]):
         return _opened(spec, outputs, told)
     return opened
@@ -193,7 +186,7 @@ def _check_input(opened: OpenedOnnx, spec: ModelSpec) -> None:
             f"The input “{opened.input_name}” has the shape {tuple(shape)}; images are (N, C, H, W) or (N, H, W, C)."
             " Only networks of such images are measured."
         )
-    _, height, width = image_shape(opened)
+    _, height, width = metadata.image_shape(opened)
     if spec.img_size not in (None, height) or spec.img_size not in (None, width):
         raise InvalidSpec(
             f"The file is fixed to images of {height} × {width} pixels, got img_size {spec.img_size}. Leave it empty, "
@@ -269,20 +262,20 @@ def _readers_of(task: Task, opened: OpenedOnnx, prepared: Preprocessing, key: st
     """Return what may read the outputs of a network, by those for an image of noise; with ``key`` that of a setting."""
     if key:
         return (task.reader_of(key),)
-    num_classes = num_classes_in(opened.metadata)
-    if not task.readers(_like_outputs(opened, opened.outputs), image_shape(opened)[1:], num_classes):
+    num_classes = metadata.num_classes_in(opened.metadata)
+    if not task.readers(_like_outputs(opened, opened.outputs), metadata.image_shape(opened)[1:], num_classes):
         return ()
     generator = torch.Generator().manual_seed(0)
     mean, std = (torch.tensor(each)[:, None, None] for each in (prepared.mean, prepared.std))
     noise = (torch.rand((1, *prepared.input_shape), generator=generator) - mean) / std
     with torch.no_grad():
-        return tuple(task.readers(opened.network(noise), image_shape(opened)[1:], num_classes))
+        return tuple(task.readers(opened.network(noise), metadata.image_shape(opened)[1:], num_classes))
 
 
 def _read_shapes(task: Task, opened: OpenedOnnx, names: Sequence[str], reader: OutputReader | None = None) -> object:
     """Return what ``task`` reads of outputs, without values; raises UnsupportedModel where that is nothing."""
     raw = _like_outputs(opened, names)
-    reader = reader or next(iter(task.readers(raw, image_shape(opened)[1:])), None)
+    reader = reader or next(iter(task.readers(raw, metadata.image_shape(opened)[1:])), None)
     return raw if reader is None else reader(raw)
 
 
@@ -311,7 +304,7 @@ def _notes(opened: OpenedOnnx, spec: ModelSpec) -> Iterator[str]:
     if Path(spec.checkpoint).suffix.lower() != ".onnx":
         yield "Files that are delivered from it are one ONNX file with all weights inside."
     yield from abilities_of(opened.network).missing
-    if is_channels_last(opened.input_shape):
+    if metadata.is_channels_last(opened.input_shape):
         yield "The file takes images with channels last; they are brought to that order before it."
     others = [each.name for each in opened.candidates if each.kind != "logits" and each.name not in opened.outputs]
     measured_before = {each.of for each in opened.candidates if each.name in opened.outputs}

@@ -18,10 +18,9 @@ from senseapp.metrics.paired_tests import clearly_less
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.onnxruntime.rounding.bias import BiasCorrection
-from senseapp.runtimes.onnxruntime.rounding.causes import calibration_warnings, causes
 from senseapp.runtimes.onnxruntime.rounding.products import products
 from senseapp.runtimes.onnxruntime.rounding.qdq import ROUNDING, UNPACKED, WEIGHTED, QdqFiles, Rounding, rounded_tensors
-from senseapp.runtimes.onnxruntime.rounding.ranges import Range, ranges
+from senseapp.runtimes.onnxruntime.rounding.ranges import Range, calibration_warnings, causes, ranges
 from senseapp.runtimes.onnxruntime.rounding.weights import LARGEST, RoundedProduct, rounded_products
 from senseapp.runtimes.quantizers import Fitting, Quantizer, RoundingCause
 
@@ -128,7 +127,7 @@ class Int8Writer(Quantizer):
         return [name for name in int8_nodes(content) if name in able]
 
     def causes(self, nodes: Collection[str] | None = None) -> Sequence[RoundingCause]:
-        """Return what speaks against one scale for a tensor; see :func:`.rounding.causes.causes`."""
+        """Return what speaks against one scale for a tensor; see :func:`.rounding.ranges.causes`."""
         return causes(self.network, self.rounding.ranges, self._calibration, nodes)
 
 

@@ -13,7 +13,7 @@ import torch
 from onnx import NodeProto, TensorProto, helper
 from torch import Tensor
 
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.texts import plural
 from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.runtimes.base import QuantizedWeights

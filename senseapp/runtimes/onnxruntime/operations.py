@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import logging
@@ -10,22 +11,26 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnxruntime
+import torch
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import Tensor, nn
 
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compat.torch_internals import has_forward_hooks
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network
 from senseapp.networks.onnx.graph import OnnxGraph, opset_of
 from senseapp.networks.onnx.metadata import CLASSES, told_of
 from senseapp.networks.onnx.open import OpenedOnnx
+from senseapp.reconstruct.write import onnx_copy, onnx_program, optimized
 from senseapp.records.deployment import LayerTimes, OperatorTime
 from senseapp.runtimes.base import Exporter, QuantizedWeights, Runtime
 from senseapp.runtimes.call_times import Kernel, processor, saturates
@@ -33,7 +38,6 @@ from senseapp.runtimes.foreign import ForeignFile, OpenFile
 from senseapp.runtimes.onnxruntime import ONNXRUNTIME
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer, layers_of_nodes, multiplies_integers
 from senseapp.runtimes.onnxruntime.integer_weights import with_quantized_weights
-from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
 from senseapp.runtimes.onnxruntime.runtime import OnnxSession, RuntimeModel, kernels
 from senseapp.runtimes.onnxruntime.timing import by_operator, by_product, layer_times, numbered, products_of, shapes_of
 from senseapp.runtimes.quantizers import DefaultInt8, Fitting, Quantizer
@@ -136,17 +140,13 @@ class OnnxRuntime(Runtime):
         """Return images as calls of :meth:`float_graph` take them."""
         return batches
 
-    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Quantizer:
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
         """Return what writes QDQ files, with weights of 7 bits and a scale for each channel."""
-        return self._writer(content, calibration)
-
-    def _writer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
-        """Return what writes a file in int8."""
         return Int8Writer(self.float_graph(content), self.inputs(calibration))
 
     def fitted_quantizer(self, content: bytes, fitting: Fitting) -> Quantizer:
         """Return the same with fitted ranges, weights and biases, where that does less harm."""
-        writer = self._writer(content, fitting.batches)
+        writer = self.quantizer(content, fitting.batches)
         fitting = replace(fitting, batches=self.inputs(fitting.batches), held_out=self.inputs(fitting.held_out))
         writer.fit(fitting, self.open)
         return writer
@@ -253,6 +253,60 @@ def _notebook(name: str, runtime: str) -> dict[str, Any]:
     shared: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
     cells += [{"id": each, "source": source, **shared} for each, source in code.items()]
     return {"cells": cells, "metadata": {"language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}
+
+
+class OnnxTemplate(Exporter):
+    """A network that is exported once; networks that differ from it only in values of weights are not traced again.
+
+    Tracing takes nine tenths of an export, weights the rest.
+
+    Args:
+        model: the network; it is copied on first use.
+        example: images that it takes, (N, C, H, W).
+    """
+
+    def write(self, model: nn.Module) -> bytes:
+        """Return ``model`` as float ONNX: what :func:`onnx_copy` returns, but for the names of nodes.
+
+        Raises InvalidSpec where it cannot be exported.
+        """
+        if not self._differs_in_weights_only(model):
+            return onnx_copy(model, self.example)
+        program = copy.copy(self._program)
+        program.model = self._program.model.clone()
+        names = program.model.graph.initializers
+        weights = {name: each.detach().cpu().contiguous() for name, each in _tensors(model).items() if name in names}
+        program.apply_weights(weights)
+        return optimized(program)
+
+    @cached_property
+    def _program(self) -> torch.onnx.ONNXProgram:
+        with torch.no_grad():
+            return onnx_program(copy.deepcopy(self.model).cpu(), self.example)
+
+    def _differs_in_weights_only(self, model: nn.Module) -> bool:
+        """Whether both have modules of the same classes without hooks, and each tensor that differs can be replaced."""
+        if _structure(model) != _structure(self.model) or any(map(has_forward_hooks, model.modules())):
+            return False
+        before, replaceable = _tensors(self.model), self._program.model.graph.initializers
+        named = {id(each) for name, each in _tensors(model).items() if name in replaceable}
+        return all(id(each) in named or torch.equal(each, before[name]) for name, each in _tensors(model).items())
+
+
+def _structure(model: nn.Module) -> list[object]:
+    """Return what is traced, but for values: classes of modules; shapes, types and sharing of tensors."""
+    tensors = _tensors(model)
+    first = {id(each): name for name, each in reversed(tensors.items())}
+    modules = [(name, type(each)) for name, each in model.named_modules()]
+    return [*modules, *((name, each.shape, each.dtype, first[id(each)]) for name, each in tensors.items())]
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return every parameter and buffer, a shared one under each of its names."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
 
 
 OPERATIONS = OnnxRuntime()

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from senseapp.core.errors import InvalidSpec, first_line_of, is_about_memory
 from senseapp.core.process import quiet
 from senseapp.networks.network import OUTPUTS, nested
 from senseapp.networks.onnx.modules import ImageInput
+from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.runtimes.call_times import RUNS, Kernel, usual_input
 
 _KERNEL = "_kernel_time"  # behind the name of a node, in a profile
@@ -81,7 +81,7 @@ class RuntimeModel(OnnxSession):
 
     def __init__(self, content: bytes, *, threads: int | None = None, fused: bool = True) -> None:
         try:
-            self._session = session(content, threads=threads, fused=fused)
+            self._session = open_session(content, threads=threads, fused=fused, severity=3)
         except Exception as error:  # onnxruntime raises one class for each of its states, all undocumented
             if is_about_memory(error):
                 raise
@@ -99,38 +99,10 @@ class RuntimeModel(OnnxSession):
         return {name: torch.from_numpy(values) for name, values in zip(names, found, strict=True)}
 
 
-def session(
-    content: bytes,
-    *,
-    threads: int | None,
-    fused: bool = True,
-    optimized: bool = True,
-    severity: int = 3,
-    profile: str = "",
-) -> Any:
-    """Open an ONNX file in onnxruntime on the processor; see :class:`RuntimeModel` for ``threads`` and ``fused``.
-
-    It prints errors of ``severity``: 3 for all of them, 4 for fatal ones; the file of a ``profile`` begins with that
-    path. Raises what onnxruntime does.
-    """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or torch.get_num_threads()
-    if threads is None:  # threads that wait actively would take time from other files that are being timed
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = severity  # warnings would blur the one line of a command
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if profile:
-        options.enable_profiling, options.profile_file_prefix = True, profile
-    if not fused:
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
 def kernels(content: bytes, *, threads: int, batch: int) -> list[Kernel]:
     """Return the kernels of a network that runs in onnxruntime a few times on :func:`usual_input`."""
     with tempfile.TemporaryDirectory() as folder:
-        opened = session(content, threads=threads, profile=str(Path(folder) / "profile"))
+        opened = open_session(content, threads=threads, severity=3, profile=str(Path(folder) / "profile"))
         feeds = {
             each.name: usual_input(
                 [size if isinstance(size, int) else batch for size in each.shape],

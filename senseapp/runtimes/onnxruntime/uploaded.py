@@ -9,7 +9,7 @@ from functools import lru_cache
 import onnx
 from torch import Tensor, nn
 
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import IntegerWeight
 from senseapp.core.texts import plural
 from senseapp.networks.loaded import Preprocessing
 from senseapp.networks.network import Network, in_calls
@@ -138,10 +138,10 @@ class UploadedRuntime(OnnxRuntime):
 
     # ---- int8 and times
 
-    def _writer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
         """Return what writes a copy of the part that is measured; raises InvalidSpec where none can be made."""
         check_quantizable(content)
-        return super()._writer(content, calibration)
+        return super().quantizer(content, calibration)
 
     def in_place(self, network: bytes, file: bytes) -> bytes:
         """Return ``network``, an edited file, with what an int8 ``file`` of its copy rounds."""

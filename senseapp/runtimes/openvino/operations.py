@@ -49,7 +49,7 @@ class OpenVino(OnnxRuntime):
         """Return a file that takes what it declares."""
         return OpenVinoModel(content, threads=threads)
 
-    def _writer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
+    def quantizer(self, content: bytes, calibration: Sequence[Tensor]) -> Int8Writer:
         """Return what writes a file in int8 on which OpenVINO's kernels do not saturate once weights are fitted.
 
         On processors without VNNI those for products of two activations, as of attention, would.
@@ -58,7 +58,27 @@ class OpenVino(OnnxRuntime):
 
     def kernels(self, content: bytes, *, threads: int, batch: int) -> list[Kernel]:
         """Return the kernels of a file: nodes that OpenVINO fuses are one kernel, named by the first of them."""
-        return executed_kernels(content, threads, batch)
+        network = read(content)
+        feeds = [
+            usual_input(
+                [size.get_length() if size.is_static else batch for size in port.partial_shape],
+                np.dtype(port.element_type.to_dtype()),
+            )
+            for port in network.inputs
+        ]
+        network = compiled(network, *(each.shape for each in feeds), threads=threads, profiled=True)
+        request = network.create_infer_request()
+        averages: dict[str, list[float]] = {}
+        with quiet():
+            for _ in range(RUNS):
+                request.infer(feeds, share_inputs=True)
+                for each in request.get_profiling_info():
+                    averages.setdefault(each.node_name, []).append(each.real_time.total_seconds())
+        return [
+            Kernel((*each.parts, each.name)[0], _kind(each), undisturbed(averages[each.name]), each.values)
+            for each in executed_nodes(network)
+            if each.name in averages
+        ]
 
     def for_file(self, opened: OpenedOnnx) -> Runtime:
         """Return OpenVINO on edited copies of an uploaded file."""
@@ -71,31 +91,6 @@ class OpenVino(OnnxRuntime):
     def default_int8(self, content: bytes, fitting: Fitting) -> DefaultInt8 | None:
         """Return None: OpenVINO's quantizer (NNCF) is a package of its own."""
         return None
-
-
-def executed_kernels(content: bytes, threads: int, batch: int) -> list[Kernel]:
-    """Return the kernels of a network that runs a few times on :func:`~senseapp.runtimes.call_times.usual_input`."""
-    network = read(content)
-    feeds = [
-        usual_input(
-            [size.get_length() if size.is_static else batch for size in port.partial_shape],
-            np.dtype(port.element_type.to_dtype()),
-        )
-        for port in network.inputs
-    ]
-    network = compiled(network, *(each.shape for each in feeds), threads=threads, profiled=True)
-    request = network.create_infer_request()
-    averages: dict[str, list[float]] = {}
-    with quiet():
-        for _ in range(RUNS):
-            request.infer(feeds, share_inputs=True)
-            for each in request.get_profiling_info():
-                averages.setdefault(each.node_name, []).append(each.real_time.total_seconds())
-    return [
-        Kernel((*each.parts, each.name)[0], _kind(each), undisturbed(averages[each.name]), each.values)
-        for each in executed_nodes(network)
-        if each.name in averages
-    ]
 
 
 def undisturbed(averages: Sequence[float]) -> float:
@@ -151,15 +146,12 @@ class OpenVinoModel(OnnxSession):
         found = self._request(values.shape).infer([values], share_inputs=True)
         return {name: torch.from_numpy(found[place]) for place, name in enumerate(self._names)}
 
-    def _network(self) -> Any:
-        """Return the network anew: compiling it for a shape changes it."""
-        return read(self._content)
-
     def _request(self, shape: tuple[int, ...]) -> Any:
         if shape not in self._requests:
             if len(self._requests) == 2:  # of a batch, and of the rest that is smaller
                 del self._requests[next(iter(self._requests))]
-            self._requests[shape] = compiled(self._network(), shape, threads=self._threads).create_infer_request()
+            network = read(self._content)  # anew: compiling it for a shape changes it
+            self._requests[shape] = compiled(network, shape, threads=self._threads).create_infer_request()
         return self._requests[shape]
 
 

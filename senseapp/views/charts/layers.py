@@ -11,21 +11,7 @@ import numpy as np
 import pandas as pd
 
 from senseapp.metrics import Metric
-from senseapp.views.charts.axes import (
-    EDGE_TO_EDGE,
-    PICK,
-    LayeredChart,
-    layer_axis,
-    layer_hover,
-    outline,
-    pick_layer,
-    rows_size,
-    same_rows,
-    source_opacity,
-    tooltips,
-    top_axis,
-    zero_line,
-)
+from senseapp.views.charts import axes
 from senseapp.views.palette import CATEGORIES, INK, fragility_colour
 
 EXTREMES = ("loses most", "loses least")
@@ -100,40 +86,40 @@ def sensitivity_bars(
     and their number; words mark the largest and the smallest. A click anywhere on a row picks its layer.
     ``x_domain`` is in display units; ``is_log`` makes the axis logarithmic beyond what is tolerable.
     """
-    base: alt.Chart = alt.Chart(cut_short(rows[list(_DRAWN)], x_domain)).encode(y=same_rows())
+    base: alt.Chart = alt.Chart(cut_short(rows[list(_DRAWN)], x_domain)).encode(y=axes.same_rows())
     log: dict[str, Any] = {"type": "symlog", "constant": metric.factor * metric.notable} if is_log else {}
     scale = alt.Scale(domain=list(x_domain), nice=False, **log)
     drop = alt.X(
         "drop:Q",
         title=metric.axis,
         scale=scale,
-        axis=top_axis(tickCount=8),
+        axis=axes.top_axis(tickCount=8),
         stack=None,
     )
     bars = base.mark_bar(clip=True, stroke=INK, strokeWidth=0.5).encode(
         x=drop,
-        y=layer_axis(list(rows["row"])),
+        y=axes.layer_axis(list(rows["row"])),
         color=fragility_colour(),
-        opacity=source_opacity(),
+        opacity=axes.source_opacity(),
         description=alt.Description("description:N"),
     )
     whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False)
     rings = base.transform_filter("datum.unclear").mark_point(
         shape="circle", size=45, color=INK, strokeWidth=1.5, aria=False
     )
-    hits = base.mark_rect(opacity=0, aria=False, tooltip=layer_hover(metric))
+    hits = base.mark_rect(opacity=0, aria=False, tooltip=axes.layer_hover(metric))
     layers = [
         bars,
         whiskers.encode(x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q")),
         rings.encode(x=alt.XDatum(0, scale=scale)),
         _extremes(base, dx=8, end="max(0, datum.high, datum.drop)").encode(x=alt.X("end:Q", scale=scale)),
-        zero_line(),
-        outline(rows, picked, same_rows()),
+        axes.zero_line(),
+        axes.outline(rows, picked, axes.same_rows()),
         # Nobody sees what answers to click and hover from edge to edge: many marks are too short to be hit, and one
         # with a hover text in each row is drawn faster than several. Unnamed, Altair prints its data for a name.
-        hits.encode(**EDGE_TO_EDGE).properties(name="hits").add_params(pick_layer()),
+        hits.encode(**axes.EDGE_TO_EDGE).properties(name="hits").add_params(axes.pick_layer()),
     ]
-    return LayeredChart(layer=layers, **rows_size(len(rows)))
+    return axes.LayeredChart(layer=layers, **axes.rows_size(len(rows)))
 
 
 def _extremes(base: alt.Chart, *, dx: int, end: str) -> Any:
@@ -151,13 +137,13 @@ def schedule_bars(rows: pd.DataFrame, *, title: str, largest: float) -> alt.Char
     scale = alt.Scale(domain=[0, largest], nice=False)
     bars = alt.Chart(rows).mark_bar(stroke=INK, strokeWidth=0.5)
     chart = bars.encode(
-        y=layer_axis(list(rows["row"])),
-        x=alt.X("amount:Q", title=title, axis=top_axis(), scale=scale),
+        y=axes.layer_axis(list(rows["row"])),
+        x=alt.X("amount:Q", title=title, axis=axes.top_axis(), scale=scale),
         color=fragility_colour(),
-        tooltip=tooltips(members="Layer", amount_text="Amount", reason="Why", drop_text="Measured alone"),
+        tooltip=axes.tooltips(members="Layer", amount_text="Amount", reason="Why", drop_text="Measured alone"),
         description="description:N",
     )
-    return cast(alt.Chart, chart.properties(**rows_size(len(rows))))
+    return cast(alt.Chart, chart.properties(**axes.rows_size(len(rows))))
 
 
 def pair_step(sides: int) -> int:
@@ -179,9 +165,9 @@ def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], pi
     drawn = cut_short(rows.assign(extreme=""), domain)
     layers_shown = list(dict.fromkeys(rows["row"]))
     base: alt.Chart = alt.Chart(drawn).encode(
-        y=layer_axis(layers_shown),
+        y=axes.layer_axis(layers_shown),
         yOffset=alt.YOffset("side:N", sort=list(labels)),
-        tooltip=tooltips(
+        tooltip=axes.tooltips(
             members="Layer",
             side="Run",
             change_text=metric.change_title,
@@ -191,19 +177,25 @@ def paired_bars(rows: pd.DataFrame, metric: Metric, *, labels: Sequence[str], pi
         ),
     )
     scale = alt.Scale(domain=list(domain), nice=False)
-    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=top_axis())
+    drop = alt.X("drop:Q", title=metric.axis, scale=scale, axis=axes.top_axis())
     hits = base.mark_rect(opacity=0, aria=False).encode(x=alt.value(0), x2=alt.value("width"))
     bars = base.mark_bar(clip=True).encode(
         x=drop,
         color=alt.Color("side:N", scale=side_scale(labels), legend=None),
-        opacity=source_opacity(),
+        opacity=axes.source_opacity(),
         description="description:N",
     )
     whiskers = base.mark_rule(color=INK, strokeWidth=1.5, clip=True, aria=False).encode(x="low:Q", x2="high:Q")
-    layers = [hits.add_params(pick_layer()), bars, whiskers, zero_line(), outline(rows, picked, same_rows())]
+    layers = [
+        hits.add_params(axes.pick_layer()),
+        bars,
+        whiskers,
+        axes.zero_line(),
+        axes.outline(rows, picked, axes.same_rows()),
+    ]
     if (drawn["extreme"] != "").any():
         layers.append(_extremes(base, dx=4, end="max(0, datum.drop)").encode(x="end:Q"))
-    return alt.LayerChart(layer=layers, **rows_size(len(layers_shown), pair_step(len(labels))))
+    return alt.LayerChart(layer=layers, **axes.rows_size(len(layers_shown), pair_step(len(labels))))
 
 
 _SIZES = {"params_text": "Parameters", "macs_text": "Multiplications"}
@@ -221,7 +213,7 @@ def network_bars(
     and MACs are known. A click selects ``layer``, ``node`` and ``is_block`` of its row.
     """
     hover = [
-        *tooltips(members="Module", kind="Kind", change_text=metric.change_title, worst_text="Most fragile layer"),
+        *axes.tooltips(members="Module", kind="Kind", change_text=metric.change_title, worst_text="Most fragile layer"),
         alt.Tooltip("params:Q", title="Parameters", format=",d"),
         alt.Tooltip("param_share:Q", title="of all layers", format=".1%"),
         alt.Tooltip("macs:Q", title="Multiplications", format=".3~s"),
@@ -236,15 +228,15 @@ def network_bars(
         labelLimit=_NAME_WIDTH - 5,
         **_PLAIN,
     )
-    click = alt.selection_point(name=PICK, fields=["layer", "node", "is_block"], on="click")
-    hits = base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, names), **EDGE_TO_EDGE)
+    click = alt.selection_point(name=axes.PICK, fields=["layer", "node", "is_block"], on="click")
+    hits = base.mark_rect(opacity=0, aria=False).encode(y=_rows(rows, names), **axes.EDGE_TO_EDGE)
     bars = base.mark_bar(minBandSize=3, stroke=INK, strokeWidth=0.5).encode(
         y=_PLACE,
-        x=alt.X("share:Q", title=share_title, axis=top_axis(format="%", tickCount=4)),
+        x=alt.X("share:Q", title=share_title, axis=axes.top_axis(format="%", tickCount=4)),
         color=fragility_colour(),
         description=alt.Description("description:N"),
     )
-    frame = outline(rows, picked, _PLACE, field="node")
+    frame = axes.outline(rows, picked, _PLACE, field="node")
     layers = [
         hits.properties(name="hits").add_params(click),
         *(
@@ -254,7 +246,7 @@ def network_bars(
         bars,
         frame,
     ]
-    tree = LayeredChart(layer=layers, **rows_size(len(rows))).resolve_axis(y="independent")
+    tree = axes.LayeredChart(layer=layers, **axes.rows_size(len(rows))).resolve_axis(y="independent")
     return cast(alt.LayerChart, tree)
 
 

@@ -11,20 +11,7 @@ import pandas as pd
 
 from senseapp.descriptions import LevelScale
 from senseapp.metrics import Metric
-from senseapp.views.charts.axes import (
-    LayeredChart,
-    cut_labels,
-    layer_axis,
-    layer_hover,
-    outline,
-    pick_layer,
-    rows_size,
-    same_rows,
-    source_opacity,
-    tooltips,
-    value_scale,
-    zero_line,
-)
+from senseapp.views.charts import axes
 from senseapp.views.palette import curve_look, fragility_colour
 
 HOVER = "hover"
@@ -71,17 +58,17 @@ def sensitivity_curves(
     base: alt.Chart = alt.Chart(rows).encode(x=_levels(rows, x_title, falling))
     tinted = base.encode(color=alt.Color("row:N", scale=colours, legend=None))
     ends: dict[str, Any] = {"domain": list(y_domain), "nice": False} if y_domain else {}
-    value = alt.Y("drop:Q", title=y_title, scale=value_scale(y_title, **ends))
+    value = alt.Y("drop:Q", title=y_title, scale=axes.value_scale(y_title, **ends))
     lines = _lines(base, value, many=len(drawn) > _MANY, picked=picked).encode(
         stroke=alt.Stroke("row:N", scale=colours, legend=named),
         strokeDash=alt.StrokeDash("row:N", scale=dashes, legend=named),
     )
     points = _points(tinted, value, y_title, many=len(drawn) > _MANY)
-    layers = [zero_line(vertical=False)]
+    layers = [axes.zero_line(vertical=False)]
     if len(drawn) <= 8:  # intervals of curves, which hide each other beyond
         bands = tinted.mark_area(opacity=0.12, clip=True, aria=False)
         layers.append(bands.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")))
-    whole = LayeredChart(layer=[*layers, lines, points], height=height)
+    whole = axes.LayeredChart(layer=[*layers, lines, points], height=height)
     # Each layer has a legend of its own or none: a shared one would take the paleness of the bands.
     channels: dict[str, Any] = dict.fromkeys(("color", "stroke", "strokeDash"), "independent")
     return cast(alt.LayerChart, whole.resolve_legend(**channels))
@@ -104,7 +91,7 @@ def _legend(drawn: Sequence[str]) -> alt.Legend:
         orient="right",
         values=list(drawn),
         labelLimit=190,
-        labelExpr=cut_labels(drawn),
+        labelExpr=axes.cut_labels(drawn),
         symbolType="stroke",
         symbolSize=500,
         symbolOpacity=1,
@@ -130,11 +117,11 @@ def _lines(base: alt.Chart, value: alt.Y, *, many: bool, picked: str) -> Any:
 def _points(base: alt.Chart, value: alt.Y, y_title: str | None, *, many: bool) -> Any:
     hover = alt.selection_point(name=HOVER, fields=["layer"], on="pointerover", clear="pointerout", nearest=True)
     points = base.mark_point(filled=True, size=18 if many else 55, clip=True).properties(name="points")
-    points = points.add_params(hover, pick_layer(nearest=True))
+    points = points.add_params(hover, axes.pick_layer(nearest=True))
     return points.encode(
         y=value,
         opacity=_under_pointer(others=0.05 if many else 0.15),
-        tooltip=tooltips(
+        tooltip=axes.tooltips(
             members="Layer",
             level_text="Level",
             change_text=(y_title or "Drop").split(" (")[0],
@@ -156,22 +143,22 @@ def sensitivity_heatmap(
     scale, axis = alt.Scale(domain=list(level_texts)), alt.Axis(orient="top", labelAngle=0, labelPadding=6)
     x = alt.X("level_text:O", scale=scale, title=None, axis=axis)
     rows = rows[np.isfinite(rows["drop"])]
-    cells = alt.Chart(rows[list(_DRAWN)]).mark_rect(tooltip=layer_hover(metric), invalid=None)
+    cells = alt.Chart(rows[list(_DRAWN)]).mark_rect(tooltip=axes.layer_hover(metric), invalid=None)
     cells = cells.encode(
-        y=layer_axis(list(order)),
+        y=axes.layer_axis(list(order)),
         x=x,
         color=fragility_colour(),
-        **({"opacity": source_opacity()} if (rows["source"] == "estimated").any() else {}),
+        **({"opacity": axes.source_opacity()} if (rows["source"] == "estimated").any() else {}),
         description=alt.Description("description:N"),
     )
     rings = alt.Chart(rows.loc[rows["unclear"].astype(bool), ["layer", "row", "level_text"]])
     rings = rings.mark_point(size=30, filled=True, color="white", stroke="#333333", strokeWidth=1, aria=False)
     layers = [
-        cells.properties(name="cells").add_params(pick_layer()),
-        rings.encode(y=same_rows(), x=x),
-        outline(rows, picked, same_rows()),
+        cells.properties(name="cells").add_params(axes.pick_layer()),
+        rings.encode(y=axes.same_rows(), x=x),
+        axes.outline(rows, picked, axes.same_rows()),
     ]
-    return LayeredChart(layer=layers, **rows_size(len(order)))
+    return axes.LayeredChart(layer=layers, **axes.rows_size(len(order)))
 
 
 _DRAWN = ("layer", "row", "members", "level_text", "band", "source", "change_text", "interval_text", "description")

@@ -27,40 +27,8 @@ from senseapp.views.charts.axes import picture_svg
 from senseapp.views.charts.layers import drop_domain, marked, sensitivity_bars
 from senseapp.views.frames.results import at_level, measurement_frame
 from senseapp.views.palette import fragility_legend
-from senseapp.views.report.tables import (
-    ReportTable,
-    apart_table,
-    class_tables,
-    files_table,
-    layer_table,
-    schedule_sections,
-)
-from senseapp.views.words.check import (
-    CHANGE_COLUMNS,
-    OPERATOR_COLUMNS,
-    PICTURE_COLUMNS,
-    TENSOR_COLUMNS,
-    all_notes,
-    change_rows,
-    conditions,
-    divergence_sentence,
-    file_facts,
-    measured_facts,
-    operator_rows,
-    picture_row,
-    tensor_rows,
-    verdict,
-)
-from senseapp.views.words.wording import (
-    baselines_of,
-    caveat_of,
-    environment_of,
-    evidence_text,
-    image_facts,
-    model_facts,
-    notes_of,
-    settings_of,
-)
+from senseapp.views.report import tables
+from senseapp.views.words import check, wording
 
 _FOLDER = Path(__file__).parent
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
@@ -97,22 +65,22 @@ def build_report(contents: ReportContents) -> str:
         "contents": contents,
         "finding": headline(result),
         "warning": baseline_warning(result),
-        "provenance": evidence_text(result),
-        "caveat": caveat_of(result),
-        "notes": notes_of(result),
+        "provenance": wording.evidence_text(result),
+        "caveat": wording.caveat_of(result),
+        "notes": wording.notes_of(result),
         "facts": {
-            "Model": model_facts(result) | baselines_of(result),
-            "Images": image_facts(result),
-            "Settings": settings_of(result),
-            "Environment": environment_of(result) or {"Versions": "Unknown (imported figures)"},
+            "Model": wording.model_facts(result) | wording.baselines_of(result),
+            "Images": wording.image_facts(result),
+            "Settings": wording.settings_of(result),
+            "Environment": wording.environment_of(result) or {"Versions": "Unknown (imported figures)"},
         },
         "chart": _chart(result),
-        "schedules": schedule_sections(contents.schedules, contents.validations, result),
-        "classes": class_tables(contents.changed),
+        "schedules": tables.schedule_sections(contents.schedules, contents.validations, result),
+        "classes": tables.class_tables(contents.changed),
         "decided": decided,
-        "files": files_table(contents.candidates, decided),
-        "table": layer_table(result, shown_metric(result)),
-        "apart": apart_table(result),
+        "files": tables.files_table(contents.candidates, decided),
+        "table": tables.layer_table(result, shown_metric(result)),
+        "apart": tables.apart_table(result),
     }
     return _filled("report.html.jinja", views, contents.made_seconds)
 
@@ -168,27 +136,29 @@ def build_check_page(report: CheckReport) -> str:
     answers = report.answers
     views = {
         "report": report,
-        "verdict": verdict(report),
-        "conditions": [(f"{_SIGNS[mark]} {title}: {mark}", reason) for title, mark, reason in conditions(report)],
+        "verdict": check.verdict(report),
+        "conditions": [(f"{_SIGNS[mark]} {title}: {mark}", reason) for title, mark, reason in check.conditions(report)],
         "facts": {
-            "Original": file_facts(report.reference),
-            "Compressed file": file_facts(report.candidate, size_ratio=report.size_ratio),
-            "Measurement": measured_facts(report),
+            "Original": check.file_facts(report.reference),
+            "Compressed file": check.file_facts(report.candidate, size_ratio=report.size_ratio),
+            "Measurement": check.measured_facts(report),
         },
-        "changes": ReportTable(title="Metrics", columns=CHANGE_COLUMNS, rows=tuple(change_rows(report))),
-        "operators": ReportTable(
-            title="Operators", columns=OPERATOR_COLUMNS, rows=tuple(operator_rows(report.operators))
+        "changes": tables.ReportTable(
+            title="Metrics", columns=check.CHANGE_COLUMNS, rows=tuple(check.change_rows(report))
         ),
-        "parting": "" if report.divergence is None else divergence_sentence(report.divergence),
+        "operators": tables.ReportTable(
+            title="Operators", columns=check.OPERATOR_COLUMNS, rows=tuple(check.operator_rows(report.operators))
+        ),
+        "parting": "" if report.divergence is None else check.divergence_sentence(report.divergence),
         "tensors": _tensors(report),
-        "tensor_columns": TENSOR_COLUMNS,
-        "classes": class_tables([answers]) if answers is not None else (),
+        "tensor_columns": check.TENSOR_COLUMNS,
+        "classes": tables.class_tables([answers]) if answers is not None else (),
         "pictures": [
-            (_data_url("png", each.png) if each.png else "", picture_row(each))
+            (_data_url("png", each.png) if each.png else "", check.picture_row(each))
             for each in (answers.pictures if answers is not None else ())
         ],
-        "picture_columns": PICTURE_COLUMNS,
-        "notes": all_notes(report),
+        "picture_columns": check.PICTURE_COLUMNS,
+        "notes": check.all_notes(report),
     }
     return _filled("check.html.jinja", views, time.time())
 
@@ -203,5 +173,5 @@ def _tensors(report: CheckReport) -> list[dict[str, object]]:
             "width": round(100 * min(1.0, each.difference)),  # an infinite one fills it
             "first": each is report.divergence.first,
         }
-        for each, row in zip(report.divergence.tensors, tensor_rows(report.divergence.tensors), strict=True)
+        for each, row in zip(report.divergence.tensors, check.tensor_rows(report.divergence.tensors), strict=True)
     ]

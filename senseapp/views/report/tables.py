@@ -14,22 +14,7 @@ from senseapp.records.candidate import Candidate
 from senseapp.records.measurement import RunResult
 from senseapp.records.promise import largest_loss
 from senseapp.records.schedule import Schedule, ValidationResult
-from senseapp.views.frames.files import (
-    JUDGED_FOR,
-    PROOF_COLUMNS,
-    candidates_frame,
-    class_note,
-    class_table,
-    figure_text,
-    original_row,
-    proof_rows,
-)
-from senseapp.views.frames.results import (
-    apart_frame,
-    measurement_frame,
-    ordered_levels,
-    schedule_frame,
-)
+from senseapp.views.frames import files, results
 from senseapp.views.words import format as fmt
 from senseapp.views.words.wording import STEPS, loss_figures, size_changes, step_lines
 
@@ -49,15 +34,15 @@ def files_table(candidates: Sequence[Candidate], decided: Decision) -> ReportTab
     """Return every file that was made, with its own figures; None where none was."""
     if not candidates:
         return None
-    rows = candidates_frame(candidates, decided)
+    rows = files.candidates_frame(candidates, decided)
     bounds = rows["file"].map({each.file: largest_loss(each.loss, each.bound) or each.evidence for each in candidates})
     cells = rows.assign(bound=bounds)[["name", "size", "time", "answers", "bound", "standing"]]
     return ReportTable(
         title="Files that were made and measured",
         columns=("File", "Size", "Time", "Answers", "Loss on new images", "Worth taking"),
         rows=tuple(tuple(map(str, row)) for row in cells.to_numpy()),
-        note=f"{original_row(candidates)['description']}. {JUDGED_FOR[decided.goal]} Each row was measured on the "
-        "file itself, in turns with the original. Bounds are of each file alone, on unseen images, with 95 % "
+        note=f"{files.original_row(candidates)['description']}. {files.JUDGED_FOR[decided.goal]} Each row was measured "
+        "on the file itself, in turns with the original. Bounds are of each file alone, on unseen images, with 95 % "
         "certainty.",
         figures=False,
     )
@@ -70,18 +55,18 @@ def class_tables(changed: Sequence[ChangedAnswers]) -> tuple[ReportTable, ...]:
             title=f"What each class loses with {found.subject}: {found.sentence}",
             columns=columns,
             rows=tuple(tuple(map(str, row)) for row in rows),
-            note=class_note(found),
+            note=files.class_note(found),
         )
         for found in changed
         if found.classes
-        for columns, rows in [class_table(found)]
+        for columns, rows in [files.class_table(found)]
     )
 
 
 def layer_table(result: RunResult, name: str) -> ReportTable:
     """Return one row per layer or group, and one column per level: the change, and its 95 % interval in brackets."""
-    metric, scale, frame = METRICS[name], result.compression.scale, measurement_frame(result, name)
-    levels = [scale.text(level) for level in ordered_levels(result)]
+    metric, scale, frame = METRICS[name], result.compression.scale, results.measurement_frame(result, name)
+    levels = [scale.text(level) for level in results.ordered_levels(result)]
     cells = dict(zip(zip(frame["row"], frame["level_text"], strict=True), _cells(frame), strict=True))
     return ReportTable(
         title=f"{metric.change_title} when one layer is compressed",
@@ -99,7 +84,7 @@ def _cells(frame: pd.DataFrame) -> Iterator[str]:
 
 def apart_table(result: RunResult) -> ReportTable | None:
     """Return the layers without a value, with the reason; None if every layer has one."""
-    frame = apart_frame(result)
+    frame = results.apart_frame(result)
     if frame.empty:
         return None
     return ReportTable(
@@ -150,16 +135,16 @@ def _section(schedule: Schedule, validation: ValidationResult | None, result: Ru
         everyday = (name for name, view in METRICS.items() if view.is_everyday)
         proof = ReportTable(
             title="Proof: the compressed model, measured",
-            columns=PROOF_COLUMNS,
-            rows=tuple(proof_rows(validation, everyday)),
+            columns=files.PROOF_COLUMNS,
+            rows=tuple(files.proof_rows(validation, everyday)),
             note=f"Measured on {', '.join(map(str, images))} images that the run has not measured on where there are "
             "enough. Above zero is worse; intervals are paired by image.",
         )
         steps = "; ".join(step_lines(validation))
         notes += (validation.delivered_reason, steps and f"{STEPS} {steps}.", *validation.notes)
-    amounts = schedule_frame(schedule, result)[["members", "amount_text", "reason"]]
+    amounts = results.schedule_frame(schedule, result)[["members", "amount_text", "reason"]]
     return ScheduleSection(
-        title=f"{method}, {figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
+        title=f"{method}, {files.figure_text(budget.kind, budget.target) if budget is not None else 'no budget'}",
         facts={
             **loss_figures(schedule, validation),
             **({"Measured": "Not yet"} if validation is None else size_changes(validation)),

@@ -17,6 +17,7 @@ from scipy.stats import beta
 
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidCheckpoint, InvalidInput, InvalidSpec
+from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.networks.sources.load import load_model
 from senseapp.prove.check.check import check_files
 from senseapp.prove.check.limits import loss_bound, loss_limit, time_limit
@@ -26,7 +27,6 @@ from senseapp.records.check import CheckReport, CheckSpec
 from senseapp.records.deployment import Median
 from senseapp.records.spec import DataSpec, ModelSpec
 from senseapp.runtimes.foreign import ForeignFile
-from senseapp.runtimes.onnxruntime.runtime import session
 from senseapp.tasks import task_named
 from senseapp.views.report.document import build_check_page
 from senseapp.views.words.check import operator_rows
@@ -141,9 +141,9 @@ def test_figures_of_a_processor_that_saturates_say_so(shop: Workshop, name: str,
     assert isinstance(meant, Path)
 
     def opened(content: bytes, *, fused: bool, **options: Any) -> Any:
-        return session(content if fused else meant.read_bytes(), **options)
+        return open_session(content if fused else meant.read_bytes(), **options)
 
-    monkeypatch.setattr("senseapp.runtimes.foreign.session", opened)
+    monkeypatch.setattr("senseapp.runtimes.foreign.open_session", opened)
     outcome = check_pair(BY_NAME[name], shop, samples=40)
     assert outcome.report is not None
     (note,) = (note for note in outcome.report.notes if "no VNNI" in note)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from senseapp.compressions import QuantizationConfig, SparsityConfig
 from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization.grid import GRIDS, scale_of
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import GRIDS, IntegerWeight, scale_of
 from senseapp.core.errors import InvalidSpec
 from senseapp.networks.profile import profile_model
 from senseapp.reconstruct.apply import apply_schedule, configs_for

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from senseapp.compressions.base import WeightGrid
-from senseapp.compressions.quantization.grid import GRIDS
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import GRIDS, IntegerWeight
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.int8 import layers_of_nodes
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of, with_quantized_weights

@@ -58,7 +58,7 @@ class InRuntime:
         types = tuple((name, each.dtype) for name, each in feed.items())
         try:
             if types not in self._sessions:
-                self._sessions = {types: open_session(self._model(types).SerializeToString(), optimised=True)}
+                self._sessions = {types: open_session(self._model(types).SerializeToString())}
             found = self._sessions[types].run(None, feed)
         except Exception as error:  # onnxruntime's own errors share no base
             if is_about_memory(error):
@@ -100,14 +100,36 @@ class _WithoutGradient(torch.autograd.Function):
         raise UnsupportedModel(f"Node {ctx.title} is computed by onnxruntime, which has no gradient of it.")
 
 
-def open_session(content: bytes, *, optimised: bool) -> Any:
-    """Return a quiet session of onnxruntime on the CPU, with as many threads as torch has."""
+def open_session(
+    content: bytes,
+    *,
+    threads: int | None = None,
+    fused: bool = True,
+    optimised: bool = True,
+    severity: int = 4,
+    profile: str = "",
+) -> Any:
+    """Open an ONNX file in onnxruntime on the processor; raises what onnxruntime does.
+
+    Args:
+        content: of the file.
+        threads: that it runs on, for its times; None for as many as torch has.
+        fused: whether a QDQ file computes on integers, rather than in float between roundings.
+        optimised: whether nodes are merged and reordered.
+        severity: of the errors that it prints: 3 for all of them, 4 for fatal ones.
+        profile: path that the file of a profile begins with; empty for none.
+    """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    if threads is None:  # threads that wait actively would take time from other files that are being timed
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = severity  # warnings would blur the one line of a command
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, profile
+    if not fused:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     # Without the fallback a file that cannot be opened is not tried twice, and nothing is printed.
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 

@@ -1,6 +1,6 @@
 """How an int8 file rounds, step by step; each step is fitted to calibration images, what was done before it given.
 
-1. :mod:`.ranges` of activations.
+1. :mod:`.ranges` of activations, and why these harm.
 2. :mod:`.weights`: integers for each product (:mod:`.products`), and its bias.
 3. :mod:`.bias`: biases that keep the means of products through the whole network.
 4. :mod:`.qdq` inserts QuantizeLinear and DequantizeLinear around all nodes but those in float.

@@ -18,8 +18,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from senseapp.networks.onnx.graph import OnnxGraph
+from senseapp.networks.onnx.operators.in_runtime import open_session
 from senseapp.runtimes.onnxruntime.rounding.ranges import AT_ONCE, tensors_of
-from senseapp.runtimes.onnxruntime.runtime import RuntimeModel, session
+from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
 
 _BIASED = ("Conv", "Gemm")
 _IMAGES = 24  # more of them gained nothing (EfficientNet-Lite0 and 1)
@@ -84,7 +85,7 @@ class BiasCorrection:
         taken, *_ = graph.inputs
         graph.return_values([f"{name}.shift" for name in names])
         graph.prune()
-        opened = session(graph.content(), threads=None, fused=False)
+        opened = open_session(graph.content(), fused=False)
         found = [
             opened.run(None, {taken: images, **{f"{name}.shift.wanted": means[name] for name in names}})
             for images, means in self._in_float

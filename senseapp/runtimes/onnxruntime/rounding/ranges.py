@@ -1,8 +1,13 @@
-"""Ranges of tensors in a float ONNX network, on calibration images."""
+"""Ranges of tensors in a float ONNX network, on calibration images, and why rounding to them harms.
+
+Causes are one scale for values of unlike ranges, and calibration images that are few or of another domain. The remedy
+of the first is to leave the part in float. Activations of 16 bits are none: onnxruntime 1.32 has no integer kernels for
+them on processors and computes in float between roundings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,14 +15,17 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import NodeProto, helper
 from torch import Tensor
 
 from senseapp.compressions.quantization import ActivationObserver
 from senseapp.compressions.quantization.activations import OBSERVERS
 from senseapp.compressions.quantization.grid import affine_of, fake_quantize_input
+from senseapp.core.texts import plural
+from senseapp.networks.onnx.graph import OnnxGraph
 from senseapp.records.deployment import INT8_BITS
 from senseapp.runtimes.onnxruntime.runtime import RuntimeModel
+from senseapp.runtimes.quantizers import RoundingCause
 
 Range = tuple[float, float]
 AT_ONCE = 8  # images whose tensors are held
@@ -66,3 +74,110 @@ def activation_grid(low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]
     """Return zero point and scale of a range of activations in 8 bits; 0 and 1 of a range of zeros alone."""
     scale, zero_point = affine_of(low, high, bits=INT8_BITS) if low or high else (1.0, 0)
     return np.array(zero_point, np.uint8), np.array(scale, np.float32)
+
+
+_CURVED = {"Sigmoid": 0.25, "Softmax": 0.25, "HardSigmoid": 0.2, "Tanh": 1.0, "Exp": 1.0}
+"""Operators by the most that a step of their input moves their output, for each unit."""
+_FEW_STEPS = 4  # that the values of a channel span
+_FEW = 32  # images: the loss of files calibrated on draws of fewer depended on the draw
+_NOTABLE, _UNLIKE = 0.01, 5.0  # of the values that are clipped; times as many as of the calibration images
+
+
+def causes(
+    network: bytes, ranges: Mapping[str, Range], batches: Sequence[Tensor], nodes: Collection[str] | None = None
+) -> list[RoundingCause]:
+    """Return what speaks against rounding the tensors that ``nodes`` read and make, what is lost most first.
+
+    Args:
+        network: plain, in float.
+        ranges: of the tensors that are rounded.
+        batches: images as calls take them, of which a few are looked at.
+        nodes: names of those of ``network`` to look at; None for all.
+    """
+    steps = {name: float(activation_grid(*ends)[1]) for name, ends in ranges.items()}
+    looked_at = [node for node in OnnxGraph(network).nodes if nodes is None or node.name in nodes]
+    wanted = sorted({node.output[0] for node in looked_at} & steps.keys())
+    # enough to see whole parts lost; all tensors of both images are held
+    values = next(iter(tensors_of(network, [batches[0][:2]], wanted))) if wanted else {}
+    found = [*filter(None, (_of_curve(node, steps) for node in looked_at))]
+    found += filter(None, (_of_channels(node, values, steps) for node in looked_at))
+    worst = {cause.tensor: cause for cause in sorted(found, key=lambda each: each.lost)}
+    return sorted(worst.values(), key=lambda each: -each.lost)
+
+
+def _of_curve(node: NodeProto, steps: Mapping[str, float]) -> RoundingCause | None:
+    """Return a cause where one step of the input moves the output, between 0 and 1, by more than .05."""
+    tensor = next(iter(node.input), "")
+    move = _CURVED.get(node.op_type, 0) * steps.get(tensor, 0) / 2
+    if move <= 0.05:
+        return None
+    return RoundingCause(
+        node=node.name,
+        tensor=tensor,
+        lost=min(1.0, move),
+        sentence=f"“{tensor}” goes into a {node.op_type} in steps of {steps[tensor]:.2g}, which moves its output by up "
+        f"to {move:.2g}.",
+    )
+
+
+def _of_channels(node: NodeProto, values: Mapping[str, Tensor], steps: Mapping[str, float]) -> RoundingCause | None:
+    """Return a cause where channels, along the axis that torch and ONNX share, span a few steps of the tensor's."""
+    tensor = node.output[0]
+    if tensor not in values or values[tensor].ndim < 3 or not values[tensor].is_floating_point():
+        return None
+    axis = 1 if values[tensor].ndim == 4 else -1
+    flat = values[tensor].movedim(axis, 0).flatten(1)
+    widths = flat.amax(1) - flat.amin(1)
+    alive = widths > 0
+    few = alive & (widths < _FEW_STEPS * steps[tensor])
+    share = float(few.sum()) / max(1, int(alive.sum()))
+    # share of the channels, from which one scale for all is named as the cause
+    if share < 0.25 or not bool((~few & alive).any()):
+        return None
+    times = float(widths.max() / widths[alive].median())
+    return RoundingCause(
+        node=node.name,
+        tensor=tensor,
+        lost=share / 2,  # a few steps are left
+        sentence=f"One scale of “{tensor}” leaves {int(few.sum())} of its {len(widths)} channels fewer than "
+        f"{_FEW_STEPS} of 256 steps: the widest channel is {times:.0f} times as wide as the median one.",
+    )
+
+
+def calibration_warnings(
+    network: bytes, ranges: Mapping[str, Range], calibration: Sequence[Tensor], held_out: Sequence[Tensor]
+) -> tuple[str, ...]:
+    """Return a sentence where calibration images are few, and one where held-out images exceed their ranges.
+
+    Args:
+        network: in float.
+        ranges: of the tensors that are rounded.
+        calibration: batches (N, C, H, W) that ``ranges`` are from.
+        held_out: other images.
+    """
+    found, count = list[str](), sum(map(len, calibration))
+    if count < _FEW:
+        found.append(
+            f"Ranges and weights were fitted to only {plural(count, 'image')}: the loss depends on which they are. "
+            f"Bring {_FEW} or more."
+        )
+    clipped, own = (_share_clipped(network, ranges, each) for each in (held_out, calibration))
+    if clipped > max(_NOTABLE, _UNLIKE * own):
+        found.append(
+            f"{100 * clipped:.2g} % of the activations on held-out images lie beyond the ranges of the calibration "
+            f"images, and are clipped ({100 * own:.2g} % on these). Calibrate on images like those that the file will "
+            "see."
+        )
+    return tuple(found)
+
+
+def _share_clipped(network: bytes, ranges: Mapping[str, Range], batches: Sequence[Tensor]) -> float:
+    """Return the share of values on a few images, mean over tensors, beyond their range and half a step more."""
+    if not batches or not ranges:
+        return 0.0
+    values = next(tensors_of(network, [batches[0][:AT_ONCE]], list(ranges)))
+    shares = []
+    for name, (low, high) in ranges.items():
+        step = float(activation_grid(low, high)[1]) / 2
+        shares.append(((values[name] < min(low, 0) - step) | (values[name] > max(high, 0) + step)).float().mean())
+    return float(torch.stack(shares).mean())

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from senseapp.compressions import obs
-from senseapp.compressions.quantization.grid import fake_quantize_input
-from senseapp.compressions.quantization.integers import IntegerWeight
+from senseapp.compressions.quantization.grid import IntegerWeight, fake_quantize_input
 from senseapp.core.steps import SEPARATOR
 from senseapp.records.deployment import INT8_BITS
 from senseapp.runtimes.onnxruntime.integer_weights import integers_of

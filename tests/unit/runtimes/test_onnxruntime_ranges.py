@@ -13,7 +13,7 @@ from onnx import NodeProto
 from senseapp.reconstruct.write import onnx_model
 from senseapp.runtimes.onnxruntime.float_graph import FloatGraph
 from senseapp.runtimes.onnxruntime.int8 import Int8Writer
-from senseapp.runtimes.onnxruntime.rounding.causes import calibration_warnings
+from senseapp.runtimes.onnxruntime.rounding.ranges import calibration_warnings
 from senseapp.runtimes.quantizers import RoundingCause
 from tests.onnx_graphs import file_of, node, weights
 from tests.small_models import images_for, small_network

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from senseapp.compat.torch_internals import activations_out_of_place
 from senseapp.reconstruct.write import onnx_copy
-from senseapp.runtimes.onnxruntime import onnx_template
-from senseapp.runtimes.onnxruntime.onnx_template import OnnxTemplate
+from senseapp.runtimes.onnxruntime import operations
+from senseapp.runtimes.onnxruntime.operations import OnnxTemplate
 
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 
@@ -58,7 +58,7 @@ def exports(monkeypatch) -> list[nn.Module]:
         exported.append(model)
         return b"exported anew"
 
-    monkeypatch.setattr(onnx_template, "onnx_copy", export)
+    monkeypatch.setattr(operations, "onnx_copy", export)
     return exported
 
 
