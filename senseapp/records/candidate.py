@@ -19,14 +19,7 @@ from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions import Effect, get
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import METRICS, MetricChange, judging_among
-from senseapp.records.deployment import (
-    CHECKPOINT,
-    INTEGERS,
-    SPARSE,
-    WHILE_BUSY,
-    Deployment,
-    RuntimeFigures,
-)
+from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, WHILE_BUSY, Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in
 from senseapp.records.promise import CONFIDENCE, bound_text
 from senseapp.records.schedule import Delivered, Schedule

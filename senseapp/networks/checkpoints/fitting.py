@@ -22,12 +22,7 @@ from senseapp.networks.checkpoints.misfits import (
     why_nothing_fits,
 )
 from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
-from senseapp.networks.checkpoints.recognise import (
-    BY_ORDER_NOTE,
-    ArchitectureMatch,
-    fingerprint_named,
-    named_by_order,
-)
+from senseapp.networks.checkpoints.recognise import BY_ORDER_NOTE, ArchitectureMatch, fingerprint_named, named_by_order
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork, choose_network, find_networks
 from senseapp.networks.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.networks.sources.libraries import build_on_meta, output_width
