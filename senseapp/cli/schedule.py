@@ -115,9 +115,7 @@ def _solved(arguments: argparse.Namespace, result: RunResult, limits: Limits) ->
 
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
     how = {"method": arguments.method, "limits": limits, "gamma": arguments.gamma}
-    schedule = schedule_for(
-        result, budget, **how
-    )  # what is wrong with the request is said before the network is loaded
+    schedule = schedule_for(result, budget, **how)  # a wrong request is refused before the network is loaded
     if not result.compression.description.removes_channels:
         return schedule
     from senseapp.networks.sources.load import load_model  # torch loads here
@@ -231,7 +229,9 @@ def _report(schedule: Schedule) -> None:
     touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}
     parts = "".join(f"; {_range(kind, found)}" for kind, found in levels.items())
     print(f"{plural(len(touched), 'layer or group', 'layers or groups')} compressed{parts}.")
-    print(f"Predicted, before it is measured: {_damage(schedule)}.")
+    metric = METRICS[schedule.metric]
+    damage = f"{metric.factor * schedule.predicted_damage:.4g} {metric.change_unit}".rstrip()
+    print(f"Predicted, before it is measured: {metric.change_inside} {damage}.")
     for kind, figure in schedule.achieved.items():
         if kind == MILLISECONDS:
             print(f"Time of one call: {figure:.3g} ms")
@@ -261,9 +261,3 @@ def _say_how_to_apply(schedule: Schedule, result: RunResult, format_name: str, p
         if note not in schedule.notes:
             print(note)
     print(f"To apply it:\n\n{target.lines(schedule, str(path))}")
-
-
-def _damage(schedule: Schedule) -> str:
-    """Return what the schedule is predicted to cost: ``drop in top-1 accuracy 1.2 points``."""
-    metric = METRICS[schedule.metric]
-    return f"{metric.change_inside} {metric.factor * schedule.predicted_damage:.4g} {metric.change_unit}".rstrip()

@@ -271,11 +271,7 @@ class TarSource:
             self.contents.add_file(name, member.offset_data)
 
     def read(self, entry: Entry) -> bytes:
-        """Return the bytes of one member.
-
-        Raises:
-            Unreadable: it is too large or damaged.
-        """
+        """Return the bytes of one member; raises Unreadable where it is too large or damaged."""
         size = self._sizes[entry.position]
         self._limits.check_file(size)
         try:

@@ -182,7 +182,13 @@ class Session:
         notes = (*self.notes, *correction_note(guessed))
         notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
         context = self.sweep.context
-        passes = _pass_settings(self.sweep)
+        passes = PassSettings(
+            channels_last=context.layout.channels_last,
+            micro_batch=context.layout.micro_batch,
+            images_at_once=self.sweep.span_images,
+            images_in_span=images_in_span(self.sweep),
+            workers=self.sweep.executor.workers,
+        )
         return RunResult(
             spec=self.spec,
             profile=self.profile,
@@ -218,7 +224,9 @@ def _loaded(
         progress(choice.verdict)
     progress("Loading the model")
     model = load_model(spec.model, progress=progress)
-    spec = _with_own_task(spec, model)
+    usual = SOURCES[spec.model.library].task_of(spec.model.name)
+    if model.task and spec.model.task == usual:  # that of a recognised checkpoint's architecture
+        spec = replace(spec, model=replace(spec.model, task=model.task))
     progress("Loading the images")
     load = partial(
         images_for,
@@ -236,14 +244,6 @@ def _loaded(
         progress(choice.verdict)
         images = images if follow(images, spec.data.class_map) else load(spec.data)
     return spec, model, images
-
-
-def _with_own_task(spec: RunSpec, model: LoadedModel) -> RunSpec:
-    """Return the settings with the task that a recognised checkpoint's architecture is made for."""
-    usual = SOURCES[spec.model.library].task_of(spec.model.name)
-    if model.task in ("", spec.model.task) or spec.model.task != usual:
-        return spec
-    return replace(spec, model=replace(spec.model, task=model.task))
 
 
 def _as_multilabel(spec: RunSpec) -> RunSpec:
@@ -277,17 +277,6 @@ def estimate_agreement(
         for level, both in sorted(pairs.items())
         if len(both) >= 3
     }
-
-
-def _pass_settings(sweep: Sweep) -> PassSettings:
-    layout = sweep.context.layout
-    return PassSettings(
-        channels_last=layout.channels_last,
-        micro_batch=layout.micro_batch,
-        images_at_once=sweep.span_images,
-        images_in_span=images_in_span(sweep),
-        workers=sweep.executor.workers,
-    )
 
 
 def _environment(passes: PassSettings, context: MeasurementContext) -> dict[str, str]:

@@ -188,14 +188,9 @@ def read_distiller_csv(
     """Read a table with the columns ``parameter,sparsity,top1,top5,loss``.
 
     Each parameter's row at sparsity 0 is the baseline of its other rows. ``module.conv1.weight`` becomes the layer
-    ``conv1``. Intervals are NaN and the number of images is 0: unknown.
-
-    Args:
-        content: the file.
-        title: what people call the model.
-        granularity: what was zeroed as a unit: ``weight`` or, for Distiller's filter-wise runs, ``filter``.
-        profile: of the model, for the sizes and types of its layers; None leaves them unknown. Its weights do not
-            matter. Parameters that it lacks are left out, and a note says so.
+    ``conv1``. Intervals are NaN and the number of images is 0: unknown. The unit that was zeroed is a ``weight`` or,
+    for Distiller's filter-wise runs, a ``filter``. ``profile`` has the sizes and types of the layers of the model,
+    called ``title``; None leaves them unknown. Parameters that it lacks are left out, and a note says so.
 
     Raises:
         InvalidFile: a column is missing, a number is not one or out of range, a row is repeated, a parameter has no
