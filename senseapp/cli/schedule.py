@@ -19,6 +19,7 @@ from senseapp.cli.run_arguments import (
     partner_of,
 )
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.groups import grouped
 from senseapp.core.texts import plural, printable
 from senseapp.descriptions import get
 from senseapp.metrics import METRICS
@@ -222,11 +223,9 @@ def _locked(words: list[str], result: RunResult) -> Mapping[str, float]:
 
 
 def _report(schedule: Schedule) -> None:
-    levels: dict[str, list[float]] = {}
-    for entry in schedule.entries:
-        if entry.compression != "none":
-            levels.setdefault(entry.compression, []).append(entry.level)
-    touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}
+    compressed = [entry for entry in schedule.entries if entry.compression != "none"]
+    levels = grouped((entry.compression, entry.level) for entry in compressed)
+    touched = {entry.layer for entry in compressed}
     parts = "".join(f"; {_range(kind, found)}" for kind, found in levels.items())
     print(f"{plural(len(touched), 'layer or group', 'layers or groups')} compressed{parts}.")
     metric = METRICS[schedule.metric]

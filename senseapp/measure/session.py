@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from senseapp.core.errors import SeveralLabelsError
+from senseapp.core.groups import grouped
 from senseapp.data.images import ImageSet, follow
 from senseapp.data.load import images_for
 from senseapp.data.pictures import SEVERAL_NOTE
@@ -118,11 +119,6 @@ class Session:
         return self.sweep.baseline.values()
 
     @property
-    def num_samples(self) -> int:
-        """Number of images measured on."""
-        return len(self.images)
-
-    @property
     def metric(self) -> str:
         """The metric that ranks layers."""
         return self.sweep.metric
@@ -147,7 +143,7 @@ class Session:
         if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
             return ()
         metric = METRICS[primary]
-        hidden = unseen_below(self.num_samples, primary, metric.unchanged_upper_end(self.num_samples))
+        hidden = unseen_below(len(self.images), primary, metric.unchanged_upper_end(len(self.images)))
         return (f"Layers are ranked by {METRICS[self.metric].label}: {hidden}.",)
 
     @property
@@ -196,7 +192,7 @@ class Session:
             baseline=self.baseline,
             measurements=final,
             estimates=guessed,
-            num_samples=self.num_samples,
+            num_samples=len(self.images),
             has_labels=self.images.labels is not None,
             precision=context.layout.precision,
             method="plain" if context.replay_obstacle else "replay",
@@ -267,11 +263,11 @@ def estimate_agreement(
     estimates = tuple(estimates)
     metric = divergence_among({change.metric for item in estimates for change in item.changes}) or ""
     guessed = {item.key: change.delta for item in estimates if (change := item.change(metric))}
-    pairs: dict[float, list[tuple[float, float]]] = {}
-    for item in measurements:
-        change = item.change(metric)
-        if change and item.key in guessed:
-            pairs.setdefault(item.level, []).append((guessed[item.key], change.delta))
+    pairs = grouped(
+        (item.level, (guessed[item.key], change.delta))
+        for item in measurements
+        if item.key in guessed and (change := item.change(metric))
+    )
     return {
         f"{level:g}": spearman([first for first, _ in both], [second for _, second in both])
         for level, both in sorted(pairs.items())
