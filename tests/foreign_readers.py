@@ -20,7 +20,6 @@ import yaml
 from senseapp.core.codec import dumps, loads
 from senseapp.core.errors import InvalidInput
 from senseapp.core.foreign_values import BadValue, number, read_json, read_python, read_yaml
-from senseapp.data.class_map_file import read_class_map
 from senseapp.data.label_columns import labels_in
 from senseapp.data.label_tables import read_label_table
 from senseapp.descriptions import get
@@ -36,6 +35,7 @@ from senseapp.solve.methods import make_schedule
 from senseapp.store.distiller import read_distiller_csv
 from senseapp.store.layer_times import read_layer_times
 from senseapp.store.run_file import check_result
+from senseapp.tasks.labels import read_class_map
 from tests import device_reports
 from tests.distiller_tables import TABLE
 from tests.pages.records import result as finished_run

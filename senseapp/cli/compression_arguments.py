@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.groups import grouped
 from senseapp.descriptions import (
     CompressionConfig,
     CompressionDescription,
@@ -38,9 +39,7 @@ class _Flag(NamedTuple):
 
 def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
     """Add ``--goal``, ``--compression``, ``--levels`` and a flag for each option; one of a name serves several."""
-    units: dict[str, list[str]] = {}
-    for each in all_descriptions():
-        units.setdefault(each.scale.unit, []).append(each.name)
+    units = grouped((each.scale.unit, each.name) for each in all_descriptions())
     levels = ", or ".join(f"{unit} ({', '.join(kinds)})" for unit, kinds in units.items())
     group.add_argument(
         "--goal",
@@ -52,11 +51,11 @@ def add_compression_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--compression", choices=names(), help="default: by the goal")
     group.add_argument("--levels", metavar="L,..", help=f"{levels} (default: by the goal)")
-    flags: dict[tuple[bool, str], list[str]] = {}
-    for description in all_descriptions():
-        for flag in _flags_of(description):
-            key = flag.value is not None, flag.text
-            flags.setdefault(key, []).append(f"{description.name}: {flag.meaning}")
+    flags = grouped(
+        ((flag.value is not None, flag.text), f"{description.name}: {flag.meaning}")
+        for description in all_descriptions()
+        for flag in _flags_of(description)
+    )
     for (is_switch, text), meanings in sorted(flags.items(), key=lambda entry: entry[0][0]):
         kind: dict[str, Any] = {"action": "store_true"} if is_switch else {"metavar": text[2].upper()}
         group.add_argument(text, help="; ".join(meanings), **kind)

@@ -45,6 +45,7 @@ from senseapp.server.model_cards import require_same_model
 from senseapp.server.process.requester import reading_limits
 from senseapp.store.run_folder import RunFolder
 from senseapp.tasks import CLASSIFICATION, task_named
+from senseapp.tasks.labels import read_class_map
 from senseapp.tasks.reading import ChannelOrder, Reading
 
 _SHIPPED = ("demo", "photographs", "shapes", "random")  # images without labels to choose
@@ -115,9 +116,7 @@ def described(arguments: argparse.Namespace) -> RunSpec:
 
 def model_from(arguments: argparse.Namespace) -> ModelSpec:
     """Return the model that the arguments describe; see :func:`run_spec_from`."""
-    from senseapp.networks.sources.catalogue import (
-        parse_model,  # reads the catalogue, which the other commands do without
-    )
+    from senseapp.networks.sources.catalogue import parse_model  # reads the catalogue, which others do without
 
     checkpoint = _checkpoint_of(arguments)
     if checkpoint:
@@ -166,7 +165,11 @@ def data_from(arguments: argparse.Namespace) -> DataSpec:
         return replace(preparation, kind=arguments.data)
     library, slash, name = arguments.data.partition("/")
     if library == "torchvision" and slash:
-        return replace(preparation, kind="torchvision", name=name, labels=_not_a_table(arguments.labels))
+        if arguments.labels not in ("", WITHOUT_LABELS):
+            raise InvalidSpec(
+                f"An image set brings its own labels: leave --labels out, or give none, got {arguments.labels!r}."
+            )
+        return replace(preparation, kind="torchvision", name=name, labels=arguments.labels)
     path = _existing(arguments.data, error=InvalidDataset, what="folder or archive of images")
     kind: Literal["folder", "archive"] = "folder" if path.is_dir() else "archive"
     return replace(preparation, kind=kind, path=str(path), labels=arguments.labels)
@@ -178,8 +181,6 @@ def _class_map(arguments: argparse.Namespace) -> tuple[tuple[str, int], ...]:
         return ()
     if arguments.labels == WITHOUT_LABELS or arguments.data in _SHIPPED:
         raise InvalidSpec("--class-map says what labels mean, and there are none to read. Leave it out.")
-    from senseapp.data.class_map_file import read_class_map
-
     return parsed(arguments.class_map, read_class_map, what="The class map", error=InvalidDataset)
 
 
@@ -200,12 +201,6 @@ def _preprocessing(arguments: argparse.Namespace) -> dict[str, str]:
             "Add --checkpoint FILE, or leave it out."
         )
     return said
-
-
-def _not_a_table(labels: str) -> str:
-    if labels not in ("", WITHOUT_LABELS):
-        raise InvalidSpec(f"An image set brings its own labels: leave --labels out, or give none, got {labels!r}.")
-    return labels
 
 
 def _existing(text: str, *, error: type[InvalidCheckpoint] | type[InvalidDataset], what: str) -> Path:

@@ -19,6 +19,7 @@ from senseapp.cli.run_arguments import (
     partner_of,
 )
 from senseapp.core.errors import InvalidSpec
+from senseapp.core.groups import grouped
 from senseapp.core.texts import plural, printable
 from senseapp.descriptions import get
 from senseapp.metrics import METRICS
@@ -115,9 +116,7 @@ def _solved(arguments: argparse.Namespace, result: RunResult, limits: Limits) ->
 
     budget = ResourceBudget(kind=arguments.budget, target=arguments.target)
     how = {"method": arguments.method, "limits": limits, "gamma": arguments.gamma}
-    schedule = schedule_for(
-        result, budget, **how
-    )  # what is wrong with the request is said before the network is loaded
+    schedule = schedule_for(result, budget, **how)  # a wrong request is refused before the network is loaded
     if not result.compression.description.removes_channels:
         return schedule
     from senseapp.networks.sources.load import load_model  # torch loads here
@@ -224,14 +223,14 @@ def _locked(words: list[str], result: RunResult) -> Mapping[str, float]:
 
 
 def _report(schedule: Schedule) -> None:
-    levels: dict[str, list[float]] = {}
-    for entry in schedule.entries:
-        if entry.compression != "none":
-            levels.setdefault(entry.compression, []).append(entry.level)
-    touched = {entry.layer for entry in schedule.entries if entry.compression != "none"}
+    compressed = [entry for entry in schedule.entries if entry.compression != "none"]
+    levels = grouped((entry.compression, entry.level) for entry in compressed)
+    touched = {entry.layer for entry in compressed}
     parts = "".join(f"; {_range(kind, found)}" for kind, found in levels.items())
     print(f"{plural(len(touched), 'layer or group', 'layers or groups')} compressed{parts}.")
-    print(f"Predicted, before it is measured: {_damage(schedule)}.")
+    metric = METRICS[schedule.metric]
+    damage = f"{metric.factor * schedule.predicted_damage:.4g} {metric.change_unit}".rstrip()
+    print(f"Predicted, before it is measured: {metric.change_inside} {damage}.")
     for kind, figure in schedule.achieved.items():
         if kind == MILLISECONDS:
             print(f"Time of one call: {figure:.3g} ms")
@@ -261,9 +260,3 @@ def _say_how_to_apply(schedule: Schedule, result: RunResult, format_name: str, p
         if note not in schedule.notes:
             print(note)
     print(f"To apply it:\n\n{target.lines(schedule, str(path))}")
-
-
-def _damage(schedule: Schedule) -> str:
-    """Return what the schedule is predicted to cost: ``drop in top-1 accuracy 1.2 points``."""
-    metric = METRICS[schedule.metric]
-    return f"{metric.change_inside} {metric.factor * schedule.predicted_damage:.4g} {metric.change_unit}".rstrip()

@@ -29,11 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Serve until the process is told to end.
-
-    Raises:
-        InvalidSpec: there is no such port.
-    """
+    """Serve until the process is told to end; raises InvalidSpec where there is no such port."""
     if arguments.port is not None and not 1 <= arguments.port <= LAST_PORT:
         raise InvalidSpec(f"A port is a number from 1 to {LAST_PORT}; got {arguments.port}.")
     from senseapp.app.server.serve import serve  # Streamlit, which no other command needs

@@ -20,6 +20,7 @@ from dataclasses import fields, is_dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
 from itertools import islice
+from operator import is_
 from typing import Any, TypeVar
 
 from senseapp.core.errors import InvalidSpec
@@ -238,16 +239,12 @@ def _printable(value: Any) -> Any:
         return printable_text(value) if type(value) is str else value  # members of an enumeration stay
     if isinstance(value, tuple | list):
         found = [_printable(each) for each in value]
-        return value if all(map(_is_same, value, found)) else type(value)(found)
+        return value if all(map(is_, value, found)) else type(value)(found)
     if isinstance(value, dict):
         pairs = {_printable(key): _printable(each) for key, each in value.items()}
-        return value if all(map(_is_same, value.values(), pairs.values())) and pairs.keys() == value.keys() else pairs
+        return value if all(map(is_, value.values(), pairs.values())) and pairs.keys() == value.keys() else pairs
     if not is_dataclass(value) or isinstance(value, type):
         return value
     found_parts = {each.name: _printable(getattr(value, each.name)) for each in fields(value) if each.init}
     changed = {name: part for name, part in found_parts.items() if part is not getattr(value, name)}
     return replace(value, **changed) if changed else value
-
-
-def _is_same(before: Any, after: Any) -> bool:
-    return before is after

@@ -21,14 +21,7 @@ from senseapp.core.errors import InvalidDataset
 from senseapp.core.files import MB
 from senseapp.core.foreign_zip import ZIP_DAMAGE, ForeignZip, GuardedStream, TooManyMembers, ZipRefused
 from senseapp.core.texts import printable
-from senseapp.data.contents import (
-    PICTURE_SUFFIXES,
-    ArchiveLimits,
-    Contents,
-    Entry,
-    Unreadable,
-    safe_member_name,
-)
+from senseapp.data.contents import PICTURE_SUFFIXES, ArchiveLimits, Contents, Entry, Unreadable, safe_member_name
 from senseapp.tasks.annotations import LABEL_FOLDERS
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
@@ -278,11 +271,7 @@ class TarSource:
             self.contents.add_file(name, member.offset_data)
 
     def read(self, entry: Entry) -> bytes:
-        """Return the bytes of one member.
-
-        Raises:
-            Unreadable: it is too large or damaged.
-        """
+        """Return the bytes of one member; raises Unreadable where it is too large or damaged."""
         size = self._sizes[entry.position]
         self._limits.check_file(size)
         try:

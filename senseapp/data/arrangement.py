@@ -57,13 +57,10 @@ def arrange(
     Folders around everything else are skipped. Of ``train``, ``val`` and ``test`` folders one is taken: pictures
     that the network was not trained on, if there are any. Masks in a folder beside the pictures are left out.
 
-    Args:
-        source: the folder or archive.
-        table: path in it of a table ``file,label``; empty takes ``labels.csv`` or ``labels.tsv`` if there is one at
-            the top.
-        with_labels: False takes every picture and no label.
-        several: whether a table is read for several labels of each picture, even if it does not say so by itself.
-        classes: folders that a person has confirmed as classes; none of them is taken for one of masks.
+    ``table`` is the path in it of a table ``file,label``; empty takes ``labels.csv`` or ``labels.tsv`` if there is one
+    at the top. With ``several`` it is read for several labels of each picture, even if it does not say so by itself.
+    Without ``with_labels`` every picture is taken and no label. ``classes`` are folders that a person has confirmed as
+    classes, of which none is taken for one of masks.
 
     Raises:
         InvalidDataset: the table does not exist, cannot be read, or names no picture.
@@ -89,13 +86,8 @@ def arrange_annotated(
     """Find out which pictures of ``source`` are annotated; only these are measured on, if there are any.
 
     Of folders ``train``, ``val`` and ``test`` one is taken, as for class folders. Masks that the reader does not read
-    are no pictures.
-
-    Args:
-        source: the folder or archive.
-        reader: that of the task.
-        chosen: path of the file or folder of annotations that a person chose.
-        with_labels: False takes every picture, and no annotation, whether their files are damaged or not.
+    are no pictures. ``chosen`` is the path of the file or folder of annotations that a person chose. Without
+    ``with_labels`` every picture is taken, and no annotation, whether their files are damaged or not.
 
     Raises:
         InvalidDataset: a file for many pictures is damaged, or the chosen one does not exist.

@@ -57,11 +57,7 @@ class PictureSource(Protocol):
     foreign: bool
 
     def read(self, entry: Entry) -> bytes:
-        """Return the bytes of one file.
-
-        Raises:
-            Unreadable: it is too large, damaged or gone.
-        """
+        """Return the bytes of one file; raises Unreadable where it is too large, damaged or gone."""
         ...
 
     def close(self) -> None:
@@ -356,11 +352,7 @@ class FolderSource:
         return is_new
 
     def read(self, entry: Entry) -> bytes:
-        """Return the bytes of one file.
-
-        Raises:
-            Unreadable: it is too large, or may not be read.
-        """
+        """Return the bytes of one file; raises Unreadable where it is too large, or may not be read."""
         try:
             with (self._folder / entry.name).open("rb") as file:
                 self._limits.check_file(os.fstat(file.fileno()).st_size)

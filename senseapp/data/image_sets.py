@@ -106,9 +106,7 @@ _ARCHIVES = (".tgz", ".gz", ".zip")  # not needed once they are unpacked
 def fetch_image_set(name: str, report: Callable[[str], None]) -> None:
     """Download an image set if it is not on this machine, and block until it is.
 
-    Args:
-        name: one of :data:`TORCHVISION_SETS`.
-        report: told how far the download is, in one sentence, every half second. If it raises, the wait ends.
+    ``report`` is told how far the download is, in one sentence, every half second. If it raises, the wait ends.
 
     Raises:
         InvalidDataset: it could not be downloaded; the sentence offers what works without a network.

@@ -117,17 +117,11 @@ def load_images(
     with_labels: bool = True,
     **options: Unpack[LoadOptions],
 ) -> ImageSet:
-    """Load the images of ``spec``, prepared as the model wants them.
+    """Load the images of ``spec``, prepared as the model wants them: by its ``preprocessing``, and what ``spec`` sets.
 
-    Args:
-        spec: which images, and overrides of the model's own preparation.
-        preprocessing: the model's own.
-        num_classes: outputs of the model, which labels may name.
-        task: what labels mean to the model.
-        class_names: of the model, by index, to recognise folders by; empty where unknown.
-        background: which of its outputs says that there is no object.
-        with_labels: False reads none, for a model whose classifier knows no classes.
-        options: see :class:`LoadOptions`.
+    Labels are those of its ``num_classes`` outputs, as ``task`` reads them; folders are recognised by ``class_names``,
+    by index, where they are known. Without ``with_labels`` none are read, for a model whose classifier knows no
+    classes.
 
     Raises:
         InvalidDataset: they cannot be read, trusted or matched to the classes.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import yaml
 
 from senseapp.compressions import SparsityConfig
+from senseapp.core.groups import grouped
 from senseapp.formats.base import ExportFormat, comments, fractions_by_layer, is_image_layer, noted
 from senseapp.records.profile import ModelProfile
 from senseapp.records.schedule import Schedule
@@ -159,9 +160,8 @@ _SparsemlDumper.add_representer(
 
 def _sparseml(schedule: Schedule, profile: ModelProfile, notes: Sequence[str]) -> str:
     """Write one gradual magnitude pruning modifier per distinct sparsity."""
-    by_sparsity: dict[float, list[str]] = {}
-    for layer, sparsity in fractions_by_layer(schedule).items():
-        by_sparsity.setdefault(sparsity, []).append(profile.layer(layer).parameter)
+    fractions = fractions_by_layer(schedule)
+    by_sparsity = grouped((sparsity, profile.layer(layer).parameter) for layer, sparsity in fractions.items())
     modifiers = [_Modifier("EpochRangeModifier", {"start_epoch": 0.0, "end_epoch": _SPARSEML_LAST_EPOCH})]
     for sparsity in sorted(by_sparsity):
         settings: dict[str, object] = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from senseapp.core.errors import InvalidSchedule, UnsupportedModel, first_line_of
+from senseapp.core.groups import grouped
 from senseapp.descriptions import Effect
 from senseapp.formats.base import ExportFormat, levels_by_layer, noted
 from senseapp.records.schedule import Schedule
@@ -73,13 +74,9 @@ def _exported(module: nn.Module, sample: torch.Tensor) -> ExportedProgram:
 
 def _nodes_by_layer(program: ExportedProgram) -> dict[str, list[str]]:
     """Return the names of the computing nodes whose innermost module is each layer."""
-    nodes: dict[str, list[str]] = {}
-    for node in program.graph.nodes:
-        stack = node.meta.get("nn_module_stack")
-        if node.op == "call_function" and stack:
-            path, _ = next(reversed(stack.values()))
-            nodes.setdefault(path, []).append(node.name)
-    return nodes
+    computing = (node for node in program.graph.nodes if node.op == "call_function")
+    stacks = ((node.name, node.meta.get("nn_module_stack")) for node in computing)
+    return grouped((next(reversed(stack.values()))[0], name) for name, stack in stacks if stack)
 
 
 MODEL_EXPLORER = ExportFormat(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
+from senseapp.core.groups import grouped
 from senseapp.measure.plan import PlannedTarget
 from senseapp.metrics import METRICS, MetricChange, change_of, divergence_among, merge_moments, moments_of
 from senseapp.metrics.predictions import Predictions, num_bytes
@@ -83,10 +84,11 @@ class MeasurementAccumulator:
 
     def __init__(self, done: Iterable[LayerMeasurement] = (), *, stops: Collection[int] = ()) -> None:
         """Start from ``done``, without partial measurements whose number of images is not in ``stops``."""
-        self._history: dict[Key, list[LayerMeasurement]] = {}
-        for item in done:
-            if not item.estimated and (item.status is not Status.MEASURED or _images(item) in stops):
-                self._history.setdefault(item.key, []).append(item)
+        self._history = grouped(
+            (item.key, item)
+            for item in done
+            if not item.estimated and (item.status is not Status.MEASURED or _images(item) in stops)
+        )
 
     def images_done(self, key: Key) -> float:
         """Return the number of images that ``key`` has been measured on; infinite if it failed or is not applicable."""

@@ -81,14 +81,11 @@ class GridBins:
 
     def __init__(self, grid: PlacedGrid) -> None:
         self.grid = grid
-        bins = grid.cells * SUB_BINS
-        self.counts = torch.zeros(bins, dtype=torch.float64)
-        self.gradient_sums = torch.zeros(bins, dtype=torch.float64)
-        self.gradient_magnitudes = torch.zeros(bins, dtype=torch.float64)
+        self.counts, self.gradient_sums, self.gradient_magnitudes = torch.zeros(
+            3, grid.cells * SUB_BINS, dtype=torch.float64
+        )
         self.place_sums = torch.zeros(grid.cells, dtype=torch.float64)
-        self.zeros = 0.0
-        self.clamped = 0.0
-        self.clamped_sensitivity = 0.0
+        self.zeros = self.clamped = self.clamped_sensitivity = 0.0
         self.low, self.high = math.inf, -math.inf
 
     def add(self, values: Tensor, gradients: Tensor) -> None:

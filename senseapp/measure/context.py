@@ -16,13 +16,7 @@ from torch import Tensor, nn
 from senseapp.core.errors import InvalidDataset, InvalidSpec, is_about_memory
 from senseapp.core.process import give_back_freed_memory
 from senseapp.data.images import ImageSet
-from senseapp.measure.plan import (
-    Layout,
-    lay_out,
-    memory_bytes,
-    micro_batches,
-    precision_context,
-)
+from senseapp.measure.plan import Layout, lay_out, memory_bytes, micro_batches, precision_context
 from senseapp.measure.replay import (
     DIFFERS,
     Prefix,

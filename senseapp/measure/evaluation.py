@@ -94,10 +94,8 @@ class ReplayedEvaluation:
     def check(self, sample: Any, positions: Sequence[int], representative: Sequence[int]) -> None:
         """Check whether replay gives the results of whole passes, for ``sample`` and for all kept inputs.
 
-        Args:
-            sample: the input of the traced pass.
-            positions: positions to resume the model from, ascending.
-            representative: a subset of them that represents all.
+        ``sample`` is the input of the traced pass, ``positions`` are those to resume the model from, ascending, and
+        ``representative`` some of them that stand for all.
         """
         if not isinstance(sample, Tensor):
             self.obstacle = "the model is called with several inputs"
@@ -173,7 +171,8 @@ class ReplayedEvaluation:
 
     def _remember(self, count: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replayable = count == len(self._seen) and not kwargs and len(args) == 1 and isinstance(args[0], Tensor)
-        if replayable and _is_ordinary(args[0]) and not self._is_hooked():
+        is_hooked = any(has_forward_hooks(module) for module in self.model.modules() if module is not self.model)
+        if replayable and _is_ordinary(args[0]) and not is_hooked:
             self._seen.append(_SeenInputs.of(args[0], self.trace))
         output = self._forward(forward, args, kwargs)
         if count < len(self._seen):
@@ -189,10 +188,6 @@ class ReplayedEvaluation:
         self._macs.update({name: use.macs for name, use in uses.items()})
         self._images += len(first)
         return output
-
-    def _is_hooked(self) -> bool:
-        inner = (module for module in self.model.modules() if module is not self.model)
-        return any(has_forward_hooks(module) for module in inner)
 
     def _continue(self, count: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         seen = self._seen[count] if count < len(self._seen) else None

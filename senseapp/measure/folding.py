@@ -40,13 +40,10 @@ def foldable_norms(trace: CallTrace, model: nn.Module) -> dict[str, nn.Module]:
         if times[call.module] + times[reader.module] > 2:
             continue
         layer, norm = model.get_submodule(call.module), model.get_submodule(reader.module)
-        if isinstance(norm, BATCH_NORMS) and _is_plain(norm) and _reads_alone(layer, call, trace):
+        is_plain = isinstance(norm, BATCH_NORMS) and norm.affine and norm.running_var is not None
+        if is_plain and not has_forward_hooks(norm) and _reads_alone(layer, call, trace):
             found[call.module] = norm
     return found
-
-
-def _is_plain(norm: Any) -> bool:
-    return norm.affine and norm.running_var is not None and not has_forward_hooks(norm)
 
 
 def _reads_alone(layer: nn.Module, call: Call, trace: CallTrace) -> bool:

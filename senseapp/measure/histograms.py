@@ -145,20 +145,17 @@ def quantization_histograms(
     if spec.objective == "loss" and images.labels is None:
         raise InvalidDataset("The loss needs labels, and these images have none. Back-propagate the output instead.")
     found: Found = {}
-    norms = _norms_after(layers, model, images) if spec.fold else {}
+    norms: dict[str, nn.Module] = {}
+    if spec.fold:
+        with torch.no_grad():
+            foldable = foldable_norms(trace_calls(model, images.batch(0, 1)), model)
+        norms = {layer.name: foldable[layer.name] for layer in layers if layer.name in foldable}
     with norms_folded(model, norms):
         for name, bins in bins_of(model, images, layers, spec, task).items():
             own = replace(spec, layer=name)
             notes = _notes(own, len(images), folded=name in norms)
             found[name] = bins if isinstance(bins, MeasurementFailed) else _record(bins, own, len(images), notes)
     return found
-
-
-def _norms_after(layers: Sequence[LayerProfile], model: nn.Module, images: ImageSet) -> dict[str, nn.Module]:
-    """Return the BatchNorms that can be folded into ``layers``, by the name of the layer."""
-    with torch.no_grad():
-        norms = foldable_norms(trace_calls(model, images.batch(0, 1)), model)
-    return {layer.name: norms[layer.name] for layer in layers if layer.name in norms}
 
 
 def _notes(spec: HistogramSpec, num_images: int, *, folded: bool) -> tuple[str, ...]:

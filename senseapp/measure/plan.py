@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from senseapp.compressions.base import Applied, Target
+from senseapp.core.groups import grouped
 from senseapp.data.images import ImageSet
 from senseapp.networks.trace import CallTrace
 from senseapp.records.inputs import num_held_out
@@ -60,9 +61,7 @@ def representative_positions(planned: Sequence[PlannedTarget]) -> list[int]:
     Whether a model can be replayed is a property of its code. Layers whose names differ only in their numbers
     (``layer1.0.conv2``, ``layer3.4.conv2``) are run by the same code.
     """
-    kinds: dict[str, list[int]] = {}
-    for item in planned:
-        kinds.setdefault(re.sub(r"\d+", "#", item.target.layer), []).append(item.position)
+    kinds = grouped((re.sub(r"\d+", "#", item.target.layer), item.position) for item in planned)
     return sorted({position for found in kinds.values() for position in (found[0], found[-1])})
 
 

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from senseapp.core.errors import InvalidCheckpoint, InvalidSpec
 from senseapp.core.texts import plural
 from senseapp.data.images import ImageSet, PreparedImages
-from senseapp.measure.class_order import answers_as_found, judging, num_found, order_found, relabelled
+from senseapp.measure.class_order import ClassOrders, judging
 from senseapp.measure.preparation_candidates import (
     PreparationCandidate,
     SomeImages,
@@ -38,14 +37,13 @@ from senseapp.measure.preparation_candidates import (
 from senseapp.measure.reading_evidence import AS_FOUND
 from senseapp.measure.reading_search import choose_reading
 from senseapp.metrics.base import SIGNIFICANCE
-from senseapp.metrics.paired_tests import Answers, Array, clearly_better, tells_classes_apart
+from senseapp.metrics.paired_tests import Answers, Array, clearly_better
 from senseapp.networks.checkpoints.fitting import look_alikes
 from senseapp.networks.loaded import LoadedModel, Preprocessing
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice, PreparationTrial
 from senseapp.records.spec import DataSpec, ModelSpec, RunSpec
 from senseapp.tasks import task_named
-from senseapp.tasks.labels import LabelMapProposal
 from senseapp.tasks.reading import Evidence
 
 _MOST_IMAGES = 64  # in all
@@ -124,9 +122,8 @@ class _PreparationSearch:
     _data_roots: tuple[Path, ...]
     _recognition: tuple[str, ...]
     _loaded: tuple[ModelSpec, LoadedModel] | None = None
-    _labels: npt.NDArray[np.int64] | None = None
     _orders_only: bool = False
-    _orders: tuple[LabelMapProposal, ...] = ()
+    _classes: ClassOrders = field(default_factory=ClassOrders)
     _scores: dict[tuple[ModelSpec, DataSpec], list[Array]] = field(default_factory=dict)
     _tried: list[PreparationCandidate] = field(default_factory=list)
     _num_left_out: int = 0
@@ -145,12 +142,12 @@ class _PreparationSearch:
         own, images = self._first()
         if self._load(own.model).fresh_head or not isinstance(images, PreparedImages):
             return PreparationChoice(spec=replace(self._spec, model=own.model))
-        self._labels = None if images.labels is None else images.labels.numpy()
-        self._orders = images.label_orders
+        labels = None if images.labels is None else images.labels.numpy()
+        self._classes = ClassOrders(labels, images.label_orders)
         self._run(own, slice(None))
         finalists: list[PreparationCandidate] = []
         if not self._is_good(own):  # other orders of the classes need no further pass of the model
-            finalists += (replace(own, order=order) for order in range(1, len(self._orders)))
+            finalists += (replace(own, order=order) for order in range(1, len(images.label_orders)))
         self._tried = [own, *finalists]
         if not (self._orders_only or any(map(self._is_good, self._tried))) or self._is_assumed(own):
             finalists += self._otherwise_prepared(own, images)
@@ -168,20 +165,17 @@ class _PreparationSearch:
 
     def _is_possible(self, candidate: PreparationCandidate) -> bool:
         """Return whether predictions in this class order agree with the labels beyond the class frequencies alone."""
-        if candidate.order == 0 or self._labels is None:
-            return True
-        return self._tells_classes_apart(candidate, _HOPELESS)
+        return candidate.order == 0 or self._classes.labels is None or self._tells_classes_apart(candidate, _HOPELESS)
 
     def _tells_classes_apart(self, candidate: PreparationCandidate, significance: float) -> bool:
-        scores = np.concatenate(self._scores[candidate.key])
-        return tells_classes_apart(scores, self._labels_of(candidate)[: len(scores)], significance=significance)
+        return self._classes.tells_apart(self._scores_of(candidate), candidate.order, significance)
 
     def _otherwise_prepared(self, own: PreparationCandidate, images: PreparedImages) -> list[PreparationCandidate]:
         """Return the best of the other preparations, each with every order of the classes."""
         ways = other_preparations(self._spec.data, self._models, images, self._own_preprocessing)
         ways = [item for item in ways if item.key != own.key]
         others = self._affordable(sorted(ways, key=self._num_departures))
-        left = [replace(item, order=order) for item in others for order in range(max(1, len(self._orders)))]
+        left = [replace(item, order=order) for item in others for order in range(max(1, len(images.label_orders)))]
         left = self._run_all(left, slice(0, _FIRST_IMAGES))
         self._tried += left
         for part in (slice(_FIRST_IMAGES, _SECOND_IMAGES), slice(_SECOND_IMAGES, None)):
@@ -222,11 +216,11 @@ class _PreparationSearch:
         judged = sorted(((item, self._answers(item)) for item in candidates), key=lambda item: item[1].mean_loss)
         hopeful = [item for item, by in judged if not clearly_better(judged[0][1], by, significance=_HOPELESS)]
         hopeful = hopeful[:_FINALISTS]
-        if self._labels is None or not self._orders:
+        if self._classes.labels is None or not self._classes.orders:
             return hopeful
         apart = sorted(
             (item for item in candidates if not item.order),
-            key=lambda item: num_found(*self._scored(item), self._orders[0]),
+            key=lambda item: self._classes.num_found(self._scores_of(item)),
             reverse=True,
         )
         return hopeful + [item for item in apart[:_AS_FOUND_FINALISTS] if item not in hopeful]
@@ -265,23 +259,12 @@ class _PreparationSearch:
                 known.append(scores.double().numpy())
         return True
 
-    def _scored(self, candidate: PreparationCandidate) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Return a candidate's scores of the images that it was run on, (n, C), and their labels, (n,)."""
-        assert self._labels is not None
-        scores = np.concatenate(self._scores[candidate.key])
-        return scores, self._labels[: len(scores)]
+    def _scores_of(self, candidate: PreparationCandidate) -> Array:
+        """Return the scores of the images that a candidate was run on, (n, C)."""
+        return np.concatenate(self._scores[candidate.key])
 
-    def _answers(self, candidate: PreparationCandidate, part: slice | npt.NDArray[np.bool_] = slice(None)) -> Answers:
-        scores = np.concatenate(self._scores[candidate.key])
-        labels = None if self._labels is None else self._labels_of(candidate)[: len(scores)][part]
-        return Answers.of(scores[part], labels)
-
-    def _labels_of(self, candidate: PreparationCandidate) -> npt.NDArray[np.int64]:
-        """Return the labels in the candidate's order of the classes."""
-        assert self._labels is not None
-        if candidate.order == 0:
-            return self._labels
-        return relabelled(self._labels, self._orders[0], self._orders[candidate.order])
+    def _answers(self, candidate: PreparationCandidate) -> Answers:
+        return self._classes.answers(self._scores_of(candidate), candidate.order)
 
     def _decide(self, own: PreparationCandidate, finalists: Sequence[PreparationCandidate]) -> PreparationChoice:
         judged = [(item, self._answers(item)) for item in (own, *finalists)]
@@ -302,7 +285,7 @@ class _PreparationSearch:
             spec=taken.spec,
             chosen=taken,
             trials=tuple(trials.values()),
-            guess=self._labels is None,
+            guess=self._classes.labels is None,
             verdict=verdict(subject, taken, trials[id(own)], len(self._tried)),
             subject=subject,
             caveats=tuple(self._caveats()),
@@ -320,36 +303,37 @@ class _PreparationSearch:
 
         Its answers are those to one half of the images, with the order that the other half gives.
         """
-        if self._labels is None or not self._orders or self._is_good(chosen):
+        classes = self._classes
+        if classes.labels is None or not classes.orders or self._is_good(chosen):
             return None
-        ways = list({item.key: item for item, _ in judged}.values())
         matched = [
             (item, by)
-            for item in ways
-            if (by := answers_as_found(*self._scored(item), self._orders[0], significance=_HOPELESS)) is not None
+            for item in {item.key: item for item, _ in judged}.values()
+            if (by := classes.answers_as_found(self._scores_of(item), _HOPELESS)) is not None
         ]
         if not matched:
             return None
         best, answers = min(matched, key=_by_loss)
         significance = SIGNIFICANCE / (len(self._tried) + len(matched))
-        if not clearly_better(answers, self._answers(chosen, judging(self._labels)), significance=significance):
+        as_chosen = classes.answers(self._scores_of(chosen), chosen.order, judging(classes.labels))
+        if not clearly_better(answers, as_chosen, significance=significance):
             return None
-        self._tried += [replace(item, order=len(self._orders)) for item, _ in matched]
-        self._orders += (order_found(*self._scored(best), self._orders[0]),)
-        return replace(best, order=len(self._orders) - 1), answers
+        self._tried += [replace(item, order=len(classes.orders)) for item, _ in matched]
+        classes.orders += (classes.found(self._scores_of(best)),)
+        return replace(best, order=len(classes.orders) - 1), answers
 
     def _fits(self, chosen: PreparationCandidate) -> bool:
         """Return whether labels in this order of the classes agree with the answers, where there are labels."""
-        return self._labels is None or chosen.order > 0 or self._tells_classes_apart(chosen, SIGNIFICANCE)
+        return self._classes.labels is None or chosen.order > 0 or self._tells_classes_apart(chosen, SIGNIFICANCE)
 
     def _evidence(self, chosen: PreparationCandidate, *, is_own: bool) -> dict[str, Evidence]:
         """Return how the parts are known that images say something about."""
         known, data = dict(self._spec.data.evidence), self._spec.data
-        by: Evidence = "images" if self._labels is None else "labels"
+        by: Evidence = "images" if self._classes.labels is None else "labels"
         one = len({each.key for each in self._tried}) == 1
-        if not (data.mean or data.std or one or (self._labels is None and is_own)):
+        if not (data.mean or data.std or one or (by == "images" and is_own)):
             known["preparation"] = by
-        if self._orders and not data.class_map and self._fits(chosen):  # no other could be clearly better
+        if self._classes.orders and not data.class_map and self._fits(chosen):  # no other could be clearly better
             known["classes"] = by
         return known
 
@@ -363,20 +347,15 @@ class _PreparationSearch:
         is_other = candidate.model.title != self._models[0].title
         return len(candidate.words) + is_other + (candidate.order > 0)
 
-    @property
-    def _has_orders(self) -> bool:
-        """Whether several orders of the classes were tried."""
-        return any(each.order for each in self._tried)
-
     def _trial(self, candidate: PreparationCandidate, answers: Answers) -> PreparationTrial:
         titles = (candidate.model.title,) if len(self._models) > 1 else ()
         words = candidate.words or (("its own preprocessing",) if titles else (self._own_words,))
-        data = candidate.data
-        if self._has_orders:
-            ordered = f"classes {self._orders[candidate.order].words}"
+        data, orders = candidate.data, self._classes.orders
+        if any(each.order for each in self._tried):
+            ordered = f"classes {orders[candidate.order].words}"
             words = (ordered,) if subject_of(self._tried) == "Class order" and not titles else (*words, ordered)
-        if len(self._orders) > 1:
-            data = replace(data, class_map=self._orders[candidate.order].pairs)
+        if len(orders) > 1:
+            data = replace(data, class_map=orders[candidate.order].pairs)
         return PreparationTrial(
             title=", ".join((*titles, *words)),
             spec=replace(self._spec, model=candidate.model, data=data),
@@ -387,10 +366,10 @@ class _PreparationSearch:
 
     def _question(self, chosen: PreparationCandidate, taken: PreparationTrial) -> str:
         """Return that the model was probably read wrongly, where its answers hardly fit the labels; else empty."""
-        few = taken.num_images < _FIRST_IMAGES
-        if self._labels is None or few or self._orders_only or not self._load(chosen.model).pretrained:
+        few, labels = taken.num_images < _FIRST_IMAGES, self._classes.labels
+        if labels is None or few or self._orders_only or not self._load(chosen.model).pretrained:
             return ""
-        if len(np.unique(self._labels)) < 2 or self._tells_classes_apart(chosen, SIGNIFICANCE):
+        if len(np.unique(labels)) < 2 or self._tells_classes_apart(chosen, SIGNIFICANCE):
             return ""
         return (
             f"The original does no better than chance: {taken.result}, so it was probably read wrongly. Say how images "
@@ -399,17 +378,17 @@ class _PreparationSearch:
         )
 
     def _caveats(self) -> Iterator[str]:
-        if self._labels is None:
+        labels, orders = self._classes.labels, self._classes.orders
+        if labels is None:
             yield (
                 "There are no labels, so the preprocessing is a guess, by the file's name and by how much the answers "
                 "tell: more, where they are surer and vary more. A few dozen labelled images would decide."
             )
-        if self._orders and self._orders[-1].words == AS_FOUND:
-            assert self._labels is not None
-            judged = int(judging(self._labels).sum())
+        elif orders and orders[-1].words == AS_FOUND:
+            judged = int(judging(labels).sum())
             yield (
                 "No name says which of the model's outputs a label means: they were matched on "
-                f"{plural(len(self._labels) - judged, 'image')} and judged on the other {judged}."
+                f"{plural(len(labels) - judged, 'image')} and judged on the other {judged}."
             )
         if self._num_left_out:
             ways = plural(self._num_left_out, "more way")

@@ -42,7 +42,7 @@ from senseapp.networks.onnx.modules import OnnxNetwork
 from senseapp.networks.sources.load import load_model
 from senseapp.records.inputs import PreparationChoice
 from senseapp.records.spec import WITHOUT_LABELS, DataSpec, RunSpec
-from senseapp.tasks import Task, task_named
+from senseapp.tasks import task_named
 from senseapp.tasks.reading import ChannelOrder, Evidence, Fit, OutputReader
 
 _IMAGES, _FEW_IMAGES = 32, 16  # for inputs of up to a side, and for larger ones
@@ -82,18 +82,13 @@ def choose_reading(
             seed=spec.sensitivity.seed,
             data_roots=data_roots,
         ),
-        choices=ReadingChoices(spec=spec, model=model, task=task),
     )
     return search.choose()
 
 
-@dataclass(slots=True, kw_only=True)
-class _ReadingSearch:
-    spec: RunSpec
-    model: LoadedModel
-    task: Task
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReadingSearch(ReadingChoices):
     images: SomeImages
-    choices: ReadingChoices
 
     def choose(self) -> PreparationChoice:
         """Return the choice; see :func:`choose_reading`."""
@@ -281,26 +276,26 @@ class _ReadingSearch:
         if count < LEAST_IMAGES and best.value > taken.value + _LEAST_VALUE:
             question = (
                 f"{plural(count, 'labelled image')} are too few to tell how {self.model.title} is read. "
-                f"{self.choices.best_words(scored)} Choose one, or bring at least {LEAST_IMAGES}."
+                f"{self.best_words(scored)} Choose one, or bring at least {LEAST_IMAGES}."
             )
         elif min(each.value for each in as_plain) < taken.value - _LEAST_VALUE:
             question = (
                 f"{plural(count, 'labelled image')} do not tell which of {plural(len(as_plain), 'reading')} of "
-                f"{self.model.title} is right. {self.choices.best_words(as_plain)} Choose one, or bring more images."
+                f"{self.model.title} is right. {self.best_words(as_plain)} Choose one, or bring more images."
             )
         elif self._is_found_otherwise(taken, scored):
             question = (
                 "The class numbers of the labels are only assumed, and the network finds them otherwise. "
-                f"{self.choices.best_words(scored)} Choose one, or say which output each class means (--class-map)."
+                f"{self.best_words(scored)} Choose one, or say which output each class means (--class-map)."
             )
         elif self.model.pretrained and taken.is_chance(_LEAST_VALUE):
             question = (
-                f"The original finds next to nothing of what is labelled: {self.choices.result(taken)} on "
-                f"{plural(count, 'image')}, so it was probably read wrongly. {self.choices.best_words(scored)} Say how "
+                f"The original finds next to nothing of what is labelled: {self.result(taken)} on "
+                f"{plural(count, 'image')}, so it was probably read wrongly. {self.best_words(scored)} Say how "
                 "it is read, or bring other labels; to measure all the same, choose one of these readings."
             )
         evidence: Evidence = "labels" if len(scored) > 1 else "fit"
-        return self.choices.made(scored, taken, count, evidence, question)
+        return self.made(scored, taken, count, evidence, question)
 
     def _is_found_otherwise(self, taken: Scored, scored: Sequence[Scored]) -> bool:
         """Return whether the network finds other classes than numbers that are only assumed, with a better figure."""
@@ -321,22 +316,22 @@ class _ReadingSearch:
         wrong = self._why_nothing(best)
         if wrong:
             question = f"{wrong} To measure all the same, choose a reading."
-            return self.choices.made(scored, best, count, "assumed", question)
+            return self.made(scored, best, count, "assumed", question)
         if len(scored) == 1:
             own = self.model.preparation_evidence
             found: Evidence = "images" if own == "assumed" else own
-            return self.choices.made(alike if own == "assumed" else scored, best, count, found, "")
+            return self.made(alike if own == "assumed" else scored, best, count, found, "")
         second = scored[1]
         is_far = best.value >= max(_LEAST_AGREEMENT, 1.25 * second.value)
         if is_far and best.is_clearly_better(second.each, len(scored)):
-            return self.choices.made(scored, best, count, "images", "")
+            return self.made(scored, best, count, "images", "")
         what = "outputs" if len({each.candidate.layout for each in scored}) > 1 else "images"
         question = (
             f"It is not known how {what} of {self.model.title} are read: the file does not say, and "
             f"{plural(count, 'image')} without labels do not decide. Choose one of {len(scored)} readings, or bring a "
             "few labelled images."
         )
-        return self.choices.made(scored, min(scored, key=_departures_of), count, "assumed", question)
+        return self.made(scored, min(scored, key=_departures_of), count, "assumed", question)
 
     def _why_nothing(self, best: Scored) -> str:
         """Return why answers of the best reading say nothing: there are none, or they move otherwise than pictures."""

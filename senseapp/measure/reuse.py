@@ -75,11 +75,7 @@ def _settings(spec: RunSpec) -> object:
 def arithmetic_of(result: RunResult) -> tuple[Layout, int]:
     """Return the layout of a run's passes, and the most images measured together (0: limited by memory)."""
     ran = result.passes
-    layout = Layout(
-        channels_last=ran.channels_last,
-        micro_batch=ran.micro_batch,
-        precision=result.precision,
-    )
+    layout = Layout(channels_last=ran.channels_last, micro_batch=ran.micro_batch, precision=result.precision)
     return layout, ran.images_at_once
 
 

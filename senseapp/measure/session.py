@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from senseapp.core.errors import SeveralLabelsError
+from senseapp.core.groups import grouped
 from senseapp.data.images import ImageSet, follow
 from senseapp.data.load import images_for
 from senseapp.data.pictures import SEVERAL_NOTE
@@ -118,11 +119,6 @@ class Session:
         return self.sweep.baseline.values()
 
     @property
-    def num_samples(self) -> int:
-        """Number of images measured on."""
-        return len(self.images)
-
-    @property
     def metric(self) -> str:
         """The metric that ranks layers."""
         return self.sweep.metric
@@ -147,7 +143,7 @@ class Session:
         if self.spec.sensitivity.metric is not None or primary is None or primary == self.metric:
             return ()
         metric = METRICS[primary]
-        hidden = unseen_below(self.num_samples, primary, metric.unchanged_upper_end(self.num_samples))
+        hidden = unseen_below(len(self.images), primary, metric.unchanged_upper_end(len(self.images)))
         return (f"Layers are ranked by {METRICS[self.metric].label}: {hidden}.",)
 
     @property
@@ -182,7 +178,13 @@ class Session:
         notes = (*self.notes, *correction_note(guessed))
         notes += (f"{failed} measurements failed; their rows give the reason.",) if failed else ()
         context = self.sweep.context
-        passes = _pass_settings(self.sweep)
+        passes = PassSettings(
+            channels_last=context.layout.channels_last,
+            micro_batch=context.layout.micro_batch,
+            images_at_once=self.sweep.span_images,
+            images_in_span=images_in_span(self.sweep),
+            workers=self.sweep.executor.workers,
+        )
         return RunResult(
             spec=self.spec,
             profile=self.profile,
@@ -190,7 +192,7 @@ class Session:
             baseline=self.baseline,
             measurements=final,
             estimates=guessed,
-            num_samples=self.num_samples,
+            num_samples=len(self.images),
             has_labels=self.images.labels is not None,
             precision=context.layout.precision,
             method="plain" if context.replay_obstacle else "replay",
@@ -218,7 +220,9 @@ def _loaded(
         progress(choice.verdict)
     progress("Loading the model")
     model = load_model(spec.model, progress=progress)
-    spec = _with_own_task(spec, model)
+    usual = SOURCES[spec.model.library].task_of(spec.model.name)
+    if model.task and spec.model.task == usual:  # that of a recognised checkpoint's architecture
+        spec = replace(spec, model=replace(spec.model, task=model.task))
     progress("Loading the images")
     load = partial(
         images_for,
@@ -236,14 +240,6 @@ def _loaded(
         progress(choice.verdict)
         images = images if follow(images, spec.data.class_map) else load(spec.data)
     return spec, model, images
-
-
-def _with_own_task(spec: RunSpec, model: LoadedModel) -> RunSpec:
-    """Return the settings with the task that a recognised checkpoint's architecture is made for."""
-    usual = SOURCES[spec.model.library].task_of(spec.model.name)
-    if model.task in ("", spec.model.task) or spec.model.task != usual:
-        return spec
-    return replace(spec, model=replace(spec.model, task=model.task))
 
 
 def _as_multilabel(spec: RunSpec) -> RunSpec:
@@ -267,27 +263,16 @@ def estimate_agreement(
     estimates = tuple(estimates)
     metric = divergence_among({change.metric for item in estimates for change in item.changes}) or ""
     guessed = {item.key: change.delta for item in estimates if (change := item.change(metric))}
-    pairs: dict[float, list[tuple[float, float]]] = {}
-    for item in measurements:
-        change = item.change(metric)
-        if change and item.key in guessed:
-            pairs.setdefault(item.level, []).append((guessed[item.key], change.delta))
+    pairs = grouped(
+        (item.level, (guessed[item.key], change.delta))
+        for item in measurements
+        if item.key in guessed and (change := item.change(metric))
+    )
     return {
         f"{level:g}": spearman([first for first, _ in both], [second for _, second in both])
         for level, both in sorted(pairs.items())
         if len(both) >= 3
     }
-
-
-def _pass_settings(sweep: Sweep) -> PassSettings:
-    layout = sweep.context.layout
-    return PassSettings(
-        channels_last=layout.channels_last,
-        micro_batch=layout.micro_batch,
-        images_at_once=sweep.span_images,
-        images_in_span=images_in_span(sweep),
-        workers=sweep.executor.workers,
-    )
 
 
 def _environment(passes: PassSettings, context: MeasurementContext) -> dict[str, str]:

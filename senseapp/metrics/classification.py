@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_labels(labels: Tensor, num_images: int, num_classes: int) -> None:
+def check_labels(targets: Tensor, num_images: int, num_outputs: int) -> None:
     """Raise InvalidInput for labels that are not one class index for each image."""
-    if labels.shape != (num_images,):
-        raise InvalidInput(f"{num_images} images need as many labels, got {tuple(labels.shape)}.")
-    if bool(((labels < 0) | (labels >= num_classes)).any()):
+    if targets.shape != (num_images,):
+        raise InvalidInput(f"{num_images} images need as many labels, got {tuple(targets.shape)}.")
+    if bool(((targets < 0) | (targets >= num_outputs)).any()):
         raise InvalidInput(
-            f"Labels must be class indices from 0 to {num_classes - 1}, got {int(labels.min())} to "
-            f"{int(labels.max())}. Check that the images' classes are those of the model."
+            f"Labels must be class indices from 0 to {num_outputs - 1}, got {int(targets.min())} to "
+            f"{int(targets.max())}. Check that the images' classes are those of the model."
         )
 
 
@@ -38,10 +38,7 @@ class ClassificationMetric(RowMetric):
     rows: ClassVar[str] = "Class scores"
     columns: ClassVar[str] = "classes"
     task: str = "classification"
-
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
-        """See :func:`check_labels`."""
-        check_labels(targets, num_images, num_outputs)
+    check_targets = staticmethod(check_labels)
 
 
 @dataclass(frozen=True, kw_only=True)

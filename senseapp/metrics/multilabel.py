@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_truths(targets: Tensor, num_images: int, num_labels: int) -> None:
+def check_truths(targets: Tensor, num_images: int, num_outputs: int) -> None:
     """Raise InvalidInput for targets that are not 0, 1 or NaN for each label of each image, at least one known."""
-    if targets.shape != (num_images, num_labels):
+    if targets.shape != (num_images, num_outputs):
         raise InvalidInput(
-            f"{num_images} images need {num_labels} truths each, one for each output of the model, got shape "
+            f"{num_images} images need {num_outputs} truths each, one for each output of the model, got shape "
             f"{tuple(targets.shape)}. Check that the label columns are those of the model."
         )
     known = ~targets.isnan()
@@ -39,10 +39,7 @@ class MultilabelMetric(RowMetric):
     rows: ClassVar[str] = "Logits"
     columns: ClassVar[str] = "labels"
     task: str = "multilabel"
-
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
-        """See :func:`check_truths`."""
-        check_truths(targets, num_images, num_outputs)
+    check_targets = staticmethod(check_truths)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ def predictions_of(scores: Tensor, most_bytes: int | None) -> Columns:
     from senseapp.metrics.predictions import Columns
 
     rows, columns = grid_of(tuple(scores.shape[1:]), most_bytes)
-    kept = scores[:, :, _places(rows, scores)][:, :, :, _places(columns, scores)].flatten(2)  # (N, C, P)
+    kept = scores[:, :, rows][:, :, :, columns].flatten(2)  # (N, C, P)
     classes = scores.argmax(1)
     if bool(kept.isnan().any()) or bool(scores.isnan().any()):
         classes = classes.masked_fill(scores.isnan().any(1), VOID)
@@ -69,10 +69,6 @@ def grid_of(shape: tuple[int, ...], most_bytes: int | None) -> tuple[list[int], 
     ]
 
 
-def _places(indices: list[int], like: Tensor) -> Tensor:
-    return like.new_tensor(indices).long()
-
-
 def classes_of(predictions: Columns) -> Tensor:
     """Return the class of each pixel, uint8 (N, H, W)."""
     return cast("Tensor", predictions.parts["classes"])
@@ -95,7 +91,7 @@ def masks_like(masks: Tensor, classes: Tensor) -> Tensor:
     return masks
 
 
-def check_masks(targets: Tensor, num_images: int, num_classes: int) -> None:
+def check_masks(targets: Tensor, num_images: int, num_outputs: int) -> None:
     """Raise InvalidInput for targets that are not one mask of known classes for each image."""
     if len(targets) != num_images or targets.ndim != 3:
         raise InvalidInput(f"{num_images} images need as many masks (H, W), got shape {tuple(targets.shape)}.")
@@ -110,12 +106,12 @@ def check_masks(targets: Tensor, num_images: int, num_classes: int) -> None:
             "All pixels of all masks are void (255): masks hold the class number of each pixel, from 0. Write them so, "
             "or measure without masks."
         )
-    if highest >= num_classes:
+    if highest >= num_outputs:
         raise InvalidInput(
-            f"Masks must hold class numbers below {num_classes}, the model's number of classes, or 255 where no class "
+            f"Masks must hold class numbers below {num_outputs}, the model's number of classes, or 255 where no class "
             f"is known; got {highest}. Write them so, or measure without masks."
         )
-    if num_classes == 2 and highest == 0 and num_known < targets.numel():
+    if num_outputs == 2 and highest == 0 and num_known < targets.numel():
         raise InvalidInput(
             "Masks hold only 0 and 255, and 255 says that no class is known. Write pixels of the second class as 1, or "
             "measure without masks."

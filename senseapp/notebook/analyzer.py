@@ -18,13 +18,7 @@ from senseapp.descriptions import CompressionConfig, options_of
 from senseapp.descriptions.compressions import Effect
 from senseapp.descriptions.levels import FINER_BITS
 from senseapp.measure.evaluation import ReplayedEvaluation
-from senseapp.measure.plan import (
-    Layout,
-    knows_the_order,
-    lay_out,
-    plan_targets,
-    representative_positions,
-)
+from senseapp.measure.plan import Layout, knows_the_order, lay_out, plan_targets, representative_positions
 from senseapp.measure.replay import plain_note
 from senseapp.networks.network import flags_kept, state_kept
 from senseapp.networks.profile import CONVOLUTIONS, others_note, profile_model, watched_pass

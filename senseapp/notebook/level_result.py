@@ -12,6 +12,7 @@ import pandas as pd
 
 from senseapp import descriptions
 from senseapp.core.errors import InvalidSchedule
+from senseapp.core.groups import grouped
 from senseapp.solve.gamma import gamma_levels
 
 if TYPE_CHECKING:
@@ -174,7 +175,4 @@ class SensitivityResult:
 
     def _units(self) -> list[list[LayerSensitivity]]:
         """Return the measured layers, those of one coupled group together."""
-        units: dict[str, list[LayerSensitivity]] = {}
-        for layer in self._measured():
-            units.setdefault(layer.group_id or f"layer:{layer.name}", []).append(layer)
-        return list(units.values())
+        return list(grouped((each.group_id or f"layer:{each.name}", each) for each in self._measured()).values())

@@ -15,18 +15,12 @@ from typing import Literal
 
 from senseapp.core.codec import register
 from senseapp.core.errors import InvalidSpec, check_choice
+from senseapp.core.groups import grouped
 from senseapp.core.texts import bytes_size, plural
 from senseapp.descriptions import Effect, get
 from senseapp.descriptions.runtimes import RuntimeDescription, runtime_words, usual_runtime
 from senseapp.metrics import METRICS, MetricChange, judging_among
-from senseapp.records.deployment import (
-    CHECKPOINT,
-    INTEGERS,
-    SPARSE,
-    WHILE_BUSY,
-    Deployment,
-    RuntimeFigures,
-)
+from senseapp.records.deployment import CHECKPOINT, INTEGERS, SPARSE, WHILE_BUSY, Deployment, RuntimeFigures
 from senseapp.records.measurement import change_in
 from senseapp.records.promise import CONFIDENCE, bound_text
 from senseapp.records.schedule import Delivered, Schedule
@@ -332,10 +326,11 @@ def network_name(model: ModelSpec) -> str:
 
 def _effects(schedule: Schedule) -> list[str]:
     """Return what the levels of a schedule do to weights, in words, for those that do anything."""
-    found: dict[str, set[float]] = {}
-    for entry in schedule.entries:
-        if entry.compression != "none" and entry.level != get(entry.compression).scale.untouched:
-            found.setdefault(entry.compression, set()).add(entry.level)
+    found = grouped(
+        (entry.compression, entry.level)
+        for entry in schedule.entries
+        if entry.compression != "none" and entry.level != get(entry.compression).scale.untouched
+    )
     parts = []
     for kind, levels in sorted(found.items(), key=lambda item: get(item[0]).order):
         ends = "-".join(f"{level:g}" for level in sorted({min(levels), max(levels)}))

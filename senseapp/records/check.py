@@ -62,12 +62,7 @@ class CheckSpec:
     @property
     def title(self) -> str:
         """Both files by name: ``quick.onnx against float.onnx``."""
-        return f"{self.candidate_name} against {file_name(self.reference)}"
-
-    @property
-    def candidate_name(self) -> str:
-        """The title of the candidate, or the name of its file."""
-        return self.candidate_title or file_name(self.candidate)
+        return f"{self.candidate_title or file_name(self.candidate)} against {file_name(self.reference)}"
 
     def without_folders(self) -> CheckSpec:
         """Return a copy with file names in place of paths, for readers who may not know the paths."""

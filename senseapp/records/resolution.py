@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from senseapp.core.errors import InvalidInput
+from senseapp.core.groups import grouped
 from senseapp.core.texts import plural
 from senseapp.metrics import METRICS, divergence_among, primary_among
 from senseapp.records.measurement import RunResult, Status
@@ -126,11 +127,9 @@ def smallest_visible_loss(result: RunResult, metric: str, level: float | None = 
     level, the least of all levels: where layers change most, intervals are long for other reasons than the number of
     images.
     """
-    ends: dict[float, list[float]] = {}
-    for item in result.measurements:
-        change = item.change(metric) if item.status is Status.MEASURED else None
-        if change is not None and change.has_interval and change.ci_low <= 0 and level in (None, item.level):
-            ends.setdefault(item.level, []).append(change.ci_high)
+    measured = (item for item in result.measurements if item.status is Status.MEASURED and level in (None, item.level))
+    changes = ((item.level, change) for item in measured if (change := item.change(metric)) is not None)
+    ends = grouped((at, change.ci_high) for at, change in changes if change.has_interval and change.ci_low <= 0)
     return min((statistics.median(found) for found in ends.values()), default=None)
 
 

@@ -28,41 +28,15 @@ from senseapp.server.delivery_tasks import DeliverTask, RecommendationTask, orig
 from senseapp.server.execution import LiveRun, Measurement, cluster_for
 from senseapp.server.job_progress import JobCancelled, JobControl, PlannedStep, Unfinished
 from senseapp.server.leaderboard import headline
-from senseapp.server.machine import (
-    MACHINE_LOAD,
-    MachineSpeed,
-    free_bytes,
-    load_engine,
-    memory_limit,
-    time_convolutions,
-)
+from senseapp.server.machine import MACHINE_LOAD, MachineSpeed, free_bytes, load_engine, memory_limit, time_convolutions
 from senseapp.server.model_cards import ModelCard, ModelCards, load_card, shipped_card
 from senseapp.server.operations import RunLogs, during_run
 from senseapp.server.process.pool import JobProcesses
 from senseapp.server.process.processes import carry_out_on_cluster
 from senseapp.server.process.requester import ANYBODY, Requester, WorkerRequest, network_request
-from senseapp.server.settings import (
-    RateLimiter,
-    ServerSettings,
-    check_paths,
-    configured_data_roots,
-    uploads_folder,
-)
-from senseapp.server.tasks import (
-    EarlierRun,
-    FinishedRunTask,
-    OpenSession,
-    RunTask,
-    TaskContext,
-    open_local_session,
-)
-from senseapp.server.time_estimate import (
-    SEARCHES_PER_FILE,
-    UNKNOWN_STEPS,
-    RuntimePredictor,
-    kind_of,
-    num_images,
-)
+from senseapp.server.settings import RateLimiter, ServerSettings, check_paths, configured_data_roots, uploads_folder
+from senseapp.server.tasks import EarlierRun, FinishedRunTask, OpenSession, RunTask, TaskContext, open_local_session
+from senseapp.server.time_estimate import SEARCHES_PER_FILE, UNKNOWN_STEPS, RuntimePredictor, kind_of, num_images
 from senseapp.server.worker import JobRunner
 from senseapp.store.run_folder import RunFolder
 from senseapp.store.run_store import INTERRUPTED_SENTENCE, RunStore

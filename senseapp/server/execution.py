@@ -204,11 +204,8 @@ def _estimate(folder: RunFolder, observer: RunObserver, session: Session) -> tup
 class LiveRun(RunObserver):
     """Collects a job's measurements for readers in other threads, and reports its progress.
 
-    Args:
-        control: of the job.
-        store: holds the run ``run_id``.
-        plan: returns the steps of the job from what is known of the run once its model is loaded, and from the
-            predicted seconds of the measurements.
+    ``plan`` returns the steps of the job from what is known of the run once its model is loaded, and from the predicted
+    seconds of the measurements.
     """
 
     def __init__(

@@ -21,12 +21,7 @@ from senseapp.records.schedule import Limits, ResourceBudget, Schedule
 from senseapp.server.access import Access, Uploads, check_run_room
 from senseapp.server.model_cards import same_model
 from senseapp.server.outputs import GraphFiles, read_graph, write_graph, zipped_formats
-from senseapp.server.process.requester import (
-    BYTES_PER_SECOND,
-    WorkerRequest,
-    network_request,
-    num_bytes,
-)
+from senseapp.server.process.requester import BYTES_PER_SECOND, WorkerRequest, network_request, num_bytes
 from senseapp.server.run_requests import find_couplings, show_pictures, solve_schedule, try_picture
 from senseapp.server.run_tasks import Verification
 from senseapp.server.settings import check_paths

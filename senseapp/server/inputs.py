@@ -32,12 +32,7 @@ from senseapp.server.model_cards import (
     find_pruning_groups,
     identify_checkpoint,
 )
-from senseapp.server.process.requester import (
-    COPIES,
-    WorkerRequest,
-    file_request,
-    network_request,
-)
+from senseapp.server.process.requester import COPIES, WorkerRequest, file_request, network_request
 from senseapp.server.run_requests import preview_images, read_schedule_file, read_times, survey
 from senseapp.server.settings import check_paths
 from senseapp.server.time_estimate import num_available, num_images

@@ -20,7 +20,6 @@ from senseapp.store.run_folder import RunFolder
 
 _FIGURES = ("baseline", "value", "delta", "ci_low", "ci_high")
 COLUMNS = ("layer", "layer_type", "params", "macs", "compression", "level", "metric", *_FIGURES, "status", "group")
-_ESTIMATED = "estimated"
 
 
 def sensitivity_rows(result: RunResult) -> Iterator[dict[str, str | int | float]]:
@@ -41,7 +40,7 @@ def sensitivity_rows(result: RunResult) -> Iterator[dict[str, str | int | float]
 def _row(
     result: RunResult, item: LayerMeasurement, layer: LayerProfile, change: MetricChange | None
 ) -> dict[str, str | int | float]:
-    estimated = item.estimated and item.status is Status.MEASURED
+    is_estimate = item.estimated and item.status is Status.MEASURED
     return {
         "layer": layer.name,
         "layer_type": layer.layer_type,
@@ -51,7 +50,7 @@ def _row(
         "level": f"{result.compression.scale.shown(item.level):.10g}",
         "metric": change.metric if change else result.metric,
         **{name: getattr(change, name) if change else "" for name in _FIGURES},
-        "status": _ESTIMATED if estimated else item.status.value,
+        "status": "estimated" if is_estimate else item.status.value,
         "group": item.group,
     }
 
@@ -189,12 +188,9 @@ def _coloured(schedule: Schedule, result: RunResult) -> tuple[str, bytes]:
 def zipped_formats(schedule: Schedule, result: RunResult, overlay: Callable[[], str], *, run: str = "RUN") -> bytes:
     """Return every target file of ``schedule`` in one zip, with a manifest; a file left out is told in its README.
 
-    Args:
-        schedule: what to write.
-        result: of the run that it was made from.
-        overlay: returns the Model Explorer overlay, for which the network is loaded and exported; the graph that it
-            colours may be of 100 MB, and is given apart.
-        run: what the command line takes for the run.
+    ``result`` is of the run that it was made from, and ``run`` what the command line takes for it. ``overlay`` returns
+    the Model Explorer overlay, for which the network is loaded and exported; the graph may have 100 MB, and is given
+    apart.
     """
     from senseapp.formats.registry import build_zip  # loads yaml and what else the formats need
 

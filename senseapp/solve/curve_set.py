@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from senseapp.core.errors import InvalidSchedule, InvalidSpec
+from senseapp.core.groups import grouped
 from senseapp.core.texts import first_names, plural
 from senseapp.descriptions import CompressionConfig, CompressionDescription, get
 from senseapp.metrics import divergence_among
@@ -78,9 +79,7 @@ def curves_of(result: RunResult, metric: str | None = None) -> CurveSet:
     result = _with_equal_sizes(result)
     name = damage_metric(result, metric)
     config = result.compression
-    by_layer: dict[str, list[LayerMeasurement]] = {}
-    for item in result.shown:
-        by_layer.setdefault(item.layer, []).append(item)
+    by_layer = grouped((item.layer, item) for item in result.shown)
     curves, left_alone, without_value = [], [], []
     layers = result.profile.layers
     place = {layer.name: index for index, layer in enumerate(layers)}

@@ -132,9 +132,11 @@ def uniform_levels(problem: Problem) -> dict[str, float]:
         low, _ = level_bounds(problem)
         return offset_to_budget(problem, {curve.layer: low for curve in curves})
     free = [curve for curve in curves if curve.layer not in problem.fixed]
-    common = (
-        [level for level in free[0].grid() if all(_allowed(problem, curve, level) for curve in free)] if free else [0.0]
-    )
+    bounds = [(curve.grid(), *problem.limits.bounds_of(curve.members)) for curve in free]
+    levels_of_first = free[0].grid() if free else (0.0,)
+    common = [
+        level for level in levels_of_first if all(level in grid and low <= level <= high for grid, low, high in bounds)
+    ]
     reachable = 0.0
     for level in common:
         levels = {**problem.fixed, **{curve.layer: level for curve in free}}
@@ -142,11 +144,6 @@ def uniform_levels(problem: Problem) -> dict[str, float]:
         if reachable >= problem.required * (1 - 1e-9):
             return levels
     raise infeasible(problem, reachable=reachable)
-
-
-def _allowed(problem: Problem, curve: LayerCurve, level: float) -> bool:
-    least, most = problem.limits.bounds_of(curve.members)
-    return level in curve.grid() and least <= level <= most
 
 
 METHODS: Mapping[str, Callable[[Problem], dict[str, float]]] = {

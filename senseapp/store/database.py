@@ -143,11 +143,7 @@ SELECT_RUNS = "SELECT runs.*, COALESCE(people.name, '') AS owner_name FROM runs 
 
 
 def record_of(row: sqlite3.Row) -> RunRecord:
-    """Return a row of :data:`SELECT_RUNS` as its owner sees it.
-
-    Raises:
-        InvalidFile: a newer senseapp wrote it.
-    """
+    """Return a row of :data:`SELECT_RUNS` as its owner sees it; raises InvalidFile where a newer senseapp wrote it."""
     plain = {each.name: row[each.name] for each in fields(RunRecord) if each.name in row.keys()}  # noqa: SIM118
     tags = tuple(filter(None, row["tags"].split(",")))
     return RunRecord(**plain | {"spec": loads(row["spec"], RunSpec), "state": RunState(row["state"]), "tags": tags})

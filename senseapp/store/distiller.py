@@ -12,6 +12,7 @@ from senseapp.compressions import SparsityConfig
 from senseapp.compressions.sparsity import SparsityGranularity
 from senseapp.core.errors import InvalidFile, InvalidSpec
 from senseapp.core.foreign_values import BadValue
+from senseapp.core.groups import grouped
 from senseapp.core.tables import TableError, TableRecord, read_records
 from senseapp.core.texts import csv_text, first_names, printable_text
 from senseapp.descriptions.levels import LEVEL_DIGITS, whole_units
@@ -140,10 +141,7 @@ def write_distiller_csv(result: RunResult) -> str:
             "Run sparsity or pruning on labelled images, or take sensitivity.csv."
         )
     parameters = {layer.name: layer.parameter for layer in result.profile.layers}
-    by_layer: dict[str, list[LayerMeasurement]] = {}
-    for item in _usable(result):
-        for member in item.members or (item.layer,):
-            by_layer.setdefault(member, []).append(item)
+    by_layer = grouped((member, item) for item in _usable(result) for member in item.members or (item.layer,))
     layers = (name for name in parameters if name in by_layer)
     return csv_text(
         COLUMNS, chain.from_iterable(_rows(_WRAPPER + parameters[layer], by_layer[layer]) for layer in layers)
@@ -188,14 +186,9 @@ def read_distiller_csv(
     """Read a table with the columns ``parameter,sparsity,top1,top5,loss``.
 
     Each parameter's row at sparsity 0 is the baseline of its other rows. ``module.conv1.weight`` becomes the layer
-    ``conv1``. Intervals are NaN and the number of images is 0: unknown.
-
-    Args:
-        content: the file.
-        title: what people call the model.
-        granularity: what was zeroed as a unit: ``weight`` or, for Distiller's filter-wise runs, ``filter``.
-        profile: of the model, for the sizes and types of its layers; None leaves them unknown. Its weights do not
-            matter. Parameters that it lacks are left out, and a note says so.
+    ``conv1``. Intervals are NaN and the number of images is 0: unknown. The unit that was zeroed is a ``weight`` or,
+    for Distiller's filter-wise runs, a ``filter``. ``profile`` has the sizes and types of the layers of the model,
+    called ``title``; None leaves them unknown. Parameters that it lacks are left out, and a note says so.
 
     Raises:
         InvalidFile: a column is missing, a number is not one or out of range, a row is repeated, a parameter has no
@@ -203,9 +196,7 @@ def read_distiller_csv(
     """
     rows, notes_on_table = read_rows(content)
     wrapper = _WRAPPER if all(row.parameter.startswith(_WRAPPER) for row in rows) else ""
-    by_layer: dict[str, list[DistillerRow]] = {}
-    for row in rows:
-        by_layer.setdefault(row.parameter.removeprefix(wrapper).removesuffix(_WEIGHT), []).append(row)
+    by_layer = grouped((row.parameter.removeprefix(wrapper).removesuffix(_WEIGHT), row) for row in rows)
     left_out = ""
     if profile is not None:
         by_layer, left_out = match_names(by_layer, profile)

@@ -232,10 +232,7 @@ _ADVICE = "Choose a file that Download run wrote."
 def read_run_file(stream: BinaryIO, folder: RunFolder, *, most_bytes: int) -> str:
     """Check a run file, write its content anew into an empty ``folder``, and return the title of the run.
 
-    Args:
-        stream: the file.
-        folder: whose content is only complete if nothing is raised.
-        most_bytes: that everything in it may have together, unpacked.
+    Unpacked it may have at most ``most_bytes``. The folder is only complete if nothing is raised.
 
     Raises:
         InvalidFile: it is no run file, damaged, too large, or holds anything unexpected.

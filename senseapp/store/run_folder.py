@@ -184,11 +184,7 @@ class RunFolder:
         replace_file(self._result_file, dumps(result))
 
     def load_result(self) -> RunResult:
-        """Return the final result.
-
-        Raises:
-            NotFound: the run is not finished.
-        """
+        """Return the final result; raises NotFound where the run is not finished."""
         if (result := _read_result(self._result_file)) is not None:
             return result
         if self.is_claimed:

@@ -98,11 +98,7 @@ class RunStore:
         return bool(self._database.rows(f"SELECT 1 FROM ({specs}) WHERE instr(spec, ?) > 0 LIMIT 1", name))
 
     def rename(self, run_id: str, viewer: str, title: str) -> None:
-        """Change what people see.
-
-        Raises:
-            InvalidSpec: the title is empty or too long.
-        """
+        """Change what people see; raises InvalidSpec where the title is empty or too long."""
         self.owned(run_id, viewer)
         self.update(run_id, title=_checked_title(title))
 

@@ -16,10 +16,6 @@ from senseapp.tasks.segmentation import SEGMENTATION
 __all__ = ["CLASSIFICATION", "MULTILABEL", "SEGMENTATION", "TASKS", "Task", "task_named"]
 
 
-def _add_metrics(task: Task) -> None:
-    METRICS.update({metric.name: metric for metric in task.extra_metrics})
-
-
 TASKS: Registry[Task] = Registry(
     "task",
     group="senseapp.tasks",
@@ -30,7 +26,7 @@ TASKS: Registry[Task] = Registry(
         "senseapp.tasks.detection:DETECTION",
         "senseapp.tasks.values:VALUES",
     ),
-    added=_add_metrics,
+    added=lambda task: METRICS.update({metric.name: metric for metric in task.extra_metrics}),
 )
 """All tasks; each brings the metrics that tell what its models lose."""
 

@@ -37,6 +37,8 @@ _NO_LABEL = frozenset(("none", "nofinding", "nolabel", "nolabels"))
 class Multilabel(RowTask):
     """Which of several labels are true of an image, each independent of the others."""
 
+    check_targets = staticmethod(check_truths)
+
     def head_note(self, width: int) -> str:
         """Return the note on how the outputs are read."""
         return (
@@ -82,10 +84,6 @@ class Multilabel(RowTask):
             return None
         first, *_ = class_orders(names, written.output_names, written.num_outputs, own_order=TABLE_ORDER)
         return replace(first, num_orders=1)
-
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
-        """Refuse truths that are not 0, 1 or NaN for each output; see :meth:`Task.check_targets`."""
-        check_truths(targets, num_images, num_outputs)
 
     def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
         """Return the gradient of the loss, where truths are known, and random probes; see :meth:`Task.directions`.

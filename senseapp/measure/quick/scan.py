@@ -43,16 +43,12 @@ from senseapp.tasks.directions import PartedDirections, ScanDirections
 if TYPE_CHECKING:
     from senseapp.measure.sweep import Sweep
 
-
 DIRECTIONS = 2  # random signs at the output: each is one backward pass
 _MOST_MACS = 4e12  # of a scan, between the fewest and the most images: some minutes on two cores at most
 _DRAWN = 512  # directions in all, where images are few and cost little
 _GRAPH_BYTES = 3 * 2**28  # on a processor: more is hardly faster, and the first use of memory is slow
-
 Changes = dict[str, Tensor]
 """Per-image changes, (n,), float64, by metric."""
-
-
 Scanned = tuple[dict[Key, Changes], bool]
 Preview = Callable[[Sequence[LayerMeasurement]], None]
 """Takes the estimates of the first images, all at once."""
@@ -142,7 +138,9 @@ def _macs(sweep: Sweep) -> float:
 
 
 def _estimates(sweep: Sweep, found: dict[Key, Changes], prepared: Mapping[Key, Applied]) -> Iterator[LayerMeasurement]:
-    baselines = _baselines(sweep, found)
+    stop, names = _num_scanned(found), next(iter(found.values()), {})
+    seen = sweep.baseline.outputs[:stop]
+    baselines = {name: sweep.baseline.moments_of(name, seen, 0, stop)[1] for name in names}
     for item in sweep.planned:
         for level in sweep.spec.levels:
             key = (item.target.layer, level)
@@ -179,11 +177,6 @@ def _correct(sweep: Sweep, found: dict[Key, Changes]) -> Mapping[Key, int]:
     for key, divergence in measured.items():
         found[key][name] *= divergence / float(divergences[key].mean())
     return dict.fromkeys(measured, num_images)
-
-
-def _baselines(sweep: Sweep, found: dict[Key, Changes]) -> dict[str, float]:
-    stop, names = _num_scanned(found), next(iter(found.values()), {})
-    return {name: sweep.baseline.moments_of(name, sweep.baseline.outputs[:stop], 0, stop)[1] for name in names}
 
 
 def _num_scanned(found: dict[Key, Changes]) -> int:

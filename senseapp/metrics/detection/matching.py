@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from senseapp.core.groups import grouped
 from senseapp.metrics.detection.rows import (
     AREAS,
     BOX,
@@ -219,10 +220,9 @@ def found_objects(records: Sequence[Record], num_thresholds: int) -> Counter[tup
 
 def tables_of(records: Sequence[Record], num_thresholds: int) -> dict[int, ClassTable]:
     """Return the table of each class that records of images name."""
-    found: dict[int, list[tuple[int, ClassRecord]]] = {}
-    for image, record in enumerate(records):
-        for each in unpacked(record, num_thresholds):
-            found.setdefault(each.label, []).append((image, each))
+    found = grouped(
+        (each.label, (image, each)) for image, record in enumerate(records) for each in unpacked(record, num_thresholds)
+    )
     return {label: _table(rows, len(records)) for label, rows in sorted(found.items())}
 
 

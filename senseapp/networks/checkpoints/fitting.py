@@ -22,12 +22,7 @@ from senseapp.networks.checkpoints.misfits import (
     why_nothing_fits,
 )
 from senseapp.networks.checkpoints.model_folder import CONFIG_FILE
-from senseapp.networks.checkpoints.recognise import (
-    BY_ORDER_NOTE,
-    ArchitectureMatch,
-    fingerprint_named,
-    named_by_order,
-)
+from senseapp.networks.checkpoints.recognise import BY_ORDER_NOTE, ArchitectureMatch, fingerprint_named, named_by_order
 from senseapp.networks.checkpoints.stored_networks import StoredNetwork, choose_network, find_networks
 from senseapp.networks.loaded import LoadedModel, seeded_weights, skip_weight_init
 from senseapp.networks.sources.libraries import build_on_meta, output_width
@@ -59,17 +54,13 @@ def load_tensors(
             if name in tensors and not name.endswith(COMPUTED_SUFFIXES):
                 tensor.copy_(tensors[name])
     if fresh_head:
-        _initialise_head(module.get_submodule(fresh_head))
+        with seeded_weights(), torch.no_grad():
+            for name, parameter in module.get_submodule(fresh_head).named_parameters():
+                nn.init.zeros_(parameter) if name == "bias" else nn.init.xavier_uniform_(parameter)
 
 
 def _is_quantized(own: Tensor, found: Tensor) -> bool:
     return own.is_floating_point() and not found.is_floating_point() and is_layer(tuple(own.shape))
-
-
-def _initialise_head(head: nn.Module) -> None:
-    with seeded_weights(), torch.no_grad():
-        for name, parameter in head.named_parameters():
-            nn.init.zeros_(parameter) if name == "bias" else nn.init.xavier_uniform_(parameter)
 
 
 _FRESH_HEAD_NOTE = (
@@ -135,21 +126,18 @@ def load_from_checkpoint(
     with skip_weight_init():
         loaded = build(proposal.spec, proposal.arguments)
     weights, title = proposal.fitted(loaded.module), proposal.spec.title
+    named = () if checkpoint.config is None else checkpoint.config.class_names
+    if len(named) != loaded.num_classes:
+        named = loaded.class_names  # those of the library
     load_tensors(loaded.module, weights, file_name=proposal.file_name, title=title, fresh_head=proposal.fresh_head)
     return dataclasses.replace(
         loaded,
         pretrained=True,
-        class_names=() if proposal.fresh_head else _class_names(checkpoint, loaded),
+        class_names=() if proposal.fresh_head else named,
         prepared_as=f"as {CONFIG_FILE} says" if proposal.arguments else loaded.prepared_as,
         fresh_head=bool(proposal.fresh_head),
         notes=(*loaded.notes, *proposal.notes),
     )
-
-
-def _class_names(checkpoint: Checkpoint, loaded: LoadedModel) -> tuple[str, ...]:
-    """Return the names that stand beside the weights, one per output; else the library's."""
-    named = () if checkpoint.config is None else checkpoint.config.class_names
-    return named if len(named) == loaded.num_classes else loaded.class_names
 
 
 def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[StoredNetwork, ...]:
@@ -162,7 +150,9 @@ def networks_in(spec: ModelSpec, checkpoint: Checkpoint) -> tuple[StoredNetwork,
 def _described(spec: ModelSpec, checkpoint: Checkpoint) -> StoredNetwork | None:
     """Return the network that a ``config.json`` describes; None without one, or where the weights are others."""
     config = checkpoint.config
-    if config is None or not config.architecture or not _may_be(spec, config.architecture):
+    if config is None or not config.architecture:
+        return None
+    if spec.library != "auto" and not _is_of("timm", config.architecture, spec):
         return None
     try:
         module = build_on_meta("timm", config.architecture, **config.arguments)
@@ -186,10 +176,6 @@ def _described(spec: ModelSpec, checkpoint: Checkpoint) -> StoredNetwork | None:
     return StoredNetwork(prefix="", tensors=checkpoint.tensors, candidates=(match,), config=config)
 
 
-def _may_be(spec: ModelSpec, architecture: str) -> bool:
-    return spec.library == "auto" or (spec.library, spec.name.split(".", 1)[0]) == ("timm", architecture)
-
-
 def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNetwork] = ()) -> Proposal:
     """Return the architecture to build for ``checkpoint``, sized as its weights say.
 
@@ -203,7 +189,7 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
     recognised: tuple[str, ...] = ()
     if spec.library == "auto":
         spec, recognised = _choose(spec, network, checkpoint)
-    chosen = next((item for item in network.candidates if _is_of(item, spec)), None)
+    chosen = next((item for item in network.candidates if _is_of(item.library, item.name, spec)), None)
     tensors, notes, fresh_head = dict(network.tensors), list(recognised), ""
     if chosen is not None:
         if chosen.without_head and spec.num_classes is None:
@@ -229,9 +215,9 @@ def propose(spec: ModelSpec, checkpoint: Checkpoint, networks: Sequence[StoredNe
     )
 
 
-def _is_of(candidate: ArchitectureMatch, spec: ModelSpec) -> bool:
+def _is_of(library: str, name: str, spec: ModelSpec) -> bool:
     """Return whether it is the architecture of ``spec``, ignoring the weights tag in its name."""
-    return (candidate.library, candidate.name) == (spec.library, spec.name.split(".", 1)[0])
+    return (library, name) == (spec.library, spec.name.split(".", 1)[0])
 
 
 def _choice_notes(chosen: ArchitectureMatch, network: StoredNetwork, *, is_said: bool) -> Iterator[str]:

@@ -25,12 +25,7 @@ _ANSWER_SECONDS = 1.0  # for which work waits for a process with the engine load
 
 
 class JobProcesses:
-    """Assigns processes, each to one piece of work at a time.
-
-    Args:
-        most: processes that are kept while they have nothing to do.
-        start: starts a process.
-    """
+    """Assigns processes, each to one piece of work at a time; keeps at most ``most`` that have nothing to do."""
 
     def __init__(self, most: int = 1, start: Callable[[], JobProcess] = JobProcess) -> None:
         self._most = most

@@ -85,11 +85,7 @@ class JobProcess:
         return float(times.user + times.system)
 
     def send(self, kind: str, body: Any = None) -> None:
-        """Send a message.
-
-        Raises:
-            SenseError: the process has ended.
-        """
+        """Send a message; raises SenseError where the process has ended."""
         assert self._process.stdin is not None
         self.warms |= kind == "warm"
         try:

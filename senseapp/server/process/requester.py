@@ -63,11 +63,9 @@ ANYBODY = Requester()
 
 
 class Slots:
-    """Limits how many requests are answered at once, in total and per user; safe to use from any thread.
+    """Limits how many requests are answered at once; safe to use from any thread.
 
-    Args:
-        most: in total.
-        most_each: per user; only so many of a user's requests wait for one of the others' slots.
+    They are ``most`` in total, and ``most_each`` of a user, of whose others only so many wait for a slot.
     """
 
     def __init__(self, most: int, most_each: int) -> None:

@@ -62,14 +62,9 @@ class Report:
 
 
 class ReportFile:
-    """A file that may be a report: its text, and its JSON where it is some.
+    """A file that may be a report: its text, and its JSON where it is some; raises InvalidFile where it is no text.
 
-    Args:
-        content: of the file.
-        shown: its name, as it may stand in a sentence.
-
-    Raises:
-        InvalidFile: it is no text.
+    ``shown`` is its name, as it may stand in a sentence.
     """
 
     def __init__(self, content: bytes, shown: str) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 class Classification(RowTask):
     """Which of several classes an image belongs to."""
 
+    check_targets = staticmethod(check_labels)
+
     def output(self, model_output: object) -> Tensor:
         """Return class scores, (N, classes); of one logit z for each image the scores 0 and z of two classes."""
         scores = super().output(model_output)
@@ -82,10 +84,6 @@ class Classification(RowTask):
         if len(Counter(labels)) != 1:
             return ()
         return (f"All pictures are of one class, {printable(labels[0])}: accuracy says little about the others.",)
-
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
-        """Refuse labels that are not one class index for each image; see :meth:`Task.check_targets`."""
-        check_labels(targets, num_images, num_outputs)
 
     def directions(self, output: Tensor, targets: Tensor | None, signs: Tensor, most: int) -> ScanDirections:
         """Return directions of the class scores; see :meth:`Task.directions`."""

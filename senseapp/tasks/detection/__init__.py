@@ -136,13 +136,13 @@ class Detection(Task):
 
     def directions(self, output: Tensor, targets: Any, signs: Tensor, most: int) -> ScanDirections:
         """Return a direction of classes and one of boxes."""
-        from senseapp.tasks.detection.directions import choose_directions
+        from senseapp.tasks.directions import box_directions
 
-        return choose_directions(output, signs)
+        return box_directions(output, signs)
 
     def output_parts(self, output: Tensor) -> Sequence[Tensor]:
         """Return a direction of the boxes of each feature map."""
-        from senseapp.tasks.detection.directions import directions_of_maps
+        from senseapp.tasks.directions import directions_of_maps
 
         return directions_of_maps(output)
 

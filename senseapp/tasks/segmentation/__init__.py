@@ -48,6 +48,8 @@ _LEAST_PROBABILITY = 1e-6  # whose logarithm is taken: float16 stores none below
 class Segmentation(Task):
     """Which of several classes each pixel belongs to."""
 
+    check_targets = staticmethod(check_masks)
+
     def readers(
         self, model_output: object, size: tuple[int, int], num_classes: int = 0, *, every: bool = False
     ) -> Sequence[OutputReader]:
@@ -115,10 +117,6 @@ class Segmentation(Task):
         masks = masks_like(targets, found).long()
         places = (masks * num_outputs + found)[masks < num_outputs]
         return places.bincount(minlength=num_outputs**2).reshape(num_outputs, num_outputs).float()
-
-    def check_targets(self, targets: Tensor, num_images: int, num_outputs: int) -> None:
-        """Refuse masks with classes that the model does not have; see :meth:`Task.check_targets`."""
-        check_masks(targets, num_images, num_outputs)
 
     # ---- the quick scan and histograms
 

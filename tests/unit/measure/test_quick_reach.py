@@ -22,7 +22,7 @@ from senseapp.networks.sources.detectors import opened_detector
 from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import TASKS
-from senseapp.tasks.detection.directions import choose_directions, feature_maps
+from senseapp.tasks.directions import box_directions, feature_maps
 from tests import shapes_detector
 
 SIDE = 64
@@ -84,11 +84,11 @@ def test_the_reach_of_a_layer_are_the_boxes_that_move_when_its_weights_are_other
 
 def test_only_scores_within_reach_count() -> None:
     rows = torch.cat([grid_rows(16), grid_rows(8)], dim=1).repeat(3, 1, 1)
-    draw = choose_directions(rows, torch.ones_like(rows))
+    draw = box_directions(rows, torch.ones_like(rows))
     near = torch.zeros_like(rows[0], dtype=torch.bool)
     near[:256, BOX] = True
     products = torch.tensor([[0.0, 0.02]]).repeat(3, 1)
-    alone = choose_directions(rows[:, :256], torch.ones_like(rows[:, :256])).changes(products)
+    alone = box_directions(rows[:, :256], torch.ones_like(rows[:, :256])).changes(products)
     assert torch.equal(draw.reaching(near).changes(products)[DIVERGENCE.name], alone[DIVERGENCE.name])
     everywhere = draw.reaching(torch.ones(rows.shape[1], NUM_FIXED + 2, dtype=torch.bool)).changes(products)
     assert torch.equal(everywhere[DIVERGENCE.name], draw.changes(products)[DIVERGENCE.name])

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from senseapp.core.errors import UnsupportedModel
+from senseapp.core.groups import grouped
 from senseapp.tasks.class_numbers import Background
 from senseapp.tasks.detection.heads import values
 from senseapp.tasks.detection.heads.layout import DISTANCES, STRIDES, YOLO, HeadLayout, num_cells
@@ -174,9 +175,8 @@ def _pairs(classes: Tensor, boxes: Tensor, order: tuple[int, int], size: Size, *
 
 def _levels(tensors: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     """Return the places of classes and of distances by level, the largest map first; none where they are not such."""
-    by_width: dict[int, list[int]] = {}
-    for place in sorted(range(len(tensors)), key=lambda place: -tensors[place].shape[1]):
-        by_width.setdefault(tensors[place].shape[2], []).append(place)
+    largest_first = sorted(range(len(tensors)), key=lambda place: -tensors[place].shape[1])
+    by_width = grouped((tensors[place].shape[2], place) for place in largest_first)
     wide = [width for width in by_width if width in _SOME_DISTANCES]
     if len(tensors) not in (6, 8) or len(by_width) != 2 or not wide:
         return [], []

@@ -4,8 +4,8 @@ import pytest
 from timm.data.imagenet_info import ImageNetInfo
 
 from senseapp.core.errors import InvalidDataset
-from senseapp.data.class_map_file import read_class_map
 from senseapp.tasks.classification.class_map import class_orders, resolve_class_map
+from senseapp.tasks.labels import read_class_map
 
 PETS = ("tabby, tabby cat", "golden retriever", "crane, bird", "crane, machine")
 IMAGENET, LARGER = ImageNetInfo().label_names(), ImageNetInfo("imagenet-22k").label_names()
