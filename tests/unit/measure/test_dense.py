@@ -1,4 +1,4 @@
-"""Outputs of pixels and of boxes: measured as by a plain loop, estimated, and compared in bounded memory."""
+"""Outputs of pixels: measured as by a plain loop, estimated, and compared in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from senseapp.core.errors import InvalidSpec
 from senseapp.data.images import TensorImages
 from senseapp.measure.context import MeasurementContext
 from senseapp.measure.quick.scan import quick_scan
@@ -19,10 +18,6 @@ from senseapp.records.resolution import spearman
 from senseapp.records.spec import SensitivitySpec
 from senseapp.tasks import TASKS, Task
 from tests.plain_loop import sparse_copy
-from tests.toy_detection import DETECTION
-from tests.toy_detection import network as detection_network
-from tests.toy_detection.metrics import AP
-from tests.toy_detection.metrics import DIVERGENCE as BOX_KL
 from tests.toy_rectangles import CLASSES, scene
 from tests.toy_segmentation import SEGMENTATION
 from tests.toy_segmentation import network as segmentation_network
@@ -37,7 +32,6 @@ LEVELS = (0.5, 0.9)
 def _registered() -> Iterator[None]:
     before = [(registry, dict(registry)) for registry in (TASKS, METRICS)]
     TASKS.register(SEGMENTATION)
-    TASKS.register(DETECTION)
     yield
     for registry, members in before:
         registry.clear()
@@ -51,11 +45,6 @@ def scenes() -> tuple[Tensor, Tensor]:
     pictures = torch.stack([torch.from_numpy(each.picture) for each in SCENES])
     masks = torch.stack([torch.from_numpy(each.mask) for each in SCENES])
     return (pictures.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25, masks
-
-
-def boxes() -> tuple[dict[str, Tensor], ...]:
-    found = [torch.tensor(each.rectangles, dtype=torch.float32).reshape(-1, 5) for each in SCENES]
-    return tuple({"boxes": each[:, 1:], "labels": each[:, 0].long()} for each in found)
 
 
 def opened(network: nn.Module, task: Task, labels: object, mode: str = "exact") -> Sweep:
@@ -92,34 +81,15 @@ def test_layers_of_a_segmentation_network_are_measured_as_by_a_plain_loop() -> N
             assert item.change(MIOU.name).ci_low <= item.change(MIOU.name).delta <= item.change(MIOU.name).ci_high
 
 
-@pytest.mark.parametrize(
-    ("network", "task", "metric"),
-    [(segmentation_network, SEGMENTATION, PIXEL_KL.name), (detection_network, DETECTION, BOX_KL.name)],
-)
-def test_estimates_of_dense_outputs_rank_and_size_what_is_measured(network, task, metric) -> None:  # type: ignore[no-untyped-def]
-    sweep = opened(network().eval(), task, None)
-    estimated = {item.key: item.change(metric).delta for item in quick_scan(sweep)}
-    measured = {item.key: item.change(metric).delta for item in sweep.measure()}
+def test_estimates_of_dense_outputs_rank_and_size_what_is_measured():
+    sweep = opened(segmentation_network().eval(), SEGMENTATION, None)
+    estimated = {item.key: item.change(PIXEL_KL.name).delta for item in quick_scan(sweep)}
+    measured = {item.key: item.change(PIXEL_KL.name).delta for item in sweep.measure()}
     assert estimated.keys() == measured.keys()
     pairs = [(estimated[key], measured[key]) for key in measured]
     assert spearman(*zip(*pairs, strict=True)) > 0.85
     small = [one / other for one, other in pairs if other < 0.05]
     assert all(1 / 5 < ratio < 5 for ratio in small)
-
-
-def test_boxes_are_measured_and_a_detector_without_weights_finds_nothing() -> None:
-    network, (images, _) = detection_network().eval(), scenes()
-    truths = boxes()
-    with torch.inference_mode():
-        predictions = DETECTION.predictions(network(images))
-        change = AP.change(AP.moments(predictions, predictions, truths))
-        assert change.baseline > 0.2
-        empty = DETECTION.predictions(sparse_copy(network, "head", 1.0)(images))
-        lost = AP.change(AP.moments(predictions, empty, truths))
-    assert change.delta == 0
-    assert 0 < -change.ci_low <= change.ci_high  # so few images do not show that no other one changes
-    assert lost.delta == pytest.approx(change.baseline, abs=0.05)
-    assert lost.ci_low > 0
 
 
 def test_predictions_of_pixels_take_no_more_memory_than_allowed_and_say_what_they_leave_out() -> None:
@@ -145,12 +115,3 @@ def test_the_memory_of_predictions_is_shared_by_the_images_of_a_run() -> None:
     many = MeasurementContext.prepare(segmentation_network(), TensorImages(images), task=SEGMENTATION)
     assert 460e6 < few.prediction_bytes * 4 < 500e6
     assert 460e6 < many.prediction_bytes * NUM_IMAGES < 500e6
-
-
-def test_a_metric_of_whole_schedules_ranks_no_layers() -> None:
-    images, _ = scenes()
-    sweep = opened(detection_network(), DETECTION, boxes())
-    assert AP.name not in sweep.baseline.metrics
-    spec = SensitivitySpec(levels=LEVELS, num_samples=NUM_IMAGES, metric=AP.name, device="cpu")
-    with pytest.raises(InvalidSpec, match="toy_ap is measured of whole schedules, not of each layer"):
-        Sweep.open(detection_network(), TensorImages(images), spec, task=DETECTION)
