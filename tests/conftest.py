@@ -67,6 +67,19 @@ def _one_onnx_registry() -> None:
         export._materialize_cpp_cia_ops = functools.cache(export._materialize_cpp_cia_ops)
 
 
+@pytest.fixture(autouse=True)
+def _kept_exports() -> None:
+    """Export each network to ONNX once, in whatever test: torch traces it for seconds."""
+    write = sys.modules.get("senseapp.reconstruct.write")
+    if hasattr(write, "onnx_program") and not hasattr(write.onnx_program, "__wrapped__"):
+        from tests.kept_exports import kept  # loads torch
+
+        write.onnx_program = kept(write.onnx_program, lambda: (write._export, sys.modules["torch.onnx"].export))
+    template = sys.modules.get("senseapp.runtimes.onnxruntime.onnx_template")
+    if hasattr(template, "onnx_program") and template.onnx_program is getattr(write.onnx_program, "__wrapped__", None):
+        template.onnx_program = write.onnx_program
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kept_decoders() -> Iterator[None]:
     """Keep the processes that decode pictures from one test to the next: to start one takes a fifth of a second."""
