@@ -27,6 +27,7 @@ from senseapp.server.run_tasks import Verification
 from senseapp.server.service import Service
 from senseapp.server.settings import ServerSettings
 from soak.large_run_files import SOUND_RUN, large_run_file
+from tests.cases import examples
 from tests.fake_session import a_backend, a_change, a_measurement, a_result
 
 KEY = "0123456789abcdef"
@@ -278,7 +279,7 @@ def test_a_full_quota_takes_no_import(service, finished, tmp_path):
         take_in(tight, io.BytesIO(content))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_never_more(service, finished, tmp_path_factory, data):
     content = bytearray(packed(service, finished))
