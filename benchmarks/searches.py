@@ -11,6 +11,7 @@ from senseapp.data.images import TensorImages
 from senseapp.descriptions.runtimes import usual_runtime
 from senseapp.measure.context import MeasurementContext
 from senseapp.networks.loaded import LoadedModel
+from senseapp.prove.deploy import original_source
 from senseapp.prove.evaluator import ProofImages, ScheduleEvaluator
 from senseapp.prove.int8_files import Int8Files, int8_files
 from senseapp.records.deployment import DeploySettings
@@ -70,4 +71,5 @@ class Searching:
         """What the search finds."""
         names = {layer.name for layer in self._evaluator.profile.layers}
         layers = self.runtime.layers_of_nodes(self.content, names)
-        return int8_files(self._evaluator, self.runtime, self.content, layers, DeploySettings(), self.steps)
+        source = original_source(self._evaluator, self.runtime)
+        return int8_files(self._evaluator, self.runtime, source, layers, DeploySettings(), self.steps)
